@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +45,13 @@ def find(name: str) -> Any:
 
 
 def _function(name: str, function: Any) -> str:
-    return _code(_signature(name, function)) + Docstring(function).markdown()
+    return _code(_signature(name, function)) + Docstring(function, _helps(function)).markdown()
+
+
+def _helps(function: Any) -> dict[str, str]:
+    """What the command line's annotations say of parameters."""
+    notes = {name: getattr(parameter.annotation, "__metadata__", ()) for name, parameter in inspect.signature(function).parameters.items()}
+    return {name: getattr(items[0], "help", None) or str(items[0]) for name, items in notes.items() if items}
 
 
 def _class(name: str, kind: type) -> str:
@@ -68,17 +75,17 @@ def _class(name: str, kind: type) -> str:
 
 
 def _signature(name: str, function: Any) -> str:
-    """The signature as the source has it, an argument a line."""
+    """The signature with the types that the source has, an argument a line."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
-    known = inspect.signature(function).parameters
-    words = [
-        _argument(posonlyarg, known[posonlyarg.arg]) for posonlyarg in (*tree.args.posonlyargs, *tree.args.args) if posonlyarg.arg != "self"
-    ]
-    if tree.args.kwonlyargs:
-        words += ["*", *(_argument(kwonlyarg, known[kwonlyarg.arg]) for kwonlyarg in tree.args.kwonlyargs)]
-    if tree.args.kwarg is not None:
-        words.append(f"**{_argument(tree.args.kwarg, known[tree.args.kwarg.arg])}")
+    arguments = (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs, tree.args.kwarg)
+    written = {item.arg: _type(item.annotation) for item in arguments if item is not None and item.annotation is not None}
+    words: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        if parameter.name != "self":
+            words.append("**" * (parameter.kind is parameter.VAR_KEYWORD) + _argument(parameter, written.get(parameter.name)))
     result = "" if tree.name == "__init__" or tree.returns is None else f" -> {_type(tree.returns)}"
     return ("await " if isinstance(tree, ast.AsyncFunctionDef) else "") + _call(name, words) + result
 
@@ -108,9 +115,13 @@ def _call(name: str, words: list[str]) -> str:
     return one if len(one) <= 100 else f"{name}(\n" + "".join(f"    {word},\n" for word in words) + ")"
 
 
-def _argument(item: ast.arg, known: inspect.Parameter) -> str:
-    text = f"{item.arg}: {_type(item.annotation)}" if item.annotation is not None else item.arg
-    return text if known.default is known.empty else f"{text} = {known.default!r}"
+def _argument(parameter: inspect.Parameter, written: str | None) -> str:
+    kind = getattr(parameter.annotation, "__origin__", None) if hasattr(parameter.annotation, "__metadata__") else written
+    if kind is not None and not isinstance(kind, str):
+        kind = getattr(kind, "__forward_arg__", None) or re.sub(r"(?:collections\.abc|pathlib)\.", "", _plain(kind))
+    text = parameter.name if kind is None else f"{parameter.name}: {kind}"
+    default = repr(parameter.default).replace("mappingproxy({})", "{}")
+    return text if parameter.default is parameter.empty else f"{text} = {default}"
 
 
 def _type(annotation: ast.expr) -> str:
@@ -123,14 +134,17 @@ class Docstring:
 
     Args:
         thing: What it belongs to.
+        helps: What is said of parameters elsewhere.
     """
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: Any, helps: Mapping[str, str] | None = None) -> None:
         head, *rest = re.split(r"^(\w+):\n(?=    )", inspect.getdoc(thing) or "", flags=re.MULTILINE)
         sections = dict(zip(rest[::2], rest[1::2], strict=True))
         #: Without literal blocks: the page has examples of its own, which are run.
         self.text = re.sub(r"^::\n\n(?: +.*\n|\n)+", "", head, flags=re.MULTILINE).strip()
         self.lists = {name: _entries(sections[name]) for name in LISTS if name in sections}
+        if helps:
+            self.lists["Args"] = dict(helps) | self.lists.get("Args", {})
         self.returns = _line(sections.get("Returns", ""))
 
     def markdown(self, arguments: str = "argument") -> str:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from scheduler.runtime.adaptive import AdaptiveSession
     from scheduler.runtime.scheduler import Scheduler
     from scheduler.runtime.session import Session
-    from scheduler.service import DeadlineError, OverloadedError, Service
-    from scheduler.simulate.admit import Demand
+    from scheduler.tools.admission import Demand
+    from scheduler.tools.service import DeadlineError, OverloadedError, Service
 
 __all__ = [
     "AdaptiveSession",
@@ -36,7 +36,7 @@ if not TYPE_CHECKING:
             "scheduler.runtime.adaptive": ["AdaptiveSession"],
             "scheduler.runtime.scheduler": ["Scheduler"],
             "scheduler.runtime.session": ["Session"],
-            "scheduler.service": ["DeadlineError", "OverloadedError", "Service"],
-            "scheduler.simulate.admit": ["Demand"],
+            "scheduler.tools.service": ["DeadlineError", "OverloadedError", "Service"],
+            "scheduler.tools.admission": ["Demand"],
         },
     )

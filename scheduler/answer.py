@@ -7,16 +7,16 @@ import msgspec
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.boards.board import BoardAnswer
+from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.checks.judge import Judgement
-from scheduler.checks.verify import Verification
 from scheduler.delegates.base import TunedKernel
-from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Rate, Throughput, Timing, Verdict, judge_speed
+from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Rate, Throughput, Verdict, judge_speed
 from scheduler.measure.energy.loop import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
+from scheduler.tools.boards.board import BoardAnswer
 
 
 class TimingAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +46,20 @@ class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Why there.
 
 
-class ProcessorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the work of one of the device's processors is done."""
+
+    delegate: str  # The delegate here, or the backend on the device.
+    cores: tuple[int, ...] = ()  # CPU cores here.
+    dispatch: Dispatch | None = None  # How its work is started here; None on a device.
+    stand_in: bool = False  # Whether this machine lacks the processor.
+    reason: str  # Why there, in words.
+
+
+class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
     """Where the work of one of the device's processors ran, and how long it was busy."""
 
-    delegate: str  # Which ran it.
-    cores: tuple[int, ...]  # CPU cores that it used.
-    dispatch: Dispatch  # How it was started.
     queue: str  # What it shared with others.
-    stand_in: bool  # Whether this machine lacks the processor.
-    reason: str  # Why it ran there.
     busy_ms: float  # Of one inference, median.
 
 
@@ -147,45 +152,39 @@ def run_answer(
 
     Args:
         right: Of its results; None where a delegate computes nothing.
-        rates: Throughput with several inferences in flight, if measured.
-        trace: File of the timeline, if written.
-        csv: File of the table, if written.
     """
     manifest = session.bundle.manifest
     speed = _speed(session, result)
-    return RunAnswer(
+    return filled(
+        RunAnswer,
+        result,
+        result.branched,
         bundle=session.bundle.path,
         model=manifest.model.name,
         device=manifest.device,
         weights=manifest.weights,
         planned=_planned(manifest),
-        median_ms=result.branched.median_ms,
-        p90_ms=result.branched.p90_ms,
-        runs=result.branched.runs,
-        seconds=result.seconds,
-        sequential=None if result.sequential is None else _of(result.sequential),
-        sequential_same_macs=None if result.same_macs is None else _of(result.same_macs),
-        best_sequential=None if result.best_sequential is None else _of(result.best_sequential),
-        same_net_whole_graph=_of(result.whole),
+        sequential=None if result.sequential is None else filled(TimingAnswer, result.sequential),
+        sequential_same_macs=None if result.same_macs is None else filled(TimingAnswer, result.same_macs),
+        best_sequential=None if result.best_sequential is None else filled(TimingAnswer, result.best_sequential),
+        same_net_whole_graph=filled(TimingAnswer, result.whole),
         same_net_whole_graph_ms=result.whole.median_ms,
-        ratio=result.ratio,
         macs_ratio=manifest.model.macs / manifest.model.original_macs if manifest.model.original_macs else None,
-        ideal_ms=result.ideal_ms,
-        efficiency=result.efficiency,
         max_error=result.error,
-        check=None if right is None else _check(right),
+        check=None if right is None else filled(CheckAnswer, right),
         moved=dict(session.moved),
-        replaced={name: ReplacedAnswer(delegate=p.delegate, queue=p.queue, reason=p.reason) for name, p in session.replaced.items()},
-        cores=result.cores,
+        replaced={name: filled(ReplacedAnswer, p) for name, p in session.replaced.items()},
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
-        others=tuple(_of(other) for other in result.others),
+        others=tuple(filled(TimingAnswer, other) for other in result.others),
         verdict=speed.text,
         winner=speed.winner,
         comparisons=speed.comparisons,
         precisions={"branched": speed.precisions, "controls": (CONTROLS,)},
         equal_precision=speed.equal_precision,
-        throughput=None if rates is None else _throughput(rates),
+        throughput=None
+        if rates is None
+        else filled(ThroughputAnswer, rates, contestants=(rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores)),
         trace=trace,
         csv=csv,
         priority=priority,
@@ -210,48 +209,14 @@ def _speed(session: Session, result: Benchmark) -> Verdict:
     return judge_speed(result, [entry.precision for entry in session.bundle.manifest.subgraphs], simulated)
 
 
-def _of(timing: Timing) -> TimingAnswer:
-    return TimingAnswer(name=timing.name, median_ms=timing.median_ms, p90_ms=timing.p90_ms)
-
-
-def _check(right: Judgement) -> CheckAnswer:
-    return CheckAnswer(
-        against=right.against,
-        measure=right.measure,
-        error=right.error,
-        tolerance=right.tolerance,
-        tensors=right.tensors,
-        stored=right.stored,
-    )
-
-
 def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) -> dict[str, ProcessorAnswer]:
     busy: dict[str, list[float]] = {}
     for one in traces:
         for processor, ms in one.busy_ms().items():
             busy.setdefault(processor, []).append(ms)
     return {
-        name: ProcessorAnswer(
-            delegate=p.delegate,
-            cores=p.cores,
-            dispatch=p.dispatch,
-            queue=p.queue,
-            stand_in=p.stand_in,
-            reason=p.reason,
-            busy_ms=float(np.median(busy[name])) if name in busy else 0.0,
-        )
-        for name, p in placements.items()
+        name: filled(ProcessorAnswer, p, busy_ms=float(np.median(busy[name])) if name in busy else 0.0) for name, p in placements.items()
     }
-
-
-def _throughput(rates: Throughput) -> ThroughputAnswer:
-    return ThroughputAnswer(
-        in_flight=rates.in_flight,
-        rounds=rates.rounds,
-        burst=rates.burst,
-        over_one_core=rates.over_one_core,
-        contestants=(rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores),
-    )
 
 
 class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,18 +228,6 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
     tolerance: float | None  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-
-
-def verify_answer(path: Path, verification: Verification) -> VerifyAnswer:
-    """What a check of the bundle in the folder `path` found, summed up."""
-    return VerifyAnswer(
-        bundle=path,
-        ok=verification.ok,
-        problems=verification.problems,
-        max_error=verification.max_error,
-        tolerance=verification.tolerance,
-        signer=verification.signer,
-    )
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):

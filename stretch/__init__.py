@@ -7,8 +7,7 @@ from predictors.lazy import lazy_names
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile, list_devices, load_device
     from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
-    from stretch.api import Branched, advise, branch, explain, plan, predict, search, simulate
-    from stretch.evaluation.answer import evaluate
+    from stretch.api import Branched, advise, branch, evaluate, explain, plan, predict, search, simulate
     from stretch.models import model_names
     from stretch.planning.config import PlanConfig
 
@@ -43,8 +42,7 @@ if not TYPE_CHECKING:
         {
             "predictors.devices": ["DeviceProfile", "list_devices", "load_device"],
             "predictors.errors": ["InfeasibleError", "MissingBackendError", "StretchError", "UnknownNameError", "UsageError"],
-            "stretch.api": ["Branched", "advise", "branch", "explain", "plan", "predict", "search", "simulate"],
-            "stretch.evaluation.answer": ["evaluate"],
+            "stretch.api": ["Branched", "advise", "branch", "evaluate", "explain", "plan", "predict", "search", "simulate"],
             "stretch.models": ["model_names"],
             "stretch.planning.config": ["PlanConfig"],
         },

@@ -271,7 +271,43 @@ def programs(names: list[str]) -> Iterator[str]:
                     yield f"{name}: `{{…}} | facts()` overwrites {', '.join(sorted(lost))}"
 
 
-CHECKS = (paths_of_a_machine, sizes, pages, installing, numbers_on_pages, records, programs)
+def defined_names(tree: ast.Module) -> set[str]:
+    """Names that a module's statements define, also inside of `if` and `try`; ``*`` where a function computes them."""
+    names, nodes = set(), list[ast.AST](tree.body)
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add("*" if node.name == "__getattr__" else node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        else:
+            nodes += ast.iter_child_nodes(node)
+    return names
+
+
+def imports(names: list[str]) -> Iterator[str]:
+    """What is imported from a module of this repository exists there, also where a function imports it."""
+    trees = {name: ast.parse(text) for name, text in texts(names, ".py")}
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): defined_names(tree) for name, tree in trees.items()}
+    modules |= {folder: set() for module in modules if (folder := module.rpartition(".")[0]) not in modules}
+    packages = {module.partition(".")[0] for module in modules}
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                pairs = [(alias.name, "*") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                pairs = [(str(node.module), alias.name) for alias in node.names]
+            else:
+                continue
+            for module, name in pairs:
+                if module not in modules and module.partition(".")[0] in packages:
+                    yield f"{file}:{node.lineno}: there is no module {module}"
+                elif module in modules and name != "*" and not {name, "*"} & modules[module] and f"{module}.{name}" not in modules:
+                    yield f"{file}:{node.lineno}: {module} has no {name}"
+
+
+CHECKS = (paths_of_a_machine, sizes, imports, pages, installing, numbers_on_pages, records, programs)
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ MOST = 200 * 10**6
 MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|mnt|scratch)/[\w.]+|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+")
 
 #: Files that a wheel has to bring.
-NEEDED = ("stretch/cli/__init__.py", "scheduler/boards/agent.py", "predictors/profiles/pixel6.toml", "stretch/_recipes/designs/")
+NEEDED = ("stretch/cli/__init__.py", "scheduler/tools/boards/agent.py", "predictors/profiles/pixel6.toml", "stretch/_recipes/designs/")
 
 #: A small network, branched by the program of this environment.
 BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", "5", "--quiet")

@@ -18,11 +18,11 @@ from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
-from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, Simulated
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Arrivals, Load, Scene, parse_loads
+from scheduler.tools.simulation import prepare
 
 HERE = Path(__file__).parent
 

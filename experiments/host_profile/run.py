@@ -126,9 +126,9 @@ def _measure(work: Path, processor: str, names: Sequence[str]) -> list[Row]:
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
     from scheduler.measure.steady import preferred, runner, time_steadily
-    from stretch.profiling.files import write_network
-    from stretch.profiling.places import find_places
     from stretch.stages.network import read_graph
+    from stretch.tools.profiling.files import write_network
+    from stretch.tools.profiling.places import find_places
 
     predictor = LatencyPredictor(load_device(work / "host.toml"))
     place = next(place for place in find_places() if place.family == processor)

@@ -272,12 +272,7 @@ class Verdict:
 
 
 def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:
-    """Who is faster, if the intervals say it.
-
-    Args:
-        precisions: Precisions of the bundle's subgraphs.
-        simulated: Processors that a simulator stands in for.
-    """
+    """Who is faster, if the intervals say it."""
     kinds = tuple(sorted(set(precisions)))
     rivals = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
     ratios = {rival.name: ratio_interval(result.rounds[rival.name], result.rounds[result.branched.name]) for rival in rivals}
@@ -361,9 +356,6 @@ def throughput(
     """Measure a session's rates.
 
     Each round runs a burst of every contestant, in an order that rotates.
-
-    Args:
-        session: The bundle on this machine, made with that `in_flight`.
     """
     cores = used_cores(session)
     whole = session.bundle.file(session.bundle.manifest.whole)

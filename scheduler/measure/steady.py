@@ -82,9 +82,6 @@ def time_steadily(
     Work on a single core counts with the time that the core computed, and with the least that it waited in two runs: on a
     busy machine, too, that is what it takes. Of other work, runs during which the system gave a core to somebody else are
     left out as long as there are enough others. Rounds go on until every median is known well.
-
-    Args:
-        end: On the clock of `time.monotonic`: no round is begun after it.
     """
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}
     timed = {name: _timed(run) for name, run in contestants.items()}
@@ -143,11 +140,7 @@ def _known(steady: Steady) -> bool:
 
 
 def runner(compiled: Compiled, cores: tuple[int, ...], seed: int = 0) -> Callable[[], None]:
-    """What runs a compiled network once, from and into buffers of its own.
-
-    Args:
-        cores: The calling thread is pinned to the first; empty for anywhere.
-    """
+    """What runs a compiled network once, from and into buffers of its own."""
     rng = np.random.default_rng(seed)
     inputs = [rng.standard_normal(shape, np.float32) for shape in compiled.inputs.values()]
     outputs = [np.zeros(shape, np.float32) for shape in compiled.outputs.values()]
@@ -161,15 +154,7 @@ def runner(compiled: Compiled, cores: tuple[int, ...], seed: int = 0) -> Callabl
 
 
 def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], operators: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Times of operators inside a network, by the delegate's profiler.
-
-    Args:
-        model: ONNX file whose nodes are named after operators, with a suffix where one has several.
-        cores: The calling thread is pinned to the first.
-
-    Returns:
-        ms of each operator that has a kernel of its own, and ms of kernels that the delegate added, such as changes of layout.
-    """
+    """Times of operators inside a network, by the delegate's profiler."""
     known = set(operators)
     with pinned(cores[:1]):
         places = delegate.places(model)
@@ -215,11 +200,7 @@ MOST_GBS = 1000.0
 
 
 def fit_link(runs: Sequence[Handover]) -> LinkTimes:
-    """Fixed cost and rates, none of them negative, by least squares on the relative error.
-
-    Args:
-        runs: Of different sizes, at least three.
-    """
+    """Fixed cost and rates, none of them negative, by least squares on the relative error."""
     from scipy.optimize import nnls
 
     times = np.maximum([run.ms for run in runs], 1e-4)
@@ -243,11 +224,7 @@ class Together:
 def time_together(
     first: Callable[[], None], second: Callable[[], None], runs: int = RUNS, phases: int = PHASES, end: float = inf
 ) -> Together:
-    """Run both alone and together by turns; the ratio of the medians, at least 1: company cannot speed a processor up.
-
-    Args:
-        end: On the clock of `time.monotonic`: no phase but the first is begun after it.
-    """
+    """Run both alone and together by turns; the ratio of the medians, at least 1: company cannot speed a processor up."""
     works = (first, second)
     alone: tuple[list[float], list[float]] = ([], [])
     beside: tuple[list[float], list[float]] = ([], [])
@@ -314,15 +291,7 @@ class Reads:
 def time_reads(
     read: AsyncInvocation, kernel: AsyncInvocation, sizes: tuple[int, int], read_ms: float, *, turns: int = READS, end: float = inf
 ) -> Reads:
-    """Exchange with an idle queue and behind a kernel, in turns.
-
-    Args:
-        read: A network that hardly computes; both are invocations of one delegate.
-        kernel: One that computes for longer than an exchange takes.
-        sizes: Bytes of the first one's input and output.
-        read_ms: Time of its kernels.
-        end: On the clock of `time.monotonic`: few turns are made after it.
-    """
+    """Exchange with an idle queue and behind a kernel, in turns."""
     idle: list[float] = []
     working: list[float] = []
     alone: list[float] = []

@@ -111,9 +111,6 @@ def known(starts: Sequence[Sequence[float]]) -> Known:
     Law, Simulation Modeling and Analysis, chapter 9). Rounds that resemble their neighbours are in one batch, so neither
     takes them for independent. Another measurement's mean varies as much as this one's: its interval is √2 as wide.
     Both are widened to hold the median of all rounds.
-
-    Args:
-        starts: Times or ratios, all above 0, of each start, in the order of their rounds; at most `MOST_STARTS`.
     """
     value = float(np.median(np.concatenate([np.asarray(start, float) for start in starts])))
     batches = [np.asarray(start, float) for start in starts]

@@ -213,10 +213,7 @@ class Flow:
     """What one client asks for.
 
     Args:
-        networks: What an inference may run: the only one, or what the policy chooses among.
-        scene: How many inferences, when, and how they vary.
         policy: Chooses; None for the first network always.
-        number: Of the client; the first is 0.
         shared: State machine of clients who take turns; None for one of each network's own.
     """
 
@@ -339,8 +336,6 @@ class Clock:
     """A simulation.
 
     Args:
-        networks: The first client's network, or alternatives among which a policy chooses.
-        workloads: Concurrent workloads, which run until the first client has finished; their loads and speeds are ignored.
         heat: Thermal model that throttles all processors; None for none.
         sharing: Policy by which clients share processors; None for first come, first served.
     """
@@ -383,12 +378,7 @@ class Clock:
         self._progress: Progress = silent
 
     def run(self, progress: Progress = silent, *, everyone: bool = False) -> Simulated:
-        """Run all inferences; once.
-
-        Args:
-            progress: Called after each `PROGRESS_EVERY` inferences.
-            everyone: Whether to run until the concurrent workloads have finished, too.
-        """
+        """Run all inferences; once."""
         self._progress = progress
         waited = self._flows if everyone else [self._first]
         while any(flow.ended < flow.scene.runs for flow in waited):
@@ -557,14 +547,7 @@ def _served(flow: Flow) -> Served:
 
 
 def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:
-    """A bundle's run on its device as the planner expects it, transfers as spans of their own (`scheduler.simulate.networks.step_times`).
-
-    Args:
-        manifest: A bundle's description.
-
-    Returns:
-        The trace, its clock starting at zero; None if a subgraph has no predicted time.
-    """
+    """A bundle's run on its device as the planner expects it, transfers as spans of their own (`scheduler.simulate.networks.step_times`)."""
     if any(entry.predicted_ms is None for entry in manifest.subgraphs):
         return None
     network = Network(manifest.model.name, make_plan(manifest), device_placements(manifest, device), step_times(manifest, device))

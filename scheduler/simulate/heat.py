@@ -79,11 +79,7 @@ class Heat:
         return min((step.speed for step in self.thermal.throttle if step.at_c <= self.hottest_c), default=1.0)
 
     def set(self, shares: Mapping[str, float]) -> None:
-        """From now on processors compute as stated.
-
-        Args:
-            shares: How much of each computes, 0 to 1, this bundle's work and others'; those that are not named idle.
-        """
+        """From now on processors compute as stated."""
         scale = self.speed**self.thermal.power_exponent
         self._watts = 0.0
         for name, power in self._power.items():

@@ -129,11 +129,7 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
 
 
 def _computing(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, float]:
-    """How long each subgraph computes beside the other branches of its segment, ms.
-
-    Args:
-        starts: When each computes, from the start of its segment: once what it reads has arrived.
-    """
+    """How long each subgraph computes beside the other branches of its segment, ms."""
     computing: dict[str, float] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
     for entry in manifest.subgraphs:
@@ -254,9 +250,6 @@ def read_steps(path: Path) -> StepTable:
 
     Args:
         path: A CSV file with the columns `name`, `processor`, `ms`, and perhaps `needs` and `bytes`.
-
-    Raises:
-        StretchError: If it cannot be read or makes no sense, with the line.
     """
     steps: list[TableStep] = []
     lines: dict[str, int] = {}
@@ -301,9 +294,6 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
 
     Args:
         device: Whose links, contention and power count; None for the times of the table alone.
-
-    Raises:
-        UnknownNameError: If the device has no processor of a name in the table.
     """
     plan = plan_of((_INPUT,), _results(table.steps), [_planned(step) for step in table.steps], ())
     places = {name: Placement(name, "table", (), name, "blocking", False, "stated by the table") for name in table.processors}

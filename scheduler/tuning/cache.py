@@ -1,4 +1,4 @@
-"""Tuned parameters on disk, one file a device and driver."""
+"""Tuned parameters on disk, one file a device and driver, and those that come with the package."""
 
 import hashlib
 import os
@@ -63,8 +63,6 @@ class TuningCache:
     with a warning: tuning again rewrites it.
 
     Args:
-        device: Name of the device, with whatever else times depend on.
-        driver: Its driver with the version.
         folder: Where the files are; `tuning_folder` if None.
     """
 
@@ -136,3 +134,19 @@ def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
+
+
+#: Stands where a user's file names the driver: a shipped one is for every driver of the kind of device.
+ANY_DRIVER = "any"
+
+FOLDER = Path(__file__).with_name("tables")
+
+
+def shipped_path(kind: str) -> Path:
+    """The file of a kind of device, whether there is one or not."""
+    return FOLDER / f"{kind.replace(' ', '-')}.json"
+
+
+def shipped_entries(kind: str) -> list[Entry]:
+    """What is shipped for a kind of device; nothing for most."""
+    return read_entries(shipped_path(kind), kind, ANY_DRIVER)

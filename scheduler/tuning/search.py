@@ -40,8 +40,6 @@ def quickest(
 
     Args:
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
-        margin: Part of the default's time that a candidate must gain.
-        spent: Asked before each measurement of a candidate: whether to stop and take the best of what is known.
     """
     contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
     times, count = race(contenders, repeats, HOPELESS, spent=spent)
@@ -66,12 +64,6 @@ def race(
     Args:
         contenders: Each gives its time in milliseconds, None if the device refuses it. The first is what the
             others would replace: it is measured in every round; if it is refused, nobody else is measured.
-        hopeless: One whose least time is this many times the best one's is not measured again.
-        trial: Rounds after which that is asked for the first time; one run alone may have been disturbed.
-        spent: Asked before each measurement but the first one's: whether to stop.
-
-    Returns:
-        Times by the contender's number, without those that were refused, and how many measurements were made.
     """
     times: dict[int, float] = {}
     count = 0

@@ -3,26 +3,35 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from predictors.devices import DeviceProfile, load_device, load_devices
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import phase_of, read_model, torch_loaded
+from stretch.parameters import InputShape, Model, TrustCode, Word
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from stretch.capture.inputs import InputShapes
     from stretch.stages.advise import Advice
 
 
 def advise(
-    model: "str | nn.Module",
-    device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile] = "*",
+    model: Model,
+    device: Annotated[
+        str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
+        typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
+        Word(str | None, str),
+    ] = "*",
     *,
-    precision: str | None = None,
-    input_shape: "InputShapes | None" = None,
-    trust_code: bool = False,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="fp32, fp16 or int8: each processor runs in it, or in the next wider one that it has. Default: that of each processor."
+        ),
+    ] = None,
+    input_shape: InputShape = None,
+    trust_code: TrustCode = False,
     progress: Progress | None = None,
 ) -> "Advice":
     """Say for each device whether to branch a network: the best single processor, exact and stretched branches, and what to do.
@@ -30,11 +39,6 @@ def advise(
     No weights are read, for no time depends on them; a module stays as it is.
 
     Args:
-        model: A name of `stretch list models`, ``package.module:factory``, the path of a file, or a module.
-        device: Profile ids, names of devices and wildcard patterns, separated by commas; the path of a profile, a profile, or several of these.
-        precision: ``fp32``, ``fp16`` or ``int8``: each processor runs in it, or in the next wider one that it has. None: in its usual one.
-        input_shape: As of `stretch.branch`.
-        trust_code: Whether ``file.py:factory`` may be executed.
         progress: Called with a few words for what comes next, and with each device that is answered for.
 
     Returns:

@@ -6,14 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import asdict, replace
 
 from predictors.errors import UsageError
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
-from stretch.planning.result import PlanAnswer, PlanResult, plain
+from stretch.planning.result import PlanResult, plain
+from stretch.stages.design import BranchedAnswer, WeightsAnswer
 
 if TYPE_CHECKING:
     from scheduler.bundle.agreement import Agreement
@@ -35,29 +36,6 @@ UNKNOWN_ACCURACY = Message(
 
 #: Said of networks of several outputs.
 NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
-
-
-class WeightsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that a network began with."""
-
-    source: str  # ``default``, ``random``, ``file`` or ``given``.
-    detail: str  # Which weights.
-
-
-class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
-    """A plan and what was made of it."""
-
-    weights: WeightsAnswer  # That the network began with.
-    seconds: dict[str, float]  # Wall time of each phase.
-    preprocessing: dict[str, Any] | None  # What a picture goes through before the model reads it; None: ImageNet's.
-    calibration: "list[SegmentError]"  # Each branched segment that was calibrated.
-    #: Error of the outputs before and after refining, on images that were held back; None where that was not asked for.
-    refinement: "Refined | None"
-    agreement: "Agreement | None"  # With the original, on images that were held back; None where that was not measured.
-    bundle: str | None  # Folder of the bundle, where one was written.
-    written: str | None  # What the bundle runs, ``branched``; None where none was written.
-    withheld: bool  # Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
-    checks: dict[str, Any]  # What was compared as the bundle was written; empty without one.
 
 
 @dataclass
@@ -191,17 +169,15 @@ class Branched:
         """
         planned = self.plan.answer(spelling)
         spelled_warnings = [spelled(warning, spelling or as_argument) for warning in self.warnings]
-        return BranchedAnswer(
+        return filled(
+            BranchedAnswer,
+            self,
             **asdict(planned) | {"warnings": [*spelled_warnings, *planned.warnings]},
             weights=WeightsAnswer(source=self.weights_source, detail=self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
-            calibration=self.calibration,
-            refinement=self.refinement,
-            agreement=self.agreement,
             bundle=str(self.bundle) if self.bundle else None,
             written=BRANCHED if self.bundle else None,
-            withheld=self.withheld,
             checks=self.manifest.checks if self.manifest else {},
         )
 

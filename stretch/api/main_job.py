@@ -5,25 +5,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+from msgspec import Meta
 from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
 from predictors.install import install_line
 from scheduler.progress import Progress, silent
-from stretch.api.branched import UNKNOWN_ACCURACY, Branched
+from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.own_options import KINDS
-from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.bundle.preprocessing import Preprocessing
+    from stretch.api.branched import Branched
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
     from stretch.models.load import LoadedModel
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 MAX_MINUTES = 7 * 24 * 60
 
 #: Plans and builds for a request.
-Make = Callable[[PlanConfig], Branched]
+Make = Callable[[PlanConfig], "Branched"]
 
 
 def check_request(config: PlanConfig, minutes: float | None, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
@@ -79,7 +81,7 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
         )
 
 
-def first_of(make: Make, request: PlanConfig, *, repair: bool) -> Branched:
+def first_of(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
     """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly."""
     try:
         return make(request)
@@ -90,7 +92,7 @@ def first_of(make: Make, request: PlanConfig, *, repair: bool) -> Branched:
         return make(exact)
 
 
-def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
+def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched":
     """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
 
     Each time the segment that loses most alone is kept as it is in the original: on one processor,
@@ -98,12 +100,7 @@ def agreeing(result: Branched, least: float, again: Make | None) -> Branched:
     is planned, calibrated and compared anew.
 
     Args:
-        least: Share of the images held back in which both must see the same class.
         again: Plans and builds for another request; None if the design must stay.
-
-    Raises:
-        InfeasibleError: If it does not, and the design must stay or nothing is left to keep.
-        StretchError: If agreement was not measured.
     """
     request = with_exact_kinds(result.plan.config)
     while True:
@@ -132,7 +129,7 @@ def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *(kind for kind, exact in KINDS.items() if exact)))))
 
 
-def _worst(result: Branched) -> list[str]:
+def _worst(result: "Branched") -> list[str]:
     """Stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
     assert result.agreement is not None
     known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
@@ -149,7 +146,7 @@ def _worst(result: Branched) -> list[str]:
     return [stage.name for stage in result.plan.stages_of(segment) if stage.name not in kept]
 
 
-def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleError:
+def _refusal(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
     agreement = result.agreement
     assert agreement is not None
     what = Message(
@@ -172,30 +169,60 @@ def _refusal(result: Branched, least: float, *, repaired: bool) -> InfeasibleErr
 
 
 def branch(
-    model: "str | nn.Module",
-    device: str | Path | DeviceProfile,
+    model: Model,
+    device: Device,
     *,
     out: str | Path | None = None,
+    input_shape: InputShape = None,
+    weights: Weights = "default",
     config: PlanConfig | None = None,
-    design: str | Path | DesignDraft | None = None,
-    input_shape: "InputShapes | None" = None,
-    weights: str | Path = "default",
-    seed: int = 0,
-    images: str | Path | None = None,
-    image_count: int = 256,
-    refine: float | None = None,
-    run_images: int = 64,
-    mapping: Mapping[str, str] | None = None,
-    repair: bool = False,
-    budget_minutes: float = 5.0,
-    preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
-    controls: bool = True,
-    dry_run: bool = False,
+    design: Annotated[
+        "str | Path | DesignDraft | None",
+        typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
+        Word(Path | None, Path),
+    ] = None,
+    images: Annotated[
+        str | Path | None,
+        typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.", rich_help_panel=CALIBRATION),
+    ] = None,
+    refine: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one.",
+            rich_help_panel=CALIBRATION,
+        ),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
+            rich_help_panel=CALIBRATION,
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
+    trust_code: TrustCode = False,
+    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
+    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
+    run_images: Annotated[
+        int,
+        Meta(ge=0),
+        Rare("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
+    ] = 64,
+    mapping: Annotated[
+        Mapping[str, str],
+        Rare("Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl; the CPU by default."),
+        Word(dict[str, str], dict),
+    ] = MappingProxyType({}),
+    budget_minutes: Annotated[
+        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
+    ] = 5.0,
+    preprocessing: Preprocessing = None,
+    controls: Annotated[bool, Rare("Whether the bundle has the sequential controls, which it is compared with.")] = True,
     anyway: bool = True,
-    trust_code: bool = False,
     progress: Progress | None = None,
     **options: Any,
-) -> Branched:
+) -> "Branched":
     """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
     Args:
@@ -203,26 +230,16 @@ def branch(
         device: Profile id, path of a profile, or a profile.
         out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
         config: Constraints of the search; with a design, precisions and floors of the controls.
-        design: A design, or the path of one, to build instead of searching for one.
         input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
             each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
-        seed: Of random weights.
         images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
             on others, held back, the network is compared with the original. None: neither.
-        image_count: Images to calibrate with, at most.
-        refine: Minutes that the network is refined for by gradients after calibration, on a GPU where there is one. None: not at all.
-        run_images: With `out`, images held back that the bundle's files are run on in the precisions that are planned, at most; 0 for none.
-        mapping: Where processors run for that, such as ``{"dsp": "dsp"}`` for the simulator of a DSP; on the CPU if they are not named.
         repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
             stages that change most stay as they are, one segment after the other, until it does.
-        budget_minutes: For measuring what single segments lose, with `min_agreement` and without `accuracy`.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
-        controls: Whether the bundle has the sequential controls.
-        dry_run: Stop after planning.
         anyway: Whether branches are built where something else is recommended. If not, a request that leaves the design to the planner
             (no `design`, no options beyond `processors`, `precision` and `lossless`) ends there after planning, `withheld`.
-        trust_code: Whether ``file.py:factory`` may be executed.
         progress: Called with a few words for what comes next.
         options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
 
@@ -251,8 +268,10 @@ def branch(
     with torch_loaded(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
+        from stretch.api.branched import UNKNOWN_ACCURACY, Branched
         from stretch.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import divide_images
+        from stretch.stages.design import decide_design
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
@@ -266,7 +285,7 @@ def branch(
             with phase("sensitivity"):
                 source = sensitivity_of(captured, profile, config, fitted.fitted, fitted.held_back, budget_minutes * 60)
 
-        def make(request: PlanConfig) -> Branched:
+        def make(request: PlanConfig) -> "Branched":
             # agreement that nothing predicts is measured on what was built
             changed = request if source is not None or request.accuracy else replace(request, min_agreement=None)
             with phase("plan"):
@@ -353,7 +372,7 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
 
 
 def _build(
-    result: Branched,
+    result: "Branched",
     captured: "Captured",
     controls: bool,
     images: "Images | None",

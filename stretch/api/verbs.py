@@ -3,23 +3,42 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+from msgspec import Meta
 from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
+from stretch.parameters import (
+    NO_PLACES,
+    BundleFolder,
+    Device,
+    InputShape,
+    Model,
+    Places,
+    Preprocessing,
+    Processors,
+    Rare,
+    TrustCode,
+    Weights,
+    Word,
+    read_names,
+)
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.explain.answer import RuntimeExplanation
-    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
+    from scheduler.tools.explain.answer import RuntimeExplanation
+    from scheduler.tools.simulation import SimulateAnswer
     from stretch.capture.inputs import InputShapes
+    from stretch.evaluation.answer import EvaluateAnswer
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.design.branch_design import DesignDraft
     from stretch.planning.pareto import FrontAnswer
@@ -30,6 +49,12 @@ if TYPE_CHECKING:
     from stretch.stages.predict import Prediction
     from stretch.train.answer import TrainAnswer
     from stretch.train.listen import Listener
+
+#: Factor of the best design's value that alternatives may have.
+WITHIN = 1.2
+
+#: Number of designs; for a pair of networks per set of processors.
+TOP, PAIR_TOP = 10, 3
 
 #: Traced inferences of a simulation whose timeline is written, at most.
 TRACED = 64
@@ -66,22 +91,42 @@ def plan(
 
 
 def search(
-    model: "str | CapturedNetwork",
-    device: str | Path | DeviceProfile,
+    model: Annotated["str | CapturedNetwork", *Model.__metadata__],
+    device: Device,
     *,
-    pareto: Sequence[str] = (),
-    within: float | None = None,
-    top: int = 10,
+    pareto: Annotated[
+        Sequence[str],
+        typer.Option(
+            help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
+            "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
+        ),
+        Word(str | None, read_names),
+    ] = (),
+    within: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of a front, search the best design in the objective, and alternatives with other branches, processors or segment kinds "
+            "whose value is at most this factor times the best one, such as 1.2."
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
+    ] = None,
     config: PlanConfig | None = None,
-    images: str | Path | None = None,
-    image_count: int = 96,
-    budget_minutes: float = 5.0,
-    preprocessing: Mapping[str, Any] | None = None,
-    input_shape: "InputShapes | None" = None,
-    weights: str = "default",
-    seed: int = 0,
-    out: str | Path | None = None,
-    trust_code: bool = False,
+    images: Annotated[
+        str | Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
+    ] = None,
+    input_shape: InputShape = None,
+    weights: Weights = "default",
+    out: Annotated[str | Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
+    trust_code: TrustCode = False,
+    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
+    budget_minutes: Annotated[
+        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
+    ] = 5.0,
+    preprocessing: Preprocessing = None,
+    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
     progress: Progress | None = None,
     **options: Any,
 ) -> "FrontAnswer":
@@ -89,21 +134,7 @@ def search(
 
     Args:
         model: A name of `stretch list models`, Python code or a file; or a network that was read before.
-        device: Profile id, path of a profile, or a profile.
-        pareto: Two or three objectives: ``latency``, ``energy``, ``macs``, ``memory``, ``agreement`` and ``accuracy``. If empty,
-            latency and what is predicted of these, else MACs.
-        within: Instead of a front, alternatives of the best design whose value is at most this factor times the best one.
-        top: Designs, at most.
         config: Constraints and objective.
-        images: Folder of unlabelled images for measuring the loss of single segments.
-        image_count: Images to calibrate with, at most.
-        budget_minutes: For these measurements.
-        preprocessing: What differs from what the model states, such as ``{"crop": 0.9}``.
-        input_shape: As of `stretch.branch`.
-        weights: ``default``, ``none`` (random) or a file; read where there are images.
-        seed: Of random weights.
-        out: New folder for the design files and the measurements. None: nothing is written.
-        trust_code: Whether ``file.py:factory`` may be executed.
         progress: Called with a few words for what comes next.
         options: Options of the planner by name, in place of those of `config`.
 
@@ -135,9 +166,9 @@ def search(
     progress("designs")
     began = time.perf_counter()
     if differ:
-        result = diverse_front(network.graph, profile, request, top, within or 1.2, source)
+        result = diverse_front(network.graph, profile, request, top or TOP, within or WITHIN, source)
     else:
-        result = front(network.graph, profile, request, weighed or ("latency", usual), top, source)
+        result = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
     seconds["search"] = round(time.perf_counter() - began, 3)
     answer = front_answer(result, seconds)
     if source is None:
@@ -152,8 +183,8 @@ def search_pair(
     device: str | Path | DeviceProfile,
     *,
     goal: str = "makespan",
-    top: int = 3,
-    within: float = 1.2,
+    top: int = PAIR_TOP,
+    within: float = WITHIN,
     config: PlanConfig | None = None,
     input_shape: "InputShapes | None" = None,
     out: str | Path | None = None,
@@ -306,24 +337,24 @@ def predict(
     model: "str | Readout",
     device: str | Path | DeviceProfile,
     *,
-    processor: str | None = None,
-    precision: str | None = None,
+    processor: Annotated[str | None, typer.Option(help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or int8. Default: that of each processor.")] = None,
     kernels: bool = True,
-    input_shape: "InputShapes | None" = None,
-    weights: str = "none",
-    trust_code: bool = False,
+    input_shape: InputShape = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them."
+        ),
+    ] = "none",
+    trust_code: TrustCode = False,
 ) -> "Prediction":
     """Predict the latency of a model on each processor of a device.
 
     Args:
         model: A name of `stretch list models`, Python code or a file; or what was read of one before.
         device: Profile id, path of a profile, or a profile.
-        processor: Such as ``gpu`` or ``cpu[1large]``; all, with every core set, if None.
-        precision: ``fp32``, ``fp16`` or ``int8``; that of each processor if None.
         kernels: Whether every kernel is listed.
-        input_shape: As of `stretch.branch`.
-        weights: A file that the model must take; no other weights are read.
-        trust_code: Whether ``file.py:factory`` may be executed.
 
     Raises:
         StretchError: Or one of its kinds: unknown names, a model without a graph.
@@ -354,11 +385,7 @@ def predict(
 
 
 def places(profile: DeviceProfile, processor: str | None, precision: str | None, *, every: bool = True) -> list[str]:
-    """Processors that support a precision, with every core set or only the default ones.
-
-    Raises:
-        UsageError: If there is none.
-    """
+    """Processors that support a precision, with every core set or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
@@ -370,46 +397,76 @@ def places(profile: DeviceProfile, processor: str | None, precision: str | None,
 
 
 def simulate(
-    bundle: str | Path,
-    device: str | Path | None = None,
+    bundle: Annotated[str | Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")],
+    device: Annotated[
+        str | Path | None,
+        typer.Option(
+            help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for. Of a table, the device "
+            "whose links and contention count; by default none."
+        ),
+        Word(str | None, str),
+    ] = None,
     *,
-    inferences: int = 100,
-    in_flight: int = 1,
-    arrivals: str | None = None,
-    busy: Sequence[str] = (),
-    frequency: Sequence[str] = (),
-    heat: str | None = None,
-    jitter: float = 0.0,
-    seed: int = 0,
-    deadline: float | None = None,
-    alternatives: Sequence[str] = (),
-    prefer: str = "latency",
-    beside: Sequence[str] = (),
-    shared: bool = False,
-    admit: bool = False,
-    trace: Path | None = None,
+    alternatives: Annotated[
+        Sequence[str],
+        typer.Option(
+            "--or",
+            help="Alternative plan for contended processors: a bundle of the same network, or processors of this one, such as cpu; repeatable.",
+        ),
+    ] = (),
+    prefer: Annotated[
+        str,
+        typer.Option(
+            help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
+            "of those that meet the deadline)."
+        ),
+    ] = "latency",
+    beside: Annotated[
+        Sequence[str],
+        typer.Option(
+            help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
+            "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
+        ),
+    ] = (),
+    inferences: Annotated[int, typer.Option(help="How many.", min=1, max=1_000_000)] = 100,
+    busy: Annotated[
+        Sequence[str],
+        typer.Option(
+            help="Background load: share of a processor and its interval in ms, such as gpu=0.9@50:155; repeat or separate by commas."
+        ),
+    ] = (),
+    frequency: Annotated[
+        Sequence[str],
+        typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
+    ] = (),
+    heat: Annotated[
+        str | None,
+        typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
+    ] = None,
+    jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."),
+    ] = None,
+    in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
+    deadline: Annotated[
+        float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")
+    ] = None,
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
+    ] = False,
+    admit: Annotated[
+        bool,
+        typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
+    ] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     progress: Progress | None = None,
 ) -> "tuple[SimulateAnswer, Simulated]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.
 
     Args:
-        bundle: Folder of a bundle, or a .csv table of steps.
-        device: Profile of the simulated device; the one that the bundle was planned for if None.
-        inferences: How many.
-        in_flight: How many at once.
-        arrivals: ``periodic:MS`` or ``poisson:RATE``; None for an inference as soon as a lane is free.
-        busy: Background load, such as ``gpu=0.9@50:155``.
-        frequency: Speed factors of processors, such as ``gpu=0.5@100:500``.
-        heat: ``profile`` or a TOML file of a thermal model. None: no heat.
-        jitter: Standard deviation of the logarithm of computing times.
-        seed: Of jitter and arrivals.
-        deadline: Milliseconds from request to output.
-        alternatives: Other plans: bundles of the same network, or processors of this one.
-        prefer: ``latency``, ``energy`` or ``deadline``.
-        beside: Bundles of other clients, such as ``runs/other@periodic:33.3@50``.
-        shared: Whether steps are scheduled by deadlines and fair shares.
-        admit: Whether to say if all requests can be answered in time.
-        trace: File for a timeline of the first inferences.
         progress: Called now and then.
 
     Returns:
@@ -421,11 +478,11 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.answer import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
-    from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
+    from scheduler.tools.simulation import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.tools.simulation import simulate as simulate_bundle
 
     scene = Scene(
         runs=inferences,
@@ -447,7 +504,6 @@ def simulate(
     if profile is None and heat is not None:
         raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
     parsed = [parse_workload(text) for text in beside]
-    said: list[str] = []
     request = SimulationRequest(
         arrivals=arrivals,
         deadline_ms=deadline,
@@ -462,11 +518,11 @@ def simulate(
         ),
     )
     if table is not None:
-        answer, simulated = simulate_steps(table, profile, scene, request, said, said.append, progress or silent)
+        answer, simulated = simulate_steps(table, profile, scene, request, progress or silent)
     else:
         assert loaded is not None
         assert profile is not None
-        answer, simulated = simulate_bundle(loaded, profile, scene, request, said, said.append, progress or silent)
+        answer, simulated = simulate_bundle(loaded, profile, scene, request, progress or silent)
     if trace is not None:
         write_perfetto(trace, tracks(answer, simulated))
     return answer, simulated
@@ -516,26 +572,33 @@ def train(
         )
         if not world.first:
             return None
-    return TrainAnswer(run=done.run, checkpoint=done.checkpoint, metrics=done.metrics, warnings=list(done.warnings))
+    return filled(TrainAnswer, done, warnings=list(done.warnings))
 
 
 def explain(
-    what: str | Path,
-    device: str | Path | None = None,
+    what: Annotated[str | Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle; with --runtime an ONNX or TFLite file.")],
+    device: Annotated[
+        str | Path | None,
+        typer.Option(
+            "--device",
+            "-d",
+            help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
+        ),
+        Word(str | None, str),
+    ] = None,
     *,
-    runtime: str | None = None,
-    mapping: Sequence[str] = (),
-    fix: Path | None = None,
+    mapping: Places = NO_PLACES,
+    runtime: Annotated[
+        str | None, typer.Option("--runtime", help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.")
+    ] = None,
+    fix: Annotated[
+        Path | None, typer.Option("--fix", help="Write the ONNX file with all changes that improve its placement and preserve its results.")
+    ] = None,
     progress: Progress | None = None,
 ) -> "Explanation | RuntimeExplanation":
     """Show where each operator of a bundle runs, why, and its cost; or where a runtime puts the operators of a file.
 
     Args:
-        what: Folder of a bundle; with `runtime` an ONNX or TFLite file.
-        device: Predict for this device instead of measuring here; with `runtime` a device of the runtime.
-        runtime: ``onnxruntime``, ``qnn``, ``openvino``, ``litert`` or ``opencl``. None: a bundle is explained.
-        mapping: Where processors run here, as ``gpu=cpu1``.
-        fix: File for a copy with all changes that improve the placement and preserve the results; needs `runtime`.
         progress: Called for each subgraph.
 
     Raises:
@@ -543,7 +606,7 @@ def explain(
     """
     path = Path(what)
     if runtime is not None:
-        from scheduler.explain import explain_file, fix_file
+        from scheduler.tools.explain import explain_file, fix_file
 
         if mapping:
             raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
@@ -560,5 +623,34 @@ def explain(
         raise UsageError(f"{path} is a file, not the folder of a bundle", "add --runtime onnxruntime, qnn, openvino, litert or opencl")
     loaded = load_bundle(path, check_hashes=True)
     if device is None:
-        return explain_here(loaded, list(mapping), progress or silent, [])
-    return explain_on(loaded, load_device(device), progress or silent, [])
+        return explain_here(loaded, mapping, progress or silent)
+    return explain_on(loaded, load_device(device), progress or silent)
+
+
+def evaluate(
+    bundle: BundleFolder,
+    images: Annotated[
+        str | Path, typer.Option(help="Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.")
+    ],
+    *,
+    classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
+    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
+    image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
+    mapping: Places = NO_PLACES,
+    processors: Processors = None,
+    preprocessing: Preprocessing = None,
+    progress: Progress | None = None,
+) -> "EvaluateAnswer":
+    """Measure a bundle's accuracy on images, and its agreement with the original.
+
+    Args:
+        progress: Called for each file.
+
+    Raises:
+        StretchError: Or one of its kinds: no bundle, no images, a network that does not classify.
+    """
+    from stretch.evaluation.answer import evaluate_bundle
+
+    return evaluate_bundle(
+        bundle, images, classes, labels, image_count, mapping or {}, processors, preprocessing or None, progress or silent
+    )

@@ -33,12 +33,14 @@ them into a sentence, a hint and an exit code. A verb that writes large files se
 remove unfinished files.
 """
 
+import ast
 import contextlib
 import difflib
 import functools
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
@@ -52,7 +54,7 @@ from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "inputs", "interrupt", "options", "output", "pages"})
+PARTS = frozenset({"boards", "complete", "failures", "interrupt", "options", "output", "pages"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile")
@@ -119,6 +121,11 @@ class Verbs(TyperGroup):
         single.command(cmd_name, cls=Verb, context_settings={"help_option_names": ["-h", "--help"]})(verb_function(cmd_name))
         return add_completions(typer.main.get_command(single))
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the first sentence of each verb, from its file alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _purpose(name)) for name in VERBS])
+
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit with the code of its contract."""
         words = list(sys.argv[1:] if args is None else args)
@@ -134,6 +141,15 @@ class Verbs(TyperGroup):
                 grace_s=_grace_s(flags[:1]),
             )
         )
+
+
+def _purpose(name: str) -> str:
+    """The first line of the docstring of a verb's function."""
+    path = Path(__file__).with_name(f"{VERBS[name]}.py")
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return next(
+        (ast.get_docstring(node) or "" for node in body if isinstance(node, ast.FunctionDef) and node.name == path.stem), ""
+    ).partition("\n")[0]
 
 
 def _grace_s(words: Sequence[str]) -> float:

@@ -9,7 +9,7 @@ from predictors.errors import UsageError
 from stretch.cli.output import no_flags
 
 if TYPE_CHECKING:
-    from scheduler.boards.board import Where
+    from scheduler.tools.boards.board import Where
 
 On = Annotated[
     str | None,
@@ -32,18 +32,9 @@ SshConfig = Annotated[
 def where(
     on: str | None, there: str | None, wheels: Path | None, extras: str | None, config: Path | None, more: tuple[str, ...] = ()
 ) -> "Where | None":
-    """The board that the flags name, or None.
-
-    Args:
-        on: Value of `--on`, and the other flags of this file.
-        there: Of `--there`.
-        wheels: Of `--wheels`.
-        extras: Of `--extras`.
-        config: Of `--ssh-config`.
-        more: Extras that the verb needs.
-    """
-    from scheduler.boards.board import Where
-    from scheduler.boards.host import check_host
+    """The board that the flags name, or None."""
+    from scheduler.tools.boards.board import Where
+    from scheduler.tools.boards.facts import check_host
 
     if on is None:
         no_flags("a run without a board", "there wheels extras ssh_config", "name it with --on user@host")
@@ -58,7 +49,6 @@ def flags(quiet: bool, **values: Any) -> list[str]:
     """Arguments of a command line.
 
     Args:
-        quiet: Whether to pass `--quiet`.
         values: Values by flag, with `_` for `-`; None and False are omitted, and a list repeats the flag.
     """
     words = ["--quiet"] if quiet else []

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.inputs import InputSizes, TrustCode, read_inputs
 from stretch.cli.options import settings
 from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
 from stretch.cli.pages import Html, check_html
+from stretch.parameters import InputShape, TrustCode
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
-    from scheduler.measure.bench.rounds import MeasurementLength
-    from scheduler.measure.bench.subject import InputShapes
+    from scheduler.tools.bench.rounds import MeasurementLength
+    from scheduler.tools.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
 
 #: Heading of the options of timing in the help.
@@ -79,14 +79,14 @@ def compare(
     seed: Annotated[
         int, typer.Option(help="Random seed of inputs and of the order within rounds.", min=0, max=1 << 32, rich_help_panel=PANEL)
     ] = 0,
-    inputs: InputSizes = None,
+    inputs: InputShape = None,
     html: Html = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
     check_html(html)
     if measure:
-        from scheduler.measure.bench.rounds import MeasurementLength
+        from scheduler.tools.bench.rounds import MeasurementLength
 
         only_flags("--measure", f"what measure html {TIMING}")
         _measure(out, what, runtimes or [], cores, _named_shapes(inputs), MeasurementLength(rounds, starts, warmup, width), seed, html)
@@ -99,7 +99,7 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
     from stretch.comparison import CompareAnswer, warnings_of
-    from stretch.report.comparison import comparison_page
+    from stretch.tools.report.comparison import comparison_page
 
     models = [name for name in what if not _is_result(name)]
     if models and not devices:
@@ -166,10 +166,10 @@ def _measure(
     html: Path | None,
 ) -> None:
     """Time files and bundles in turns."""
-    from scheduler.measure.bench.compare import BenchRequest
-    from scheduler.measure.bench.compare import compare as time_in_turns
+    from scheduler.tools.bench.compare import BenchRequest
+    from scheduler.tools.bench.compare import compare as time_in_turns
     from stretch.environment import OTHERS, processor_name, version
-    from stretch.report.comparison import bench_page
+    from stretch.tools.report.comparison import bench_page
 
     versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
@@ -180,11 +180,10 @@ def _measure(
     out.show(answer, lambda command: bench_page(answer, command), html)
 
 
-def _named_shapes(texts: Sequence[str] | None) -> "InputShapes":
-    """Input shapes by name, as `scheduler.measure.bench` takes them."""
-    from scheduler.measure.bench.subject import UNNAMED
+def _named_shapes(shapes: "InputShapes | tuple[int, ...] | list[tuple[int, ...]] | None") -> "InputShapes":
+    """Input shapes by name, as `scheduler.tools.bench` takes them."""
+    from scheduler.tools.bench.subject import UNNAMED
 
-    shapes = read_inputs(texts)
     if shapes is None or isinstance(shapes, dict):
         return shapes or {}
     if isinstance(shapes, tuple):

@@ -47,13 +47,13 @@ def _modes(_start: str) -> Sequence[str]:
 
 
 def _timed_runtimes(_start: str) -> Sequence[str]:
-    from scheduler.measure.bench.runtimes import RUNTIMES
+    from scheduler.tools.bench.runtimes import RUNTIMES
 
     return list(RUNTIMES)
 
 
 def _foreign_runtimes(_start: str) -> Sequence[str]:
-    from scheduler.explain.runtimes import RUNTIMES
+    from scheduler.tools.explain.runtimes import RUNTIMES
 
     return list(RUNTIMES)
 

@@ -1,57 +1,29 @@
 """`stretch evaluate`: accuracy of a bundle on images, or agreement with the original if there are no labels."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from stretch.cli.inputs import BundleFolder, Mapping, Processors, read_names
-from stretch.cli.options import Preprocessing, settings
+from stretch.api.verbs import evaluate as evaluate_bundle
+from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from stretch.evaluation.answer import EvaluateAnswer
-    from stretch.report.html.page import Page
+    from stretch.tools.report.html.page import Page
 
 
 @verb
 @settings()
-def evaluate(
-    out: Output,
-    *,
-    bundle: BundleFolder,
-    images: Annotated[
-        Path, typer.Option(help="Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.")
-    ],
-    classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
-    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
-    image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
-    mapping: Mapping = None,
-    processors: Processors = None,
-    preprocessing: Preprocessing = None,
-) -> None:
+@calls(evaluate_bundle)
+def evaluate(out: Output, run: Call) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""
-    from scheduler.placement.mapping import parse_mapping
-    from stretch.evaluation.answer import evaluate as measure
-
     with out.progress("evaluating") as step:
-        answer = measure(
-            bundle,
-            images,
-            classes=classes,
-            labels=labels,
-            image_count=image_count,
-            mapping=parse_mapping(mapping or []),
-            processors=read_names(processors),
-            preprocessing=preprocessing,
-            progress=step,
-        )
+        answer = run(progress=step)
     answer = out.with_warnings(answer)
     out.show(answer, lambda _: _page(answer))
 
 
 def _page(answer: "EvaluateAnswer") -> "Page":
-    from stretch.report.html.page import Grid, Page, Section
+    from stretch.tools.report.html.page import Grid, Page, Section
 
     original = answer.original
     shares = (

@@ -10,8 +10,9 @@ import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.base import MEASURED, ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, read_inputs
+from predictors.structs import filled
 from stretch.cli.output import Output, verb
+from stretch.parameters import InputShape
 from stretch.planning.design.abilities import StageAbilities
 
 if TYPE_CHECKING:
@@ -100,10 +101,9 @@ def list_(
             "--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."
         ),
     ] = False,
-    input_size: InputSizes = None,
+    shape: InputShape = None,
 ) -> None:
     """List device profiles, models, the delegates that can run subgraphs here, or versions and processors of this machine."""
-    shape = read_inputs(input_size)
     if name is not None and what in ("delegates", "env"):
         raise UsageError(f"the list of {what} takes no name", f"leave `{name}` out")
     if details and what != "models":
@@ -129,7 +129,7 @@ def _list_devices(out: Output, device: str | None) -> None:
 
 
 def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
-    from stretch.report.fit import table
+    from stretch.tools.report.fit import table
 
     rows = [
         (
@@ -181,16 +181,7 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
         )
         for family, processor in device.processors.items()
     }
-    return ListedDevice(
-        id=device.id,
-        name=device.name,
-        soc=device.soc,
-        calibrated=device.calibrated,
-        processors=processors,
-        aliases=list(device.aliases),
-        left_out=dict(device.left_out),
-        sources=device.sources,
-    )
+    return filled(ListedDevice, device, processors=processors, aliases=list(device.aliases), left_out=dict(device.left_out))
 
 
 def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool) -> None:
@@ -254,7 +245,7 @@ def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel
 
 def _print_details(out: Output, items: list[DetailedModel]) -> None:
     def human(console: "Console") -> None:
-        from stretch.report.fit import table
+        from stretch.tools.report.fit import table
 
         for item in items:
             outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
@@ -306,7 +297,7 @@ def _list_delegates(out: Output) -> None:
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 
     def human(console: "Console") -> None:
-        from stretch.report.fit import table
+        from stretch.tools.report.fit import table
 
         rows = (
             (

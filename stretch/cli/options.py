@@ -12,28 +12,53 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from msgspec import Meta
 
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
 from stretch.cli.output import make_console
+from stretch.parameters import PANEL, Rare, Word
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.messages import FLAGS
 from stretch.planning.options import Option, put_setting, read_setting
 
-#: Heading of the planner's options in the help.
-PANEL = "Options of the design"
-
-#: Overrides of what a model says of its pictures; a dictionary for `requested_preprocessing`.
-PREPROCESSING = (
-    "What pictures go through in place of what the model states, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."
-)
+#: The function of `calls`, with the values of its parameters as keywords.
+Call = functools.partial[Any]
 
 
-class Rare(str):
-    """Help of a parameter that has no flag, in its annotation: ``Annotated[int, Rare("…")]``."""
+def calls(function: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the parameters of a Python function that are annotated for the command line, and the function with their values.
 
+    Use it below `verb` and `settings`; the verb's second parameter is the function, which takes what is left::
 
-Preprocessing = Annotated[dict[str, Any] | None, Rare(PREPROCESSING)]
+        @verb
+        @calls(stretch.api.simulate)
+        def simulate(out: Output, run: Call, html: Html = None) -> None: ...
+    """
+    parameters = inspect.signature(function).parameters.values()
+    # `out` is the verb's output
+    names = {
+        p.name: "folder" if p.name == "out" else p.name for p in parameters if p.name == "config" or hasattr(p.annotation, "__metadata__")
+    }
+    taken = [p.replace(name=names[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters if p.name in names]
+    taken = [p.replace(annotation=PlanConfig, default=inspect.Parameter.empty) if p.name == "config" else p for p in taken]
+
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(body, eval_str=True)
+        out, _, *rest = signature.parameters.values()
+
+        @functools.wraps(body)
+        def command(out: Any, **values: Any) -> None:
+            arguments = {name: values.pop(shown) for name, shown in names.items() if shown in values}
+            body(out, functools.partial(function, **arguments), **values)
+
+        more = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in rest]
+        command.__signature__ = signature.replace(parameters=[out, *taken, *more])  # type: ignore[attr-defined]
+        # otherwise inspect would report the signature of the wrapped function
+        del command.__wrapped__  # type: ignore[attr-defined]
+        return command
+
+    return decorate
 
 
 def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -44,9 +69,6 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
         @verb
         @settings()
         def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, Rare("Seed.")] = 0) -> None: ...
-
-    Args:
-        flags: Options of the planner that get a flag, too.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -90,13 +112,7 @@ def read_settings(
     """Values of a TOML file, with changes, by option.
 
     Args:
-        known: Options by name.
         changes: ``key=value`` each, which count more than the file.
-        flags: Names that are given as flags alone.
-
-    Raises:
-        UnknownNameError: If there is no such option.
-        UsageError: If a value is of another kind or out of range.
     """
     raw = {} if file is None else read_toml(file, "configuration")
     for name, option in known.items():
@@ -122,7 +138,8 @@ def _rare(parameter: inspect.Parameter) -> Option | None:
         return None
     kind, *more = get_args(parameter.annotation)
     words = next((item for item in more if isinstance(item, Rare)), None)
-    bounds = tuple(item for item in more if item is not words)
+    kind = next((item.kind for item in more if isinstance(item, Word)), kind)
+    bounds = tuple(item for item in more if isinstance(item, Meta))
     return None if words is None else Option(parameter.name, Annotated[kind, *bounds] if bounds else kind, parameter.default, str(words))
 
 
@@ -148,7 +165,7 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
 
     def show(changes: list[str] | None) -> list[str] | None:
         if changes == ["help"]:
-            from stretch.report.fit import table
+            from stretch.tools.report.fit import table
 
             rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
             make_console(sys.stdout).print(table("setting", "default", "what it is", rows=rows))

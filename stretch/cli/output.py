@@ -9,21 +9,23 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
 from predictors.errors import MissingBackendError, UsageError
 from predictors.install import install_line
+from stretch.parameters import Word
 from stretch.planning.messages import as_flag, spelled
 
 if TYPE_CHECKING:
     from msgspec import Struct
     from rich.console import Console
 
-    from stretch.report.html.page import Page
+    from predictors.graph import OpGraph
+    from stretch.tools.report.html.page import Page
 
 #: Version of the JSON output; adding keys keeps it, renaming keys increments it.
 SCHEMA = 1
@@ -80,17 +82,11 @@ class Output:
         self._stdout.flush()
 
     def show(self, data: "Mapping[str, Any] | Struct", page: "Callable[[str], Page]", html: Path | None = None) -> None:
-        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for.
-
-        Args:
-            data: As of `emit`.
-            page: Makes the report of a command line.
-            html: File of the HTML page.
-        """
+        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for."""
         self.write_page(html, page)
 
         def human(console: "Console") -> None:
-            from stretch.report.fit import print_page
+            from stretch.tools.report.fit import print_page
 
             print_page(console, page(""))
 
@@ -100,7 +96,7 @@ class Output:
         """Write the report of this command line, if one is requested, and print its path."""
         if path is None:
             return
-        from stretch.report.html.page import write_page
+        from stretch.tools.report.html.page import write_page
 
         words = COMMAND_LINE.get()
         with self.progress("writing the report"):
@@ -118,6 +114,12 @@ class Output:
         self.warnings.append(message)
         if not self.quiet:
             self._say(f"warning: {message}")
+
+    def tell_size(self, shapes: Any, graph: "OpGraph") -> None:
+        """Print the input shape in use if `--input` names none."""
+        if shapes is None:
+            sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
+            self.note(f"input {sizes}: the model's usual size, as --input names none")
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
@@ -160,7 +162,8 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     package prints on stdout is redirected to stderr.
     """
     signature = inspect.signature(function, eval_str=True)
-    first, *verb_parameters = signature.parameters.values()
+    first, *rest = signature.parameters.values()
+    taken = {p.name: p for p in rest}
     if first.annotation is not Output:
         raise TypeError(f"the first parameter of verb `{function.__name__}` must be an Output")
 
@@ -168,10 +171,10 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     def command(*, as_json: bool = False, quiet: bool = False, debug: bool = False, **values: Any) -> None:
         out = Output(as_json, quiet, debug)
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
-            function(out, **values)
+            function(out, **{name: _value(taken[name], value) if name in taken else value for name, value in values.items()})
 
     shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in _SHARED.items()]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in verb_parameters] + shared
+    parameters = [*map(_shown, rest), *shared]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     # otherwise inspect would report the signature with `out`
@@ -179,13 +182,35 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def only_flags(what: str, names: str, hint: str = "") -> None:
-    """Refuse flags on the command line that something does not have.
+def _word(parameter: inspect.Parameter) -> Word | None:
+    return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Word)), None)
 
-    Args:
-        what: That takes only some of the verb's flags.
-        names: Of the parameters that it takes, separated by spaces; those of every verb are understood.
-    """
+
+def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter as the parser has it."""
+    kind, default, notes = parameter.annotation, parameter.default, getattr(parameter.annotation, "__metadata__", ())
+    if notes:
+        kind = get_args(kind)[0]
+        if (word := _word(parameter)) is not None:
+            kind, default = word.kind, default if default is inspect.Parameter.empty or isinstance(default, str) else None
+        elif get_origin(kind) is Sequence:
+            kind, default = list[str] | None, None
+        elif Path in get_args(kind):
+            kind = Path | None if default is None else Path
+        kind = Annotated[kind, *(note for note in notes if not isinstance(note, Word))]
+    return parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
+
+
+def _value(parameter: inspect.Parameter, value: Any) -> Any:
+    """What the verb gets for what the parser gave: its default where nothing is stated."""
+    if value is None or value == []:
+        return None if parameter.default is inspect.Parameter.empty else parameter.default
+    word = _word(parameter)
+    return value if word is None else word.read(value)
+
+
+def only_flags(what: str, names: str, hint: str = "") -> None:
+    """Refuse flags on the command line that something does not have."""
     no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_SHARED}), hint)
 
 

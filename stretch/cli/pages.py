@@ -19,7 +19,7 @@ Html = Annotated[
 def check_html(path: Path | None) -> None:
     """Check before the computation that the report can be written."""
     if path is not None:
-        from stretch.report.html.page import check_page
+        from stretch.tools.report.html.page import check_page
 
         check_page(path)
 

@@ -9,7 +9,9 @@ import typer
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.base import ORIGINS, Origin
-from stretch.cli.inputs import InputSizes, TrustCode, read_inputs, tell_size
+from stretch.api.verbs import places
+from stretch.api.verbs import predict as predict_model
+from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_html, check_picture
 
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
 
     from predictors.devices import DeviceProfile
     from stretch.capture.inputs import InputShapes
-    from stretch.report.html.page import Page
     from stretch.stages.predict import Prediction
+    from stretch.tools.report.html.page import Page
 
 
 @verb
+@calls(predict_model)
 def predict(
     out: Output,
+    run: Call,
     model: Annotated[
         str,
         typer.Argument(
@@ -39,29 +43,16 @@ def predict(
             help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
         ),
     ],
-    processor: Annotated[str | None, typer.Option("--processor", help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="fp32, fp16 or int8. Default: that of each processor.")] = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="List every kernel.")] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Plot the kernels of one processor and its roofline into this .svg or .png file.")
     ] = None,
     html: Html = None,
-    input_size: InputSizes = None,
-    weights: Annotated[
-        str,
-        typer.Option(
-            help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them."
-        ),
-    ] = "none",
-    trust_code: TrustCode = False,
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
-    from stretch.api.verbs import places
-    from stretch.api.verbs import predict as prediction_of
-
     check_html(html)
-    shape = read_inputs(input_size)
+    processor, precision, shape = (run.keywords[name] for name in ("processor", "precision", "input_shape"))
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
@@ -77,12 +68,11 @@ def predict(
     from stretch.stages.network import read_graph
 
     with out.progress("capturing"):
-        network = read_graph(model, shape, weights=weights, trust_code=trust_code)
+        network = read_graph(model, shape, weights=run.keywords["weights"], trust_code=run.keywords["trust_code"])
     graph = network.graph
-    tell_size(out, shape, graph)
-    options = {"processor": processor, "precision": precision, "kernels": kernels or html is not None}
-    prediction = out.with_warnings(prediction_of(network, profile, **options))
-    from stretch.report.prediction import prediction_page, roofline_figure, write_figure
+    out.tell_size(shape, graph)
+    prediction = out.with_warnings(run(network, profile, kernels=kernels or html is not None))
+    from stretch.tools.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
         return roofline_figure(graph.name, LatencyPredictor(profile).predict(graph, name, at), profile, name)
@@ -116,9 +106,9 @@ def _predict_many(
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
-    from stretch.report.prediction import predictions_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted, predicted_rows
+    from stretch.tools.report.prediction import predictions_page
 
     models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
     if not models:

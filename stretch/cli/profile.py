@@ -16,13 +16,13 @@ from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fits.store import fit_path
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
-from scheduler.boards.board import Board
+from scheduler.tools.boards.board import Board
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, only_flags, verb
-from stretch.profiling.files import answer_board
-from stretch.profiling.run import check_target
+from stretch.tools.profiling.files import answer_board
+from stretch.tools.profiling.run import check_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
     from predictors.graph import OpGraph
     from scheduler.answer import TuneAnswer
-    from scheduler.boards.board import Where
     from scheduler.bundle.load import Bundle
     from scheduler.delegates.base import Tuning
-    from stretch.profiling.run import Profiled
+    from scheduler.tools.boards.board import Where
+    from stretch.tools.profiling.run import Profiled
 
 # Profile of a board: measured and fitted there, copied back and validated like any other file.
 
@@ -53,10 +53,6 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
 
     The measurements stay on the board until all are copied, so that an interruption loses nothing.
-
-    Args:
-        resume: Whether to resume measurements on the board, or else those in `out`.
-        said: Called with each line that the verb prints on stderr.
     """
     there, measurements = f"profiles/{name}", f"{name}.measurements"
     known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
@@ -271,8 +267,8 @@ def profile(
         measured = flags(out.quiet, processors=_split(processors or []), budget=budget or 10.0, networks=most)
         _profile_there(out, board, (name, target, resume), measured)
         return
-    from stretch.profiling.places import find_places
-    from stretch.profiling.run import open_table, profile_machine
+    from stretch.tools.profiling.places import find_places
+    from stretch.tools.profiling.run import open_table, profile_machine
 
     places = find_places(_split(processors or []))
     table = open_table(name, target, places, resume)
@@ -293,7 +289,7 @@ def profile(
 
 def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], words: list[str]) -> None:
     """Profile a board."""
-    from scheduler.boards.board import open_board
+    from scheduler.tools.boards.board import open_board
     from stretch.cli.profile import check_here, profile_there
 
     name, folder, resume = target
@@ -310,8 +306,8 @@ def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], 
 
 def _ingest(out: Output, measured_file: Path, model: str | None, where: tuple[str, str, str | None, str], folder: Path) -> None:
     """Import measurements of another device."""
-    from stretch.profiling.ingest import Where, ingest
     from stretch.stages.network import read_graph
+    from stretch.tools.profiling.ingest import Where, ingest
 
     with out.progress("capturing"):
         rows = ingest(measured_file, model, Where(*where), folder, lambda name: read_graph(name).graph)
@@ -353,7 +349,7 @@ def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
 
 
 def _show(console: "Console", data: dict[str, Any]) -> None:
-    from stretch.report.fit import table
+    from stretch.tools.report.fit import table
 
     titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")
     rows = (
@@ -426,7 +422,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: dict[str, Any], trust_code: bool) -> dict[str, FitRow]:
     """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
-    from stretch.cli.inputs import read_inputs
+    from stretch.parameters import read_inputs
     from stretch.stages.calibrate import calibrate_profile
     from stretch.stages.network import read_graph
 
@@ -469,7 +465,7 @@ def _fit_row(fit: Any, judged: Any, groups: int, **more: Any) -> FitRow:
 
 
 def _show_fits(console: "Console", answer: FitAnswer) -> None:
-    from stretch.report.fit import table
+    from stretch.tools.report.fit import table
 
     calibrated = any(row.measure_next for row in answer.held_out.values())
     what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
@@ -548,7 +544,7 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
 
 
 def _show_tuned(console: "Console", answer: "TuneAnswer") -> None:
-    from stretch.report.fit import table
+    from stretch.tools.report.fit import table
 
     console.print(f"{answer.device}, mode {answer.mode}")
     rows = (

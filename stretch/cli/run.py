@@ -7,16 +7,15 @@ import typer
 
 from predictors.errors import UsageError
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
-from stretch.cli.inputs import BundleFolder, Mapping, Processors, read_names
 from stretch.cli.output import Output, no_flags, verb
 from stretch.cli.pages import Html, check_html
+from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
 
-    from scheduler.boards.board import Where
     from scheduler.bundle.load import Bundle
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
+    from scheduler.tools.boards.board import Where
 
 Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")]
 Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: serial number of the device, as `adb devices` prints it.")]
@@ -67,7 +67,7 @@ MOST_BYTES = 256 << 20
 def run(
     out: Output,
     bundle: BundleFolder,
-    mapping: Mapping = None,
+    mapping: Places = NO_PLACES,
     processors: Processors = None,
     priority: Annotated[
         str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
@@ -120,9 +120,8 @@ def run(
     from scheduler.bundle.load import load_bundle
     from scheduler.checks.verify import random_input
     from scheduler.measure.trace_files import write_csv, write_perfetto
-    from scheduler.placement.mapping import parse_mapping
     from scheduler.runtime.session import Session
-    from stretch.report.execution import phone_page, run_page
+    from stretch.tools.report.execution import phone_page, run_page
 
     if adb:
         no_flags("--adb", COMPUTER)
@@ -134,14 +133,15 @@ def run(
     check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     if board is not None:
-        chosen = {"map": mapping, "processors": processors, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
+        places = [f"{name}={target}" for name, target in mapping.items()]
+        names = None if processors is None else ",".join(processors)
+        chosen = {"map": places, "processors": names, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
         measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
         _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
         return
     x = random_input(loaded) if input_file is None else read_input(input_file)
     if adb:
-        from stretch.phone.answer import UNTESTED
-        from stretch.phone.measure import PhoneRequest, measure
+        from stretch.tools.phone.measure import UNTESTED, PhoneRequest, measure
 
         out.warn(UNTESTED)
         request = PhoneRequest(
@@ -163,11 +163,11 @@ def run(
         out.show(answer, lambda _: phone_page(answer))
         return
     options: dict[str, Any] = {
-        "processors": read_names(processors),
+        "processors": processors,
         "priority": _priority(priority),
         "delegates": _dsp(dsp_code, trust_code),
     }
-    with Session(loaded, parse_mapping(mapping or []), **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
+    with Session(loaded, mapping, **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
         result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)
         energy = _energy(out, session, x)
@@ -190,8 +190,8 @@ def _run_there(
 
     from predictors.files import write_whole
     from scheduler.answer import read_run_answer
-    from scheduler.boards.board import open_board
-    from stretch.report.execution import run_page
+    from scheduler.tools.boards.board import open_board
+    from stretch.tools.report.execution import run_page
 
     if input_file is not None:
         read_input(input_file)

@@ -129,7 +129,7 @@ def _refine(
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
-    from stretch.report.plan import agreement_lines, bundle_lines, refined_words
+    from stretch.tools.report.plan import agreement_lines, bundle_lines, refined_words
 
     refinement = answer.refinement
     yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refined_words(refinement)}"

@@ -38,12 +38,13 @@ def verify(
 
 
 def _verify_bundle(out: Output, bundle: Path, trust: list[Path], key: Path | None) -> bool:
-    from scheduler.answer import verify_answer
+    from predictors.structs import filled
+    from scheduler.answer import VerifyAnswer
     from scheduler.bundle.load import sign_bundle
     from scheduler.checks.verify import STEPS, verify_bundle
 
     with out.progress("verifying", total=STEPS) as progress:
-        answer = verify_answer(bundle, verify_bundle(bundle, trust, progress))
+        answer = filled(VerifyAnswer, verify_bundle(bundle, trust, progress), bundle=bundle)
     if key is not None and answer.ok:
         answer = msgspec.structs.replace(answer, signer=sign_bundle(bundle, key))
     lines = [f"problem: {problem}" for problem in answer.problems]
@@ -60,7 +61,7 @@ def _verify_bundle(out: Output, bundle: Path, trust: list[Path], key: Path | Non
 
 
 def _verify_measurement(out: Output, file: Path) -> bool:
-    from scheduler.measure.bench.answer import check_bench
+    from scheduler.tools.bench.answer import check_bench
 
     with out.progress("checking") as step:
         checked = check_bench(file, step)

@@ -9,40 +9,12 @@ from predictors.errors import StretchError
 from predictors.joins import join_of
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from stretch.capture import Captured
-from stretch.evaluation.shares import ALIKE, most_frequent, share_of
+from stretch.evaluation.shares import LONG, AgreementSums, ranks, share_of
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import whole_design
 
-#: Classes of the longer list.
-LONG = 5
-
 Stage = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass
-class _AgreementSums:
-    """Sums over images: squared errors, squared outputs of the original, and equal classes."""
-
-    same: float = 0.0
-    shared: float = 0.0
-    wrong: float = 0.0
-    total: float = 0.0
-
-    def add(self, output: torch.Tensor, original: torch.Tensor) -> None:
-        """Count a batch of outputs, (images, …)."""
-        self.wrong += float((output.double() - original.double()).square().sum())
-        self.total += float(original.double().square().sum())
-        if not ranks(original):
-            return
-        ours, theirs = (_best(scores) for scores in (output, original))
-        self.same += float((ours[:, 0] == theirs[:, 0]).sum())
-        self.shared += float((ours[:, :, None] == theirs[:, None, :]).sum()) / ours.shape[1]
-
-    @property
-    def error(self) -> float:
-        """Root of the squared error over the root of the square."""
-        return (self.wrong / self.total) ** 0.5 if self.total else float(self.wrong > 0)
 
 
 @dataclass
@@ -55,12 +27,10 @@ class Compared:
 
 @dataclass
 class _Counts:
-    """Sums of the whole and of each segment, and how often the original sees each class."""
+    """Sums of the whole and of each segment."""
 
-    whole: _AgreementSums = field(default_factory=_AgreementSums)
-    alone: dict[str, _AgreementSums] = field(default_factory=dict)
-    classes: dict[int, int] = field(default_factory=dict)
-    images: int = 0
+    whole: AgreementSums = field(default_factory=AgreementSums)
+    alone: dict[str, AgreementSums] = field(default_factory=dict)
     outputs: int | None = None
 
 
@@ -80,7 +50,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     names = [part.name for part in model.design.segments]
     theirs, ours = ([net.get_submodule(name) for name in names] for net in (original, model))
     changed = _changed(model, captured)
-    counts = _Counts(alone={name: _AgreementSums() for name, fits in changed.items() if fits})
+    counts = _Counts(alone={name: AgreementSums() for name, fits in changed.items() if fits})
     try:
         for batch in images:
             if len(captured.graph.outputs) > 1 or model.sides:
@@ -119,19 +89,17 @@ def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: S
     for what, values in (("the original", there[-1]), ("the branched network", output)):
         if not torch.isfinite(values).all():
             raise StretchError(f"the output of {what} contains NaN or infinity for some of the images", "check its weights")
-    counts.images += len(batch)
-    counts.whole.add(output, there[-1])
-    if ranks(there[-1]):
-        counts.outputs = there[-1].shape[1]
-        for best in there[-1].argmax(1).tolist():
-            counts.classes[best] = counts.classes.get(best, 0) + 1
+    expected = there[-1].cpu().numpy()
+    counts.whole.add(output.cpu().numpy(), expected)
+    if ranks(expected):
+        counts.outputs = expected.shape[1]
     for number, name in enumerate(names):
         if name not in counts.alone:
             continue
         value = there[number]
         for stage in (ours[number], *theirs[number + 1 :]):
             value = stage(value)
-        counts.alone[name].add(value, there[-1])
+        counts.alone[name].add(value.cpu().numpy(), expected)
 
 
 def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel, model: BranchedModel) -> None:
@@ -141,7 +109,7 @@ def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel
     """
     names = original.original_outputs
     there = _results(original.values([batch]), names, "the original")
-    counts.images += len(batch)
+    counts.whole.images += len(batch)
     _add_errors(counts.whole, _results(model.values([batch]), names, "the branched network"), there)
     for name, sums in counts.alone.items():
         _add_errors(sums, _results(original.values([batch], {name: model.segment(name)}), names, "the branched network"), there)
@@ -154,7 +122,7 @@ def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], what: str
     return results
 
 
-def _add_errors(sums: _AgreementSums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
+def _add_errors(sums: AgreementSums, outputs: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
     """Add squared errors, each relative to the square of the original's result."""
     for output, original in zip(outputs, originals, strict=True):
         square = float(original.double().square().sum())
@@ -165,7 +133,7 @@ def _add_errors(sums: _AgreementSums, outputs: Sequence[torch.Tensor], originals
 
 
 def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
-    n, classes = counts.images, counts.outputs if most_frequent(counts.classes) < ALIKE else None
+    n, classes = counts.whole.images, counts.outputs if counts.whole.diverse else None
     share = share_of(counts.whole.same, n) if classes else None
     segments = []
     for name in changed:
@@ -179,17 +147,7 @@ def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
         top5_overlap=counts.whole.shared / n if classes and classes > LONG else None,
         error=counts.whole.error,
         images=n,
-        classes=len(counts.classes) or None,
+        classes=len(counts.whole.classes) or None,
         segments=tuple(segments),
     )
-    return Compared(agreement, counts.classes)
-
-
-def ranks(output: torch.Tensor) -> bool:
-    """Whether an output, (images, …), is a list of scores of which the best is a class."""
-    return output.dim() == 2 and output.shape[1] > 1
-
-
-def _best(scores: torch.Tensor) -> torch.Tensor:
-    """The best classes of each image, best first; of equal scores the class that comes first."""
-    return scores.sort(dim=1, descending=True, stable=True).indices[:, :LONG]
+    return Compared(agreement, counts.whole.classes)

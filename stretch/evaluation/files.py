@@ -56,10 +56,8 @@ def measure_files(
     to fp16 between operators; a simulator has to be asked for.
 
     Args:
-        bundle: An fp32 bundle; stays as it is.
         fitted: Images that ranges are taken from, of the input's shape.
         mapping: Where processors run here, such as ``{"dsp": "dsp"}`` for the DSP's simulator.
-        seconds: Time after which no further image is begun; one is always measured.
     """
     manifest = bundle.manifest
     kept: dict[str, str] = {}
@@ -82,7 +80,7 @@ def measure_files(
         top5_overlap=overlap.value if overlap else None,
         error=evaluation.error,
         images=evaluation.images,
-        classes=len(evaluation.classes) or None if ranked else None,
+        classes=len(evaluation.sums.classes) or None if ranked else None,
         precisions=_precisions(lowered.manifest),
         delegates=delegates,
     )

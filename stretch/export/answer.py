@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest
 from stretch.quantize.compare import Loss
 
@@ -79,24 +80,22 @@ def export_answer(
     Args:
         manifest: The new bundle's description.
     """
-    return ExportAnswer(
+    return filled(
+        ExportAnswer,
+        manifest,
         bundle=folder,
         files=_files(manifest),
         format=form,
         subgraphs=[
-            ExportedSubgraph(
-                name=sub.name,
-                processor=sub.processor,
-                precision=sub.precision,
+            filled(
+                ExportedSubgraph,
+                sub,
                 cosine=losses[sub.name].cosine if sub.name in losses else None,
                 snr_db=losses[sub.name].snr_db if sub.name in losses else None,
             )
             for sub in manifest.subgraphs
         ],
         checks=manifest.checks["tflite" if form == "tflite" else "precision"],
-        device=manifest.device,
-        predicted=manifest.predicted,
-        recommended=manifest.recommended,
         warnings=warnings,
     )
 

@@ -18,8 +18,8 @@ from predictors.errors import StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
-from stretch.evaluation.agreement import compare, ranks
-from stretch.evaluation.shares import ALIKE, most_frequent, one_sided
+from stretch.evaluation.agreement import compare
+from stretch.evaluation.shares import ALIKE, most_frequent, one_sided, ranks
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
     SEEN,
@@ -65,11 +65,7 @@ class Trial:
 
 
 def trials(space: DesignSpace, number: int) -> list[Trial]:
-    """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before.
-
-    Returns:
-        First one way of every segment, short segments first, then a second of every segment, and so on.
-    """
+    """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
     for first, groups in sorted(_stretched(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
@@ -127,13 +123,7 @@ def _fastest(group: SegmentOptions) -> Floats:
 
 
 def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:
-    """Designs at random: every stage stays whole or begins a segment in scaled copies, merged with some that follow or not.
-
-    Args:
-        space: Designs of a network's stages, merged ones among them.
-        count: How many, at most; fewer where the space has no more.
-        macs: Multiply-accumulates of a design over the original's.
-    """
+    """Designs at random: every stage stays whole or begins a segment in scaled copies, merged with some that follow or not."""
     rng = np.random.default_rng(seed)
     whole = sum(stage.graph.macs for stage in space.segments)
     designs: dict[tuple[SegmentDesign, ...], None] = {}
@@ -206,7 +196,6 @@ def measure(
     """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
 
     Args:
-        space: Designs of its stages that a planner may choose from, merged ones among them.
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
         held_back: Batches of others to compare on, at least one image.
         budget_s: Seconds after which nothing more is begun.
@@ -243,7 +232,6 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
 
     Args:
         fitted: Batches to calibrate with, where computing is to be done.
-        space: The designs of the network's stages.
     """
     model = build(captured, design).to(fitted[0].device)
     calibrate(model, captured, fitted)
@@ -338,7 +326,6 @@ def sensitivity_of(
     A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
 
     Args:
-        config: The request: processors, rules and join of the designs that are to be chosen from.
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:

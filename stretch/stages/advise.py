@@ -11,6 +11,7 @@ from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.models.base import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.ahead import least_divided_ms
@@ -131,11 +132,7 @@ def advise(
 
 
 def check_precision(devices: Sequence[DeviceProfile], precision: str | None) -> None:
-    """Refuse a precision that there is not, or that no device can run.
-
-    Raises:
-        UsageError: If so.
-    """
+    """Refuse a precision that there is not, or that no device can run."""
     if not any(precisions_at(device, precision) for device in devices):
         names = ", ".join(device.id for device in devices)
         raise UsageError(f"no processor of {names} runs in `{precision}` or a wider precision", f"choose {', '.join(PRECISIONS)}")
@@ -146,12 +143,6 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str
 
     Args:
         precision: Each processor has it, or where it lacks it the next wider one; the usual one of each if None.
-
-    Returns:
-        By processor; without those that have narrower ones alone.
-
-    Raises:
-        UsageError: If there is no such precision.
     """
     if precision is None:
         return {name: device.processor(name).default_precision for name in device.processors}
@@ -232,7 +223,7 @@ def _on_device(
         advice=_advice(recommended, exact, stretched, single),
         reason=reason,
         recommended=recommended,
-        best_single=SingleAdvice(processor=single.processor, precision=single.precision, ms=single.ms, low_ms=low, high_ms=high),
+        best_single=filled(SingleAdvice, single, low_ms=low, high_ms=high),
         exact=exact.advice,
         stretched=stretched.advice,
         exact_at_most=at_most,

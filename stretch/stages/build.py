@@ -143,15 +143,7 @@ def run_on(
     seconds: float = SECONDS,
     progress: Progress = silent,
 ) -> tuple[BundleAgreement, list[str]]:
-    """Agreement of a bundle's files in their planned precisions with the original, and warnings about it.
-
-    Args:
-        bundle: An fp32 bundle.
-        images: Those that calibration looked at give the ranges of int8, of those held back some are compared, spread over all.
-        count: Images to compare on, at most.
-        mapping: Where processors run here; see `stretch.evaluation.files.measure_files`.
-        seconds: Time after which no further image is begun.
-    """
+    """Agreement of a bundle's files in their planned precisions with the original, and warnings about it."""
     fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
     taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
     module = captured.module.eval()
@@ -255,12 +247,8 @@ def write_bundle(
     """Write a bundle, each file checked against torch.
 
     Args:
-        folder: Of the bundle; an earlier bundle there is replaced in one step.
         weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
-        agreeing: Gives it from the complete files in place of `agreement`.
-        ranges: Scale and zero point, by subgraph and tensor, that the network was trained with and that int8 is to have.
-        calibrated_on: Fingerprints of the images that weights were fitted to.
     """
     facts = replace(
         bundle_facts(planned, planned.device, *weights, preprocessing),

@@ -34,19 +34,9 @@ def calibrate_profile(
     """Write `target` and its priors: a profile of the same device, calibrated by a table of networks.
 
     Args:
-        table: CSV of `NetworkTime`.
-        device: Id or file of the profile that is calibrated.
-        target: The new profile's TOML file; its stem is the new id.
         read: Gives the network of a model and an input shape; both as the table has them.
         size: Input shape of rows that state none.
         rewrites: What networks had in place of some operators on every processor when they were measured, as ``grouped_conv=parts``.
-
-    Returns:
-        By processor, core set and precision how well each network is predicted by the others, and which to measure next.
-
-    Raises:
-        UsageError: If the new id is taken or none, or a rewrite makes another network.
-        StretchError: If the table or the profile cannot be used; nothing is written then.
     """
     path = profile_path(device)
     base = load_device(path)

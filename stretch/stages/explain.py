@@ -1,6 +1,6 @@
 """Where each operator of a bundle runs, why, and what it costs: on this machine or, predicted, on a device."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,25 +10,17 @@ from predictors.graph import OpGraph
 from predictors.joins import meeting_of
 from predictors.models.base import Origin
 from predictors.predictor import Estimate, LatencyPredictor, not_measured
+from predictors.structs import filled
+from scheduler.answer import PlacedProcessor
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.cores import pinned
 from scheduler.delegates import get_delegate
 from scheduler.formats.onnx import open_onnx
-from scheduler.placement.mapping import bundle_precisions, parse_mapping, place_processors
-from scheduler.placement.place import Dispatch, Placement
+from scheduler.placement.mapping import bundle_precisions, place_processors
+from scheduler.placement.place import Placement
 from scheduler.progress import Progress
 from stretch.export.repredict import runs_in
-
-
-class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the work of one of the device's processors is done."""
-
-    delegate: str  # The delegate here, or the backend on the device.
-    cores: tuple[int, ...] = ()  # CPU cores here.
-    dispatch: Dispatch | None = None  # How its work is started here; None on a device.
-    stand_in: bool = False  # Whether this machine lacks the processor.
-    reason: str  # Why there, in words.
 
 
 class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,34 +58,21 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def explain_here(bundle: Bundle, mapping: list[str], progress: Progress, warnings: list[str]) -> Explanation:
-    """Placement on this machine, each operator measured where its delegate can tell.
-
-    Args:
-        mapping: Where processors run, as ``gpu=cpu1``.
-    """
+def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress) -> Explanation:
+    """Placement on this machine, each operator measured where its delegate can tell."""
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-    placements = place_processors(used, parse_mapping(mapping), precisions=bundle_precisions(manifest))
+    placements = place_processors(used, mapping, precisions=bundle_precisions(manifest))
     ops: list[PlacedOperator] = []
     for entry in manifest.subgraphs:
         ops += _measured(bundle, entry, placements[entry.processor])
         progress(entry.name)
-    processors = {
-        name: PlacedProcessor(delegate=p.delegate, cores=p.cores, dispatch=p.dispatch, stand_in=p.stand_in, reason=p.reason)
-        for name, p in placements.items()
-    }
-    return _explanation(bundle, "this machine", processors, ops, warnings)
+    processors = {name: filled(PlacedProcessor, p) for name, p in placements.items()}
+    return _explanation(bundle, "this machine", processors, ops)
 
 
-def explain_on(
-    bundle: Bundle, profile: DeviceProfile, progress: Progress, warnings: list[str], warn: Callable[[str], None] | None = None
-) -> Explanation:
-    """Kernels that a device's backends launch, with predicted times.
-
-    Args:
-        warn: Adds a warning to them; the list's own method if None.
-    """
+def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress) -> Explanation:
+    """Kernels that a device's backends launch, with predicted times."""
     predictor = LatencyPredictor(profile)
     origins: list[tuple[str, Origin]] = []
     ops: list[PlacedOperator] = []
@@ -108,9 +87,7 @@ def explain_on(
         ops += _predicted(graph, estimate, entry, processor.profile.backend)
         progress(entry.name)
     guessed = not_measured(profile.id, origins)
-    if guessed:
-        (warn or warnings.append)(guessed)
-    return _explanation(bundle, profile.id, processors, ops, warnings)
+    return _explanation(bundle, profile.id, processors, ops, [guessed] if guessed else [])
 
 
 def _measured(bundle: Bundle, entry: SubgraphEntry, place: Placement) -> Iterator[PlacedOperator]:
@@ -166,7 +143,7 @@ def _placed(
 
 
 def _explanation(
-    bundle: Bundle, device: str, processors: dict[str, PlacedProcessor], ops: list[PlacedOperator], warnings: list[str]
+    bundle: Bundle, device: str, processors: dict[str, PlacedProcessor], ops: list[PlacedOperator], warnings: Sequence[str] = ()
 ) -> Explanation:
     """The whole, with the meeting points after the operators."""
     manifest = bundle.manifest
@@ -187,17 +164,10 @@ def _explanation(
             )
             for join in manifest.joins
         ],
-        warnings=warnings,
+        warnings=list(warnings),
     )
 
 
 def _subgraph(entry: SubgraphEntry, ops: list[PlacedOperator]) -> PlacedSubgraph:
     times = [op.ms for op in ops if op.subgraph == entry.name and op.ms is not None]
-    return PlacedSubgraph(
-        name=entry.name,
-        segment=entry.segment,
-        processor=entry.processor,
-        macs=entry.macs,
-        planned_ms=entry.predicted_ms,
-        ms=sum(times) if times else None,
-    )
+    return filled(PlacedSubgraph, entry, planned_ms=entry.predicted_ms, ms=sum(times) if times else None)

@@ -44,10 +44,8 @@ def read_network(
     """Load a model and capture it.
 
     Args:
-        model: A name of `stretch list models`, Python code, a file; or what gives the loaded model.
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
-        portable: Whether a model that is a file is called by its name without its folder, which may be another tomorrow.
         settled: As of `load_model`; where only the graph is read, it may be left out.
     """
     with phase("load"):
@@ -96,7 +94,6 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
     Args:
         model: A name of `stretch list models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
         shape: Of the input, batch first, or of several inputs; the model's usual one if None.
-        weights: A file that the network must take; no other weights are read, for no time depends on them.
     """
     if model.endswith(".param"):
         from predictors.formats import read_ncnn

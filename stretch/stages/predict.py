@@ -9,6 +9,7 @@ from predictors.fits.fit import HeldOut
 from predictors.graph import OpGraph
 from predictors.models.base import Origin
 from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
+from predictors.structs import filled
 
 
 class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ def predict_latency(
     precision: str | None = None,
     *,
     kernels: bool = False,
-    warnings: list[str],
+    warnings: Sequence[str] = (),
 ) -> Prediction:
     """Predict a network on some processors of a device.
 
@@ -90,24 +91,19 @@ def predict_latency(
         macs=graph.macs,
         params=graph.params,
         processors={name: _latency(predictor.predict(graph, name, precision), profile, kernels) for name in processors},
-        warnings=warnings,
+        warnings=list(warnings),
     )
 
 
 def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> PredictedLatency:
     fit = profile.processor(estimate.processor).fits.get(estimate.precision)
-    return PredictedLatency(
+    return filled(
+        PredictedLatency,
+        estimate,
         latency_ms=estimate.ms,
-        low_ms=estimate.low_ms,
-        high_ms=estimate.high_ms,
-        precision=estimate.precision,
-        calibrated=estimate.calibrated,
-        origin=estimate.origin,
-        source=estimate.source,
-        fixed_ms=estimate.fixed_ms,
         kernel_count=len(estimate.kernels),
         by_roofline=sum(kernel.time.origin == "roofline" for kernel in estimate.kernels),
-        fit=FitSource(runtime=fit.runtime, source=fit.source, held_out=fit.held_out) if fit else None,
+        fit=filled(FitSource, fit) if fit else None,
         kernels=[_kernel(kernel) for kernel in estimate.kernels] if kernels else [],
     )
 
@@ -116,7 +112,7 @@ def _kernel(estimate: KernelEstimate) -> PredictedKernel:
     kernel, spent = estimate.kernel, estimate.time
     times = {name: getattr(spent, name) for name in ("ms", "launch_ms", "compute_ms", "memory_ms", "origin")}
     bound = "the CPU" if kernel.elsewhere else spent.bound
-    return PredictedKernel(name=kernel.name, kind=kernel.cost.kind, ops=kernel.ops, macs=kernel.macs, bound=bound, **times)
+    return filled(PredictedKernel, kernel, kind=kernel.cost.kind, bound=bound, **times)
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):

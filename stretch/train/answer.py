@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from predictors.structs import filled
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import AccuracyPredictor
 
@@ -51,10 +52,4 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def ranking_answer(file: Path, predictor: AccuracyPredictor) -> RankingAnswer:
     """Ranking quality of the predictor in `file`."""
-    return RankingAnswer(
-        file=file,
-        designs=predictor.designs,
-        rank_correlation=predictor.rank_correlation,
-        p_value=predictor.p_value,
-        rmse=predictor.rmse,
-    )
+    return filled(RankingAnswer, predictor, file=file)

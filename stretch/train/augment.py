@@ -32,11 +32,7 @@ class Normalise:
 
 
 def preprocessing(images: "ImageSource") -> Preprocessing:
-    """Preprocessing that treats an image like the test images of the training.
-
-    Args:
-        images: The training set: packed images are kept whole, decoded ones are cropped.
-    """
+    """Preprocessing that treats an image like the test images of the training."""
     mean, deviation = (moments.double() / 255 for moments in images.moments())
     # images of one colour have no deviation
     return Preprocessing(tuple(mean.tolist()), tuple(deviation.clamp_min(1e-6).tolist()), VIEW if images.augmented else 1.0)

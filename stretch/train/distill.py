@@ -52,11 +52,7 @@ def with_teacher(
 
 
 class WithFeatures(nn.Module):
-    """A branched network that returns its scores and its tensors at meeting points.
-
-    Args:
-        model: The network; shared, not copied.
-    """
+    """A branched network that returns its scores and its tensors at meeting points."""
 
     def __init__(self, model: BranchedModel) -> None:
         super().__init__()

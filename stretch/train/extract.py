@@ -1,17 +1,25 @@
-"""Extraction of a trained design as a network and as a bundle."""
+"""A trained design as a network and as a bundle, and the accuracy predictor of a supernet's designs."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from predictors.errors import StretchError
+from predictors.errors import MissingBackendError, StretchError
+from predictors.graph import OpGraph
+from predictors.install import install_line
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.progress import Progress, silent
+from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
@@ -19,8 +27,9 @@ from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compar
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
 from stretch.train.finished import open_run
-from stretch.train.folder import write_text
+from stretch.train.folder import RunFolder, write_text
 from stretch.train.loop import evaluate
+from stretch.train.pool import designs_between
 from stretch.train.prepare import Prepared, sample
 from stretch.train.rounded import Ranges, RoundedModel
 from stretch.train.source import ImageSource
@@ -61,7 +70,6 @@ def extract(
     Args:
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file in the supernet's pool or within its range; None for that of the run.
-        trust_code: As of `open_run`.
     """
     run = open_run(folder, trust_code=trust_code)
     ready, weights = run.ready, run.weights
@@ -141,3 +149,113 @@ def _bundle(
 
     weights = ("file", f"trained by nn-stretch, run {folder.name}")
     return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing, ranges=ranges)
+
+
+Floats = NDArray[np.float64]
+
+#: Fewer designs than this say nothing about features of several segments.
+LEAST = 12
+#: Weights of the ridge penalty that are tried, on features of unit variance.
+PENALTIES = np.logspace(-3, 2, 11)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A predictor and what it was fitted to."""
+
+    predictor: AccuracyPredictor  # The predictor.
+    designs: list[BranchDesign]  # The designs.
+    measured: list[float]  # Top-1 of each, in the supernet, with statistics of its own.
+    held_out: list[float]  # Top-1 predicted for each from all others.
+
+
+def check_rank(folder: Path, count: int) -> None:
+    """Refuse what cannot be ranked, before anything is computed."""
+    if count < LEAST:
+        raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
+    if RunFolder(folder).recipe().supernet is None:
+        raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
+
+
+def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> Ranked:
+    """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
+    check_rank(folder, count)
+    run = open_run(folder, trust_code=trust_code)
+    ready, recipe = run.ready, run.ready.recipe
+    net = recipe.supernet
+    assert net is not None
+    device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
+    train_set, test_set = ready.images()
+    normalise = Normalise(*train_set.moments(), device)
+    plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    supernet = Supernet(ready.captured, ready.designs, device, channels_last=False)
+    supernet.load_state_dict(run.weights)
+    batches = sample(train_set, net.images, recipe.train.seed, device)
+    graph = ready.captured.graph
+    designs = list(ready.designs)[:count]
+    more = [d for d in designs_between(graph, ready.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
+    designs += more[: count - len(designs)]
+    measured = []
+    for number, design in enumerate(designs):
+        progress(f"design {number + 1} of {len(designs)}")
+        model = supernet.extract(design, batches)
+        measured.append(evaluate(model, test_set.to(device), normalise, plain))
+    predictor, held_out = fit(graph, designs, measured)
+    return Ranked(predictor, designs, measured, held_out)
+
+
+def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[float]) -> tuple[AccuracyPredictor, list[float]]:
+    """Ridge regression of accuracies on the features of the branched segments.
+
+    The penalty is chosen by leaving one design out. How well the predictor ranks is measured
+    on predictions for which the design itself had no part in the choice either.
+    """
+    try:
+        from scipy.stats import spearmanr
+    except ModuleNotFoundError as error:
+        raise MissingBackendError("ranking needs SciPy, which is not installed", install_line("train")) from error
+    y = np.array(accuracies, dtype=np.float64)
+    if np.ptp(y) == 0:
+        raise StretchError("all designs have the same accuracy, there is nothing to rank", "train the supernet for longer")
+    rows = [segment_features(graph, design) for design in designs]
+    names = sorted({name for row in rows for name in row}, key=lambda n: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", n)])
+    x = np.array([np.concatenate([row.get(name, np.zeros(len(FEATURES))) for name in names]) for row in rows])
+    held_out = []
+    for i in range(len(y)):
+        rest = np.arange(len(y)) != i
+        base, weights = _ridge(x[rest], y[rest])
+        held_out.append(float(base + x[i] @ weights))
+    base, weights = _ridge(x, y)
+    correlation_test = spearmanr(y, held_out)
+    # Equal predictions for all have no order.
+    correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(correlation_test.statistic), float(correlation_test.pvalue))
+    by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
+    predictor = AccuracyPredictor(
+        model=graph.name,
+        base=float(base),
+        weights=by_segment,
+        designs=len(y),
+        rank_correlation=correlation,
+        p_value=p_value,
+        rmse=float(np.sqrt(np.mean((y - np.array(held_out)) ** 2))),
+    )
+    return predictor, held_out
+
+
+def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
+    """Intercept and weights, the penalty chosen by leaving one row out."""
+    mean, spread = x.mean(0), x.std(0)
+    spread[spread < 1e-12] = np.inf  # a feature that never varies has no weight
+    z, wrong = (x - mean) / spread, y - y.mean()
+    best: tuple[float, Floats] | None = None
+    for penalty in PENALTIES:
+        inverse = np.linalg.inv(z.T @ z + penalty * np.eye(z.shape[1]))
+        weights = inverse @ z.T @ wrong
+        # Residual of a row that had no part in the fit: its residual over one minus its leverage.
+        leverage = np.einsum("ij,jk,ik->i", z, inverse, z) + 1 / len(y)
+        error = float(np.mean(((wrong - z @ weights) / (1 - leverage)) ** 2))
+        if best is None or error < best[0]:
+            best = error, weights
+    assert best is not None
+    weights = best[1] / spread
+    return float(y.mean() - mean @ weights), weights

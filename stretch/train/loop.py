@@ -23,11 +23,7 @@ from stretch.transform.model import BranchedModel, BranchedSegment
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Linear rise over `warmup` steps, then a half-cosine down to zero.
-
-    Args:
-        step: From 0.
-    """
+    """Linear rise over `warmup` steps, then a half-cosine down to zero."""
     if step < warmup:
         return peak * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
@@ -81,15 +77,6 @@ class Diverged(StretchError):
 
 class Run:
     """A training run that can be saved and resumed between any two steps.
-
-    Args:
-        model: Any classifier on its device; a `BranchedModel` runs its branches side by side.
-        train_set: Moved to the model's device.
-        test_set: Moved to the model's device.
-        teacher: Source of soft labels if configured.
-        evaluate_every: Epochs between evaluations; the last epoch is always evaluated.
-        make_step: Another kind of step than the configuration's, such as a supernet's.
-        labelled: False to learn from the teacher alone, and to be evaluated against it.
 
     Attributes:
         step: Trains on a batch.

@@ -36,11 +36,7 @@ def random_designs(
     min_width: float = 0.25,
     seed: int = 0,
 ) -> list[BranchDesign]:
-    """Distinct designs that branch every stage over the same processors with the planner's default join.
-
-    Args:
-        macs: Range of multiply-accumulates over the original's.
-    """
+    """Distinct designs that branch every stage over the same processors with the planner's default join."""
     processors = processors or tuple(profile.processors)
     align = aligns(profile, processors)
     draw = random.Random(seed)

@@ -320,11 +320,7 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepared:
-    """Load and capture the model, decide the design.
-
-    Args:
-        trust_code: Whether Python code that the recipe names as its model may be executed.
-    """
+    """Load and capture the model, decide the design."""
     check_unlabelled(recipe)
     check_rounding(recipe)
     profile = load_device(recipe.device)
@@ -401,11 +397,7 @@ def check_rounding(recipe: Recipe) -> None:
 
 
 def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
-    """Fill a network with weights of the same design.
-
-    Args:
-        file: A safetensors file, such as `stretch export` writes.
-    """
+    """Fill a network with weights of the same design."""
     try:
         model.load_state_dict(load_file(file))
     except (OSError, SafetensorError) as error:

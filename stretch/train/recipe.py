@@ -139,11 +139,7 @@ def recipe_folder() -> Path:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe.
-
-    Args:
-        name: A path, or the name of a recipe that came with the installation.
-    """
+    """The file of a recipe."""
     path = Path(name)
     if path.is_file():
         return path

@@ -44,7 +44,6 @@ class RoundedModel(nn.Module):
     result are rounded to half precision. Of operators that are several nodes in ONNX, SiLU alone is rounded between them.
 
     Args:
-        model: The network; shared, not copied, and trained with its parameters.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor.
         images: Batches of what the network reads, which ranges are taken from.
         tensors: What int8 rounds, by subgraph, as `ranges` of an equal network tells it: then the least and largest values that it

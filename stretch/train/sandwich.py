@@ -19,11 +19,7 @@ _Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
 class SubnetWork:
-    """Forward and backward of one subnet, run eagerly or replayed as CUDA graphs.
-
-    Args:
-        shared: The supernet's weights.
-    """
+    """Forward and backward of one subnet, run eagerly or replayed as CUDA graphs."""
 
     def __init__(self, subnet: Subnet, shared: torch.Tensor, loss: _Loss, scaled: _Loss, config: TrainConfig) -> None:
         self.subnet, self.shared, self.loss, self.scaled, self.config = subnet, shared, loss, scaled, config
@@ -81,7 +77,6 @@ class SandwichStep(TrainingStep):
 
     Args:
         prepare: uint8 images to what the networks read.
-        teacher: Gives soft labels to the largest, if the run distils.
 
     Attributes:
         count: Steps done, which with the seed decides what is drawn.

@@ -38,8 +38,6 @@ class RunWriter:
     """Writes into a run's folder; for the first process.
 
     Args:
-        keep: What to write, and how often.
-        identity: Fingerprints that a checkpoint must share for resuming.
         best: Highest accuracy, or agreement without labels, so far; None before the first evaluation.
     """
 
@@ -117,12 +115,7 @@ def train_recipe(
     world: World | None = None,
     listener: Listener | None = None,
 ) -> Trained:
-    """Train what a recipe says.
-
-    Args:
-        dry_run: Build everything, train one step on synthetic images, write nothing.
-        trust_code: Whether Python code that the recipe names as its model may be executed.
-    """
+    """Train what a recipe says."""
     world, listener = world or World(), listener or Listener()
     _set_up(recipe, world)
     folder = RunFolder(out)

@@ -47,9 +47,6 @@ class Offsets:
 class Sharing:
     """The shared weights of a set of designs, and each design's part of them.
 
-    Args:
-        designs: Designs with the same segments, joined so that the backbone keeps its width.
-
     Attributes:
         offsets: In the flat vector.
     """

@@ -43,10 +43,6 @@ class MeanWeights:
     The weight of the mean so far grows to `decay` as (1 + n) / (10 + n) in the first steps,
     so that the initial weights are soon forgotten and short runs have a mean worth evaluating.
 
-    Args:
-        model: The network; its tensors are read at every `update`.
-        decay: Weight of the mean so far, at most.
-
     Attributes:
         updates: Number of updates, a tensor beside the weights, so that a captured step counts too.
     """
@@ -91,9 +87,7 @@ class TrainingStep:
     """Forward, backward and update of one batch.
 
     Args:
-        model: In training mode, on its device; it may be wrapped for several processes.
         prepare: uint8 images to what the model reads, augmented by numbers of a generator.
-        teacher: Gives soft labels, if the run distils; in evaluation mode.
 
     Attributes:
         rate: The learning rate, a tensor on the device.

@@ -67,10 +67,6 @@ class Supernet(nn.Module):
     The first subnet is the envelope of the pool, the largest of each branch; the
     second the smallest; the designs of the pool follow.
 
-    Args:
-        captured: The original network, whose weights the supernet starts from.
-        scratch: Start from He et al. 2015's initial weights instead of the original's.
-
     Attributes:
         flat: The shared weights, the only parameter.
         subnets: Largest, smallest, then one for each design of the pool.
@@ -118,11 +114,7 @@ class Supernet(nn.Module):
         return super().train(mode)
 
     def extract(self, design: BranchDesign, batches: Sequence[torch.Tensor]) -> BranchedModel:
-        """A stand-alone network of a design, its batch-norm statistics taken anew.
-
-        Args:
-            design: Of the pool, or any whose branches lie within those of the pool.
-        """
+        """A stand-alone network of a design, its batch-norm statistics taken anew."""
         if not batches:
             raise StretchError("a subnet needs images for its batch-norm statistics, none were given", "give some hundred training images")
         subnet = Subnet(design, self.sharing, self.flat.device, channels_last=False)
@@ -141,9 +133,6 @@ class Supernet(nn.Module):
 
         Weights stay: the largest subnet has the original's, and what is fitted to one
         design would be wrong for the others that share it.
-
-        Args:
-            batches: Images as the network reads them, without labels.
         """
         for subnet in self.subnets:
             subnet.load(self.flat)

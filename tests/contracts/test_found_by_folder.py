@@ -1,4 +1,4 @@
-"""A delegate, a verb, a memory planner, a constraint and a search strategy are one new file each, a join with an operator of its own three: found in a copy of the packages into which they are dropped."""
+"""A device, a delegate, a verb, a form of export, a memory planner, a constraint and a search strategy are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages."""
 
 import json
 import os
@@ -86,9 +86,46 @@ def search(space, low, high, n_meet):
     return search_exact(space, (low + high) // 2, high, n_meet)
 '''
 
-#: The highest of the branches' outputs, element by element: the join, its operator without torch, and in torch, ONNX and TFLite.
+EXPORTER = '''"""A form of export of a file: the names of a bundle's subgraphs."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from scheduler.bundle.load import load_bundle
+from stretch.exporters.base import Exporter, exporters, written_page
+
+
+class Names(msgspec.Struct):
+    """What was written."""
+
+    names: list[str]
+    warnings: list[str]
+
+
+def _write(source, out, *, backwards: Annotated[bool, typer.Option("--backwards", help="Of names: the last one first.")] = False, progress):
+    names = [entry.name for entry in load_bundle(source).manifest.subgraphs]
+    names = names[::-1] if backwards else names
+    out.write_text(" ".join(names))
+    return Names(names, [])
+
+
+exporters.register("names")(Exporter("the names of its subgraphs", _write, lambda answer: written_page((), (), answer.names)))
+'''
+
+#: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
 HIGHEST = {
-    "predictors/joins/highest.py": """from predictors.join import Join, Meeting, joins, meetings
+    "predictors/operators/highest.py": """from predictors.channels import tied
+from predictors.join import Join, Meeting, joins, meetings
+from predictors.kinds import Kind, kinds
+from predictors.rows import same_rows
+
+
+def _shape(ins, attrs):
+    if len(set(ins)) != 1:
+        raise ValueError("its inputs differ")
+    return ins[0]
 
 
 def _problem(inputs, output, layout):
@@ -105,23 +142,11 @@ def _combine(parts, axis, out):
     return highest
 
 
+kinds.register("max")(Kind(_shape, channels=tied, rows=same_rows, min_inputs=2, nodes=("Max",)))
 meetings.register("max")(
     Meeting("max", "elementwise", lambda branches: branches, False, _combine, _problem, "the highest branch counts")
 )
 joins.register("max")(Join("max", convolves=True, whole=True))
-""",
-    "predictors/operators/highest.py": """from predictors.channels import tied
-from predictors.kinds import Kind, kinds
-from predictors.rows import same_rows
-
-
-def _shape(ins, attrs):
-    if len(set(ins)) != 1:
-        raise ValueError("its inputs differ")
-    return ins[0]
-
-
-kinds.register("max")(Kind(_shape, channels=tied, rows=same_rows, min_inputs=2, nodes=("Max",)))
 """,
     "stretch/operators/highest.py": """from functools import reduce
 
@@ -192,6 +217,34 @@ def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
 
 
 @pytest.mark.slow
+def test_form_of_export_in_a_new_file_is_in_the_help_takes_its_own_option_and_writes(copy, tmp_path):
+    bundle = bundles.two_branches(tmp_path / "bundle")
+    (copy / "stretch/exporters/names.py").write_text(EXPORTER)
+    assert "names: the names of its subgraphs" in " ".join(stretch(copy, "export", "--help").split())
+    words = ("export", bundle, "--as", "names", "--backwards", "--json")
+    names = json.loads(stretch(copy, *words, "--out", copy / "names.txt"))["names"]
+    assert names == [entry["name"] for entry in json.loads((bundle / "bundle.json").read_text())["subgraphs"]][::-1]
+    assert (copy / "names.txt").read_text() == " ".join(names)
+    code = f"from stretch.api import export; print(*export({str(bundle)!r}, 'plain.txt', 'names').names)"
+    assert python(copy, code).split() == names[::-1]
+    assert "--backwards does not go with --as onnx" in stretch(copy, "export", bundle, "--backwards", "--json", ends=2)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_device_in_a_new_file_is_listed_and_predicted_for(copy):
+    profile = (copy / "predictors/profiles/host.toml").read_text()
+    (copy / "predictors/profiles/board.toml").write_text(profile.replace('id = "host"', 'id = "board"', 1).replace("166.4", "83.2"))
+    (item,) = json.loads(stretch(copy, "list", "devices", "board", "--json"))["items"]
+    assert item["id"] == "board"
+    times = [
+        json.loads(stretch(copy, "predict", "tiny_resnet", "--device", device, "--json"))["processors"]["cpu"]["latency_ms"]
+        for device in ("host", "board")
+    ]
+    assert times[1] > times[0]
+
+
+@pytest.mark.slow
 @pytest.mark.torch
 def test_constraint_in_a_new_file_is_a_setting_is_obeyed_and_is_blamed(copy):
     words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--dry-run", "--json")
@@ -256,7 +309,7 @@ def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
+def test_join_in_two_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
     for name, text in HIGHEST.items():
         (copy / name).write_text(text)
     (copy / "d.toml").write_text(DESIGN)
@@ -280,7 +333,7 @@ def test_join_in_three_new_files_is_built_exported_and_run_with_the_right_number
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_join_in_three_new_files_is_a_word_of_the_planner(copy):
+def test_join_in_two_new_files_is_a_word_of_the_planner(copy):
     for name, text in HIGHEST.items():
         (copy / name).write_text(text)
     assert "How branches meet: auto, concat, max, project or sum." in " ".join(stretch(copy, "branch", "--set", "help").split())

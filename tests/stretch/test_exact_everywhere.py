@@ -40,7 +40,7 @@ def test_every_delegate_gives_the_original_one_at_a_time_and_with_several_in_fli
 
 
 def test_every_operator_is_explained_here_and_on_the_device(bundle):
-    for value in (explain_here(bundle, [], lambda name: None, []), explain_on(bundle, specified("mi9"), lambda name: None, [])):
+    for value in (explain_here(bundle, {}, lambda name: None), explain_on(bundle, specified("mi9"), lambda name: None)):
         assert {op.subgraph for op in value.ops} >= {sub.name for sub in bundle.manifest.subgraphs}
         assert sum(op.op.startswith("join") for op in value.ops) == len(bundle.manifest.joins) == 3
 

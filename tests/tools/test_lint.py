@@ -62,6 +62,27 @@ def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path,
     assert "product 801 of 100" in capsys.readouterr().out
 
 
+def test_import_of_what_a_module_of_the_repository_lacks_is_named_also_inside_of_a_function(tmp_path, monkeypatch):
+    files = {
+        "stretch/__init__.py": "",
+        "stretch/part.py": "import os\ntry:\n    from json import dumps as write\nexcept ImportError:\n    write = None\n(a, b), c = (1, 2), 3\nx: int = 1\n",
+        "stretch/lazy.py": "def __getattr__(name):\n    return 1\n",
+        "stretch/user.py": (
+            "from stretch import part\nfrom stretch.part import a, b, c, os, write, x\nfrom stretch.lazy import anything\nimport json\n"
+            "def late():\n    local = 1\n    from stretch.part import gone\n    from stretch.user import local\n    import stretch.nowhere\n"
+        ),
+    }
+    (tmp_path / "stretch").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    assert list(lint.imports(list(files))) == [
+        "stretch/user.py:7: stretch.part has no gone",
+        "stretch/user.py:8: stretch.user has no local",
+        "stretch/user.py:9: there is no module stretch.nowhere",
+    ]
+
+
 def test_this_repository_has_no_defect():
     done = subprocess.run([sys.executable, "-m", "tools.lint"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -57,7 +57,7 @@ def test_wheel_without_a_file_of_the_sdist_is_refused():
     assert check_complete(inside, {"stretch/cli/__init__.py": b"", "docs/x.md": b""}) == f"{len(inside)} files"
     with pytest.raises(FailedError, match=r"lacks stretch/new\.py"):
         check_complete(inside, {"stretch/new.py": b""})
-    with pytest.raises(FailedError, match=r"lacks scheduler/boards/agent\.py"):
+    with pytest.raises(FailedError, match=r"lacks scheduler/tools/boards/agent\.py"):
         check_complete({name: b"" for name in inside if "agent" not in name}, {})
 
 

@@ -224,11 +224,7 @@ def find_meter(root: Path = SYS_CLASS) -> Meter:
 
 
 def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int = LOOPS) -> MeasuredEnergy:
-    """Energy of one inference, with all else that the counter covers.
-
-    Args:
-        root: As of `find_meter`.
-    """
+    """Energy of one inference, with all else that the counter covers."""
     done, samples = 0, []
     try:
         meter = find_meter(root)

@@ -3,7 +3,7 @@
 A source gives every way to run a segment a loss. Losses add up over the segments of a design,
 as latency does, so that the exact search can weigh the two; what they say of a whole design,
 in top-1 or in agreement with the original, is the source's to tell. There are two:
-`AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, and
+`AccuracyPredictor`, fitted by `stretch.train.extract` to subnets of a trained supernet, and
 `Sensitivity`, fitted to what the original itself loses on images.
 """
 

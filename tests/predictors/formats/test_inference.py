@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from predictors.errors import StretchError
 from predictors.formats.inference import LARGE, infer_shapes
 from predictors.formats.onnx import read_onnx
-from scheduler.explain.model import open_model
+from scheduler.tools.explain.model import open_model
 
 
 def model_of(nodes, inputs, outputs, weights=()):

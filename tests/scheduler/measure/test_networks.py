@@ -4,8 +4,8 @@ from predictors.fusion import fuse
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
 from scheduler.measure.steady import runner, time_kernels, time_operators
-from stretch.profiling.files import write_network
-from stretch.profiling.styles import STYLES, draw
+from stretch.tools.profiling.files import write_network
+from stretch.tools.profiling.styles import STYLES, draw
 
 pytestmark = pytest.mark.torch
 

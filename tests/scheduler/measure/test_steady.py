@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scheduler.delegates import get_delegate
 from scheduler.measure.steady import MOST_GBS, Handover, LinkTimes, Reads, fit_link, time_reads, time_steadily, time_together
 from scheduler.measure.turns import BATCHES, T_975, play_round, ratio_interval
-from stretch.profiling.files import write_network
-from stretch.profiling.run import _computing, _handed
+from stretch.tools.profiling.files import write_network
+from stretch.tools.profiling.run import _computing, _handed
 
 
 def work(turns: int) -> int:

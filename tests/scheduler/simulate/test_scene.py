@@ -14,9 +14,9 @@ from predictors.errors import UsageError
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from scheduler.simulate.answer import prepare
 from scheduler.simulate.networks import step_times, with_times
 from scheduler.simulate.scene import Arrivals, Free, Load, Scene, parse_arrivals, parse_loads
+from scheduler.tools.simulation import prepare
 from tests.predictors.specified import specified
 
 

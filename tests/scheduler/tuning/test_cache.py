@@ -5,8 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.tuning import Entry, TuningCache, shipped_entries
-from scheduler.tuning.cache import read_entries, write_entries
-from scheduler.tuning.shipped import ANY_DRIVER, FOLDER, shipped_path
+from scheduler.tuning.cache import ANY_DRIVER, FOLDER, read_entries, shipped_path, write_entries
 from tests.effort import examples
 
 names = st.text("abcxyz0123 ->", max_size=20)
@@ -78,7 +77,7 @@ ENTRY = Entry("schedule", "conv", "hash", "s", {"VW": 6}, 1.0, 2.0)
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("scheduler.tuning.shipped.FOLDER", tmp_path)
+    monkeypatch.setattr("scheduler.tuning.cache.FOLDER", tmp_path)
 
 
 def test_file_under_another_kinds_name_is_ignored_with_a_warning(tables):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from scheduler.measure.bench.runtimes import unavailable
-from tests.scheduler.measure.bench.nets import CHANNELS, FILTERS, conv_onnx
+from scheduler.tools.bench.runtimes import unavailable
+from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, conv_onnx
 from tests.stretch.cli.commands import call, spawn
-from tests.stretch.report.html.reading import checked
+from tests.stretch.tools.report.html.reading import checked
 
 SHORT = ("--rounds", 3, "--starts", 2, "--warmup", 4)
 

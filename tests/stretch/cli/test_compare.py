@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.stretch.cli.commands import LOOSE, call
-from tests.stretch.report.html.reading import checked
+from tests.stretch.tools.report.html.reading import checked
 
 DEVICES = ("--device", "pixel6", "--device", "mi9")
 

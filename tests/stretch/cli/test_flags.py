@@ -4,7 +4,7 @@ import pytest
 
 from predictors.errors import UsageError
 from stretch.cli.boards import flags, where
-from stretch.cli.inputs import read_inputs
+from stretch.parameters import read_inputs
 from tests.stretch.cli.commands import call
 
 

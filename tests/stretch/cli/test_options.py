@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from predictors.errors import StretchError
-from stretch.cli.options import Preprocessing, Rare, settings
+from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
+from stretch.parameters import Preprocessing, Rare
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.messages import FLAGS, as_flag, spelled
 from tests.stretch.cli.commands import call

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.stretch.cli.commands import LOOSE, call
-from tests.stretch.report.html.reading import checked
+from tests.stretch.tools.report.html.reading import checked
 
 TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
 

@@ -3,8 +3,8 @@ import pytest
 from predictors.devices import PROFILE_FOLDER
 from tests.scheduler.bundles import two_branches
 from tests.stretch.cli.commands import call
-from tests.stretch.phone.adb import Player
-from tests.stretch.phone.bundles import BENCHMARK, END, START, command, made, timed
+from tests.stretch.tools.phone.adb import Player
+from tests.stretch.tools.phone.bundles import BENCHMARK, END, START, command, made, timed
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch

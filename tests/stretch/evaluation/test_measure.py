@@ -90,7 +90,7 @@ def test_shares_are_those_that_were_counted():
     assert (result.branched.top1.value, result.branched.top5.value, result.branched.top1.images) == (0.5, 0.75, 4)
     assert (result.original.top1.value, result.original.top5.value) == (0.25, 0.25)
     # the original answers class 0 alone
-    assert (result.agreement, result.top5_overlap, len(result.classes)) == (None, None, 1)
+    assert (result.agreement, result.top5_overlap, len(result.sums.classes)) == (None, None, 1)
     turns = iter([-np.arange(10.0), np.arange(10.0)] * 2)
     result = counted([9, 5, 0, 9], lambda x: next(turns))
-    assert (result.agreement.value, result.top5_overlap.value, len(result.classes)) == (0.5, 0.5, 2)
+    assert (result.agreement.value, result.top5_overlap.value, len(result.sums.classes)) == (0.5, 0.5, 2)

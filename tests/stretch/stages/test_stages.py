@@ -23,10 +23,10 @@ from torch import nn  # noqa: E402
 
 from scheduler.bundle.agreement import Agreement  # noqa: E402
 from stretch.api.verbs import search_pair  # noqa: E402
-from stretch.emit.package import emit  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.stages import build as module  # noqa: E402
 from stretch.stages.network import check_numbers, read_graph  # noqa: E402
+from stretch.tools.emit.package import emit  # noqa: E402
 
 MI9, GRAPH = specified("mi9"), small_resnet()
 
@@ -71,7 +71,7 @@ def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
     mixed[first] = msgspec.structs.replace(mixed[first], planned_precision="fp32")
     one = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=mixed))
-    reason = explain_on(one, PIXEL6, silent, []).processors["gpu"].reason
+    reason = explain_on(one, PIXEL6, silent).processors["gpu"].reason
     assert reason.count(f"; {mixed[last].name}: ") == 1
     assert reason.count("planned was fp16") == 1
 
@@ -120,7 +120,7 @@ PREDICT_MI9, PREDICT_GRAPH = load_device("mi9"), small_resnet()
 @pytest.mark.parametrize(("processor", "precision", "error"), [("gpuu", None, UnknownNameError), ("dsp", "fp64", UsageError)])
 def test_processor_or_precision_that_the_device_lacks_is_refused(processor, precision, error):
     with pytest.raises(error):
-        predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, [processor], precision, warnings=[])
+        predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, [processor], precision)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,16 @@
+"""Structs of plain data that are filled from objects with fields of the same names."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+def filled(kind: type[Struct], *sources: object, **values: Any) -> Struct:
+    """A struct of a kind: each field is one of the values, else the attribute of that name of the first source that has one."""
+    for name in kind.__struct_fields__:
+        source = next((source for source in sources if name not in values and hasattr(source, name)), None)
+        if source is not None:
+            values[name] = getattr(source, name)
+    return kind(**values)

@@ -1,6 +1,0 @@
-"""Operator support of a runtime for any model file: the operators that a processor takes, and the reasons for the others."""
-
-from scheduler.explain.fixing import fix_file
-from scheduler.explain.foreign import explain_file
-
-__all__ = ["explain_file", "fix_file"]

@@ -1,0 +1,393 @@
+"""The program at the other end of a line: it is sent to the board and run there, with Python's standard library alone.
+
+It may meet any Python 3.7 or newer, so that an old one can be told of: no newer
+syntax here, and no import of ours. It reads requests on stdin, a line of JSON
+each, and answers each with a line of JSON on stdout; content follows in chunks,
+the length of each before it, an empty one and the SHA-256 at the end. Once
+stdin ends, so does everything that it started.
+
+Whatever arrives is written below a name of its own and takes its place when it
+is whole. What an agent that was killed left is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import platform
+import selectors
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+from typing import IO, Any
+
+#: Begins the first line of an agent; a login may print other lines before it.
+MARK = "nn-stretch agent "
+
+#: Bytes of a chunk.
+CHUNK = 1 << 18
+
+#: Seconds that a program gets to end after an interruption.
+GRACE_S = 10.0
+
+#: Most bytes of a program's answer.
+MAX_ANSWER = 64 << 20
+
+
+class GoneError(Exception):
+    """Nobody is at the other end any more."""
+
+
+class Agent:
+    """Answers requests until they end."""
+
+    def __init__(self, python: str, requests: IO[bytes], answers: IO[bytes]) -> None:
+        self.python = python
+        self.requests = requests
+        self.answers = answers
+        self.root = ""
+        self.drafts = 0
+
+    def serve(self) -> None:
+        """Answer requests until they end, then leave nothing unfinished."""
+        work = {name: getattr(self, "do_" + name) for name in ("open", "keeps", "put", "make", "run", "get", "scratch", "remove")}
+        try:
+            self.tell({"facts": facts()}, MARK)
+            while True:
+                line = self.requests.readline()
+                if not line:
+                    return
+                request = json.loads(line.decode())
+                try:
+                    self.tell(work[request.pop("do")](**request) or {})
+                except OSError as error:
+                    self.tell(error_answer(error))
+        except (GoneError, BrokenPipeError):
+            pass
+        finally:
+            self.clean(os.getpid())
+
+    def tell(self, answer: dict[str, Any], mark: str = "") -> None:
+        """Write one line."""
+        self.answers.write((mark + json.dumps(answer) + "\n").encode())
+        self.answers.flush()
+
+    def path(self, *names: str) -> str:
+        """A path below the folder of this agent, whose names lead nowhere else."""
+        inside = [part for name in names for part in name.split("/")]
+        if not self.root or any(part in ("", ".", "..") for part in inside):
+            raise OSError(errno.EINVAL, "the name leads out of the folder", "/".join(names))
+        return os.path.join(self.root, *inside)
+
+    def unfinished(self, what: str) -> str:
+        """A new path for what is not whole yet, with the number of this process in it."""
+        self.drafts += 1
+        return self.path("unfinished", f"{what}-{os.getpid()}-{self.drafts}")
+
+    def clean(self, process: int) -> None:
+        """Remove what a process left unfinished, and what those left that are gone."""
+        folder = os.path.join(self.root, "unfinished")
+        if not self.root or not os.path.isdir(folder):
+            return
+        for name in os.listdir(folder):
+            number = "".join(name.split("-")[1:2])
+            if number == str(process) or not os.path.exists("/proc/" + number):
+                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+    def do_open(self, folder: str) -> dict[str, Any]:
+        """Choose the folder that everything lies in, and make it."""
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        root = os.path.abspath(os.path.expanduser(folder or os.path.join(cache, "nn-stretch", "board")))
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
+        self.root = root
+        self.clean(0)
+        return {"root": root, "free": shutil.disk_usage(root).free}
+
+    def do_keeps(self, name: str, files: dict[str, str]) -> dict[str, Any]:
+        """Whether there is a folder of this name, and in it these files with these SHA-256 (None: whatever is in it)."""
+        folder = self.path(name)
+        try:
+            kept = os.path.isdir(folder) and all(sha256(self.path(name, file)) == digest for file, digest in (files or {}).items())
+        except OSError:
+            kept = False
+        return {"kept": kept}
+
+    def do_put(self, name: str, trial: list[str], replace: bool) -> dict[str, Any]:
+        """Unpack a tar archive that follows as the folder `name`, if ``python`` with the words of a trial runs on it.
+
+        One that is there meanwhile is the same, and stays, unless it is to be replaced.
+        """
+        target, part = self.path(name), self.unfinished("put")
+        content = Content(self.requests)
+        try:
+            os.makedirs(part, mode=0o700)
+            unpack(content, part)
+            content.check()
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            content.finish()
+            raise
+        if trial:
+            tried = subprocess.run(
+                [self.python, *trial], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings([part])
+            )
+            if tried.returncode:
+                shutil.rmtree(part, ignore_errors=True)
+                return {"failed": tried.returncode, "told": tried.stdout[-20000:].decode("utf-8", "replace")}
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        old = self.unfinished("old")
+        try:
+            if replace and os.path.isdir(target):
+                os.rename(target, old)
+            if not os.path.isdir(target):
+                os.rename(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+        return {}
+
+    def do_make(self, name: str) -> dict[str, Any]:
+        """Make a folder, if it is not there."""
+        os.makedirs(self.path(name), mode=0o700, exist_ok=True)
+        return {}
+
+    def do_scratch(self) -> dict[str, Any]:
+        """A new folder that is gone when this agent is; its name below the root."""
+        folder = self.unfinished("run")
+        os.makedirs(folder, mode=0o700)
+        return {"name": os.path.relpath(folder, self.root)}
+
+    def do_remove(self, name: str) -> dict[str, Any]:
+        """Remove a folder."""
+        shutil.rmtree(self.path(name), ignore_errors=True)
+        return {}
+
+    def do_run(self, words: list[str], imports: list[str], folder: str) -> dict[str, Any]:
+        """Run ``python`` with these words in a folder; what it writes on stderr is told line by line, then its answer and exit code."""
+        question_in, questions = os.pipe()
+        answers, answer_out = os.pipe()
+        try:
+            child = subprocess.Popen(
+                [self.python, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self.path(folder),
+                env=dict(surroundings([self.path(module) for module in imports]), NN_STRETCH_ASKS=f"{questions},{answers}"),
+                pass_fds=(questions, answers),
+                start_new_session=True,
+            )
+            os.close(questions)
+            os.close(answers)
+            try:
+                answer = self.follow(child, question_in, answer_out)
+                return {"code": child.wait(), "answer": answer.decode("utf-8", "replace")}
+            except BaseException:
+                end(child)
+                raise
+        finally:
+            os.close(question_in)
+            os.close(answer_out)
+
+    def follow(self, child: subprocess.Popen[bytes], question_in: int, answer_out: int) -> bytes:
+        """What a child writes on stdout; what it says and asks meanwhile goes on to the other end, which is watched."""
+        assert child.stdout is not None
+        assert child.stderr is not None
+        answer, said, questions = bytearray(), b"", b""
+        streams = {child.stdout.fileno(), child.stderr.fileno()}
+        with selectors.DefaultSelector() as watched:
+            for stream in (*streams, question_in, self.requests.fileno()):
+                watched.register(stream, selectors.EVENT_READ)
+            while streams:
+                for key, _ in watched.select():
+                    if key.fd == self.requests.fileno():
+                        # nothing is asked before the answer is there: the other end is gone
+                        raise GoneError
+                    data = os.read(key.fd, CHUNK)
+                    if not data:
+                        watched.unregister(key.fd)
+                        streams.discard(key.fd)
+                    elif key.fd == child.stdout.fileno():
+                        answer += data
+                        if len(answer) > MAX_ANSWER:
+                            raise OSError(errno.EFBIG, "the answer is too large")
+                    elif key.fd == question_in:
+                        *whole, questions = (questions + data).split(b"\n")
+                        for line in whole:
+                            self.pass_question(json.loads(line.decode()), answer_out)
+                    else:
+                        *whole, said = (said + data).split(b"\n")
+                        for line in whole:
+                            self.tell({"said": line[:2000].decode("utf-8", "replace")})
+                        said = said[-2000:]
+        if said:
+            self.tell({"said": said.decode("utf-8", "replace")})
+        return bytes(answer)
+
+    def pass_question(self, question: dict[str, Any], answer_out: int) -> None:
+        """Ask the other end for the content of a file, write it and say so."""
+        self.tell({"asks": question["question"]})
+        line = self.requests.readline()
+        if not line:
+            raise GoneError
+        problem = json.loads(line.decode())["problem"]
+        if not problem:
+            content = Content(self.requests)
+            try:
+                with open(question["file"], "wb") as stream:
+                    for chunk in iter(lambda: content.read(CHUNK), b""):
+                        stream.write(chunk)
+                content.check()
+            except OSError as error:
+                content.finish()
+                problem = f"{question['file']}: {error.strerror or error}"
+        os.write(answer_out, json.dumps({"problem": problem}).encode() + b"\n")
+
+    def do_get(self, name: str, most: int) -> dict[str, Any]:
+        """Send a file of at most so many bytes."""
+        with open(self.path(name), "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > most:
+                raise OSError(errno.EFBIG, "the file is too large", name)
+            self.tell({"size": size})
+            digest = hashlib.sha256()
+            while True:
+                chunk = stream.read(CHUNK)
+                self.answers.write(struct.pack(">I", len(chunk)) + chunk)
+                digest.update(chunk)
+                if not chunk:
+                    break
+            self.answers.write(digest.digest())
+        return {}
+
+
+class Content:
+    """Content that follows a request, read as a file; it can be read to its end whatever becomes of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.rest = b""
+        self.digest = hashlib.sha256()
+        self.sent = b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, fewer than `size` at the end alone."""
+        while len(self.rest) < size and self.more():
+            pass
+        data, self.rest = self.rest[:size], self.rest[size:]
+        return data
+
+    def more(self) -> bool:
+        """Read another chunk."""
+        if self.sent:
+            return False
+        length = struct.unpack(">I", self.take(4))[0]
+        if length == 0:
+            self.sent = self.take(32)
+            return False
+        chunk = self.take(length)
+        self.digest.update(chunk)
+        self.rest += chunk
+        return True
+
+    def take(self, size: int) -> bytes:
+        """Exactly so many bytes of the stream."""
+        data = self.stream.read(size)
+        if len(data) < size:
+            raise GoneError
+        return data
+
+    def finish(self) -> None:
+        """Read what is left, and forget it."""
+        self.rest = b""
+        while self.more():
+            self.rest = b""
+
+    def check(self) -> None:
+        """Read what is left; raise OSError unless all of it is what was sent."""
+        self.finish()
+        if self.sent != self.digest.digest():
+            raise OSError(errno.EIO, "what arrived is not what was sent")
+
+
+def unpack(content: Content, folder: str) -> None:
+    """Unpack plain files of a tar archive; nothing else is in one of ours."""
+    stream: Any = content
+    with tarfile.open(fileobj=stream, mode="r|*") as archive:
+        for member in archive:
+            parts = member.name.split("/")
+            source = archive.extractfile(member) if member.isfile() else None
+            if source is None or any(part in ("", ".", "..") for part in parts):
+                raise OSError(errno.EINVAL, "the archive holds what is no plain file", member.name)
+            path = os.path.join(folder, *parts)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                shutil.copyfileobj(source, file, CHUNK)
+
+
+def error_answer(error: OSError) -> dict[str, Any]:
+    """An error as an answer."""
+    return {"error": error.strerror or str(error), "errno": errno.errorcode.get(error.errno or 0, ""), "file": str(error.filename or "")}
+
+
+def surroundings(imports: list[str]) -> dict[str, str]:
+    """The environment of a program that imports from these folders."""
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(imports), PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1", NN_STRETCH_ON_BOARD="1")
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Interrupt a child and those that it started, and kill what does not end."""
+    for number, grace in ((signal.SIGINT, GRACE_S), (signal.SIGKILL, None)):
+        try:
+            os.killpg(child.pid, number)
+            child.communicate(timeout=grace)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+    child.wait()
+
+
+def sha256(path: str) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for chunk in iter(lambda: stream.read(CHUNK), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def facts() -> dict[str, Any]:
+    """What this machine is."""
+    libc = ""
+    with contextlib.suppress(ValueError, OSError):
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "bits": 64 if sys.maxsize > 1 << 32 else 32,
+        "implementation": sys.implementation.name + ("t" if "t" in getattr(sys, "abiflags", "") else ""),
+        "python": platform.python_version(),
+        "glibc": libc[6:] if libc.startswith("glibc ") else "",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    }
+
+
+def stop(number: int, frame: Any) -> None:
+    """End as if the other end was gone."""
+    raise GoneError
+
+
+def main(python: str) -> None:
+    """Serve on stdin and stdout."""
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    Agent(python, sys.stdin.buffer, sys.stdout.buffer).serve()

@@ -1,0 +1,728 @@
+"""A board that is ready for a verb: nn-stretch is on it, bundles are copied once, programs run there and their files come back."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Protocol, Self
+
+import msgspec
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.structs import filled
+from scheduler.bundle.load import MANIFEST, Bundle
+from scheduler.bundle.signature import SIGNATURE
+from scheduler.tools.boards.agent import CHUNK, MARK
+from scheduler.tools.boards.archive import BoardArchive, below, digest_of, distribution, our_archive
+from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
+
+# Packages of others that nn-stretch needs on a board: fetched here, for the board's processor and Python, by pip or uv.
+
+#: Extras of ours that run something on a board, and the one that fits its profile.
+EXTRAS = ("opencl", "litert", "openvino", "qnn", "fit")
+
+#: The oldest glibc that wheels are named for by its version.
+_OLDEST = 17
+
+#: The glibc versions that uv has names for.
+_OF_UV = (17, 28, *range(31, 41))
+
+
+def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
+    """What nn-stretch states that it needs on such a board."""
+    for extra in extras:
+        if extra not in EXTRAS:
+            raise UnknownNameError.among("extra for a board", extra, EXTRAS)
+    stated = [Requirement(text) for text in distribution().requires or ()]
+    return [requirement for requirement in stated if _holds(requirement, facts, ("", *extras))]
+
+
+def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> bool:
+    marker = requirement.marker
+    there = {"platform_machine": facts.arch, "python_full_version": facts.python, "platform_system": "Linux", "sys_platform": "linux"}
+    here: Mapping[str, object] = default_environment()
+    return marker is None or any(marker.evaluate({**here, **there, "extra": extra}) for extra in extras)  # type: ignore[dict-item]
+
+
+def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
+    """The versions that are installed here of what is needed there, and of what that needs in turn.
+
+    What is not installed here is not pinned.
+    """
+    versions: dict[str, str] = {}
+    left = list(stated)
+    while left:
+        wanted = left.pop()
+        try:
+            about = metadata.distribution(wanted.name)
+        except metadata.PackageNotFoundError:
+            continue
+        if about.metadata["Name"] not in versions:
+            versions[about.metadata["Name"]] = about.version
+            inner = (Requirement(text) for text in about.requires or ())
+            left += [requirement for requirement in inner if _holds(requirement, facts, ("", *wanted.extras))]
+    return sorted(f"{name}=={version}" for name, version in versions.items())
+
+
+@contextmanager
+def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name: str, wheels: Path | None) -> Iterator[BoardArchive]:
+    """The packages as a folder that Python imports from, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="nn-stretch-") as folder:
+        target, limits = Path(folder, "packages"), Path(folder, "pins.txt")
+        # a folder of wheels decides itself which versions there are
+        limits.write_text("".join(f"{pin}\n" for pin in ([] if wheels else pins(stated, facts))))
+        command = [*installer(facts), "--target", str(target), "--constraint", str(limits)]
+        command += ["--no-index", "--find-links", str(wheels)] if wheels else []
+        wanted = [
+            f"{requirement.name}{'[' + ','.join(sorted(requirement.extras)) + ']' if requirement.extras else ''}{requirement.specifier}"
+            for requirement in stated
+        ]
+        done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", _mend(wheels))
+        yield BoardArchive(name, below(target, ("__pycache__", "bin")))
+
+
+def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | None) -> str:
+    """Name of the folder on the board that holds these packages, from all that decides which they are."""
+    if wheels is None:
+        chosen = pins(stated, facts)
+    else:
+        files = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+        if not files:
+            raise StretchError(f"{wheels} is no folder with wheels", "name one that holds .whl files, for the board's processor and Python")
+        chosen = [f"{wheel.name}:{wheel.stat().st_size}" for wheel in files]
+    return f"packages/{digest_of([facts.arch, facts.series, *sorted(map(str, stated)), *chosen])}"
+
+
+def installer(facts: Facts) -> list[str]:
+    """Words that start pip, or uv where there is no pip, to fetch wheels alone, for such a board."""
+    minor = int(facts.glibc.split(".")[1]) if facts.glibc.startswith("2.") else _OLDEST
+    if importlib.util.find_spec("pip") is not None:
+        tags = [f"manylinux_2_{n}_{facts.arch}" for n in range(minor, _OLDEST - 1, -1)] + [f"manylinux2014_{facts.arch}"]
+        platforms = [word for tag in tags for word in ("--platform", tag)]
+        quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
+        chosen = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", facts.series]
+        return [sys.executable, "-m", "pip", "install", *quiet, *chosen, *platforms]
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.is_file() else shutil.which("uv")
+    if uv is None:
+        raise MissingBackendError(
+            "packages for a board are fetched by pip or uv, and neither is here", "install one, as `python -m ensurepip`"
+        )
+    platform = f"{facts.arch}-manylinux_2_{max((n for n in _OF_UV if n <= minor), default=_OLDEST)}"
+    return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", facts.series, "--python-platform", platform]
+
+
+def _mend(wheels: Path | None) -> str:
+    if wheels is not None:
+        return f"put the missing wheels into {wheels}"
+    return "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
+
+
+def _packages_reason(log: str) -> str:
+    """The line in which pip or uv says what is missing."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    wrong = [line for line in lines if line.startswith("ERROR:")] or lines
+    return wrong[-1].removeprefix("ERROR: ")[:300] if wrong else "nothing was said"
+
+
+#: Python there: of the same series as here, else whatever is called so, to be told of. Single quotes hold in every shell of a
+#: login, so nothing in them is a single quote, a backslash, an exclamation mark or a new line.
+BOOT = (
+    "for name in {names}; do python=$(command -v $name) && "
+    'exec "$python" -u -c "import sys; sys.version_info < (3, 7) and sys.exit({old}); sys.path[:] = filter(None, sys.path); '
+    'exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))); main(sys.argv[1])" "$python"; '
+    "done; exit {missing}"
+)
+
+#: Exit codes of `BOOT` where there is no Python, and where it is older than the agent understands.
+NO_PYTHON, OLD_PYTHON = 97, 96
+
+#: What a login may print before the agent speaks, bytes.
+_MAX_GREETING = 1 << 16
+
+#: Longest line of an agent: the answer of a verb is in it.
+_MAX_LINE = 256 << 20
+
+#: Seconds in which the program ends once nothing is asked of it any more, and where it was interrupted.
+_END_S, _INTERRUPTED_S = 10.0, 0.2
+
+
+class LostError(Exception):
+    """The program ended before it had answered.
+
+    Args:
+        greeting: What came instead of an agent; None if one had answered.
+    """
+
+    def __init__(self, code: int, output: str, greeting: str | None) -> None:
+        super().__init__(output)
+        self.code = code
+        self.stderr = output
+        self.greeting = greeting
+
+
+class RefusedError(Exception):
+    """The agent could not do what it was asked for.
+
+    Args:
+        name: Of the error, such as ``ENOSPC``.
+    """
+
+    def __init__(self, reason: str, name: str, file: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.name = name
+        self.file = file
+
+
+def boot(names: Sequence[str]) -> str:
+    """What a shell there runs, as one argument of ssh."""
+    return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
+
+
+class AgentConnection:
+    """An agent, asked one thing after the other; it ends, and all that it runs, when this is closed."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        # a file, because a connection that ssh shares may keep a pipe open for longer than ssh lives
+        self._told: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 closed with the line
+        # Ctrl-C is ours to hear: it would end ssh before the other end has heard of it
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._told, start_new_session=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        self._ended: LostError | None = None
+        try:
+            #: What the agent says of its machine.
+            self.facts: object = self._start()
+        except BaseException:
+            self.close(_INTERRUPTED_S)
+            raise
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it; without waiting for long where it was interrupted."""
+        self.close(_END_S if kind is None or issubclass(kind, StretchError) else _INTERRUPTED_S)
+
+    def close(self, grace_s: float = _END_S) -> None:
+        """Let the agent end; it goes on with that by itself where the program is killed."""
+        with contextlib.suppress(OSError):
+            self._in.close()
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._out.close()
+        self._told.close()
+
+    def ask(
+        self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
+    ) -> dict[str, Any]:
+        """Ask for something and wait for the answer."""
+        self._write(json.dumps({"do": do, **words}).encode() + b"\n")
+        while "asks" in (answer := self._answer(said)):
+            self._give(str(answer["asks"]), make)
+        return answer
+
+    def send(self, do: str, write: Callable[["Sending"], None], **words: Any) -> dict[str, Any]:
+        """Ask for something with content behind it."""
+        self._write(json.dumps({"do": do, **words}).encode() + b"\n")
+        content = Sending(self._write)
+        write(content)
+        content.end()
+        return self._answer()
+
+    def receive(self, name: str, most: int) -> bytes:
+        """The content of a file."""
+        self.ask("get", name=name, most=most)
+        digest, content = hashlib.sha256(), bytearray()
+        while length := struct.unpack(">I", self._take(4))[0]:
+            if length > CHUNK or len(content) + length > most:
+                raise self._lost()
+            chunk = self._take(length)
+            digest.update(chunk)
+            content += chunk
+        if self._take(32) != digest.digest():
+            raise self._lost()
+        self._answer()
+        return bytes(content)
+
+    def _give(self, question: str, make: Callable[[str], bytes] | None) -> None:
+        content, problem = b"", ""
+        try:
+            if make is None:
+                problem = "files are not served"
+            else:
+                content = make(question)
+        except StretchError as error:
+            problem = error.message
+        self._write(json.dumps({"problem": problem}).encode() + b"\n")
+        if not problem:
+            sending = Sending(self._write)
+            sending.write(content)
+            sending.end()
+
+    def _start(self) -> object:
+        source = files("scheduler.tools.boards").joinpath("agent.py").read_bytes()
+        self._write(b"%d\n" % len(source) + source, greeting="")
+        greeting = b""
+        while not (line := self._out.readline(_MAX_GREETING)).startswith(MARK.encode()):
+            greeting += line
+            if not line.endswith(b"\n") or len(greeting) > _MAX_GREETING:
+                raise self._lost(greeting.decode(errors="replace"))
+        return self._read(line[len(MARK) :])["facts"]
+
+    def _answer(self, said: Callable[[str], None] | None = None) -> dict[str, Any]:
+        while True:
+            line = self._out.readline(_MAX_LINE)
+            if not line.endswith(b"\n"):
+                raise self._lost()
+            answer = self._read(line)
+            if "error" in answer:
+                raise RefusedError(*(str(answer.get(key, "")) for key in ("error", "errno", "file")))
+            if "said" not in answer:
+                return answer
+            if said is not None:
+                said(str(answer["said"]))
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise self._lost() from error
+        if not isinstance(answer, dict):
+            raise self._lost()
+        return answer
+
+    def _take(self, size: int) -> bytes:
+        data = self._out.read(size)
+        if len(data) < size:
+            raise self._lost()
+        return data
+
+    def _write(self, data: bytes, greeting: str | None = None) -> None:
+        # an archive that breaks off still wants to write its end
+        if self._ended is not None:
+            raise self._ended
+        try:
+            self._in.write(data)
+            self._in.flush()
+        except OSError as error:
+            # what it says before it ends is the reason
+            raise self._lost(None if greeting is None else self._out.read(_MAX_GREETING).decode(errors="replace")) from error
+
+    def _lost(self, greeting: str | None = None) -> LostError:
+        # whatever it is that writes there has nobody to write to any more
+        self._out.close()
+        with contextlib.suppress(OSError):
+            self._in.close()
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._told.seek(0)
+        self._ended = LostError(code, self._told.read(_MAX_GREETING).decode(errors="replace"), greeting)
+        return self._ended
+
+
+class Sending:
+    """Content on its way, as a file that is written to."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._put = write
+        self._digest = hashlib.sha256()
+        #: Bytes so far.
+        self.sent = 0
+
+    def write(self, data: bytes) -> int:
+        """Send some more."""
+        for at in range(0, len(data), CHUNK):
+            chunk = data[at : at + CHUNK]
+            self._put(struct.pack(">I", len(chunk)) + chunk)
+            self._digest.update(chunk)
+            self.sent += len(chunk)
+        return len(data)
+
+    def end(self) -> None:
+        """Say that this was all, and what it was."""
+        self._put(struct.pack(">I", 0) + self._digest.digest())
+
+
+# The user's own ``ssh``: how it is called, and what it means when it fails.
+#
+# Hosts, keys, users, ports and jumps are those of the user's configuration. It
+# is asked nothing on a terminal (`BatchMode`), so what would need an answer fails
+# with a sentence.
+
+#: Whatever the configuration says: no terminal, no command and no forwarding of its own, and errors are told.
+_ALWAYS = ("BatchMode=yes", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no", "LogLevel=ERROR")
+
+#: Where the configuration says nothing: a host that does not answer, or no longer, is given up.
+_UNLESS_SAID = {
+    "connecttimeout none": ("ConnectTimeout=20",),
+    "serveraliveinterval 0": ("ServerAliveInterval=15", "ServerAliveCountMax=4"),
+}
+
+
+class _Reason(NamedTuple):
+    pattern: str
+    message: str
+    hint: str
+
+
+#: What ssh says, and what that means; the first that fits.
+_REASONS = (
+    _Reason("Could not resolve hostname", "there is no host {host}: its name is not known", "check the name, or add it to ~/.ssh/config"),
+    _Reason("Connection refused", "{host} refuses connections", "is sshd running there, and on the port that the ssh configuration says?"),
+    _Reason(
+        "timed out|No route to host|unreachable|Host is down|kex_exchange_identification|Connection (closed|reset) by",
+        "{host} does not answer",
+        "is it switched on and on the network? try `ssh {host}`",
+    ),
+    _Reason(
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "the key of {host} is not the one that is known",
+        "find out why; if it was installed anew, remove the old key with `ssh-keygen -R`",
+    ),
+    _Reason(
+        "Host key verification failed|host key is known",
+        "the key of {host} is not known here",
+        "log in once by hand with `ssh {host}`, and accept the key if it is the right one",
+    ),
+    _Reason(
+        "Permission denied|Too many authentication failures",
+        "{host} does not accept our key",
+        "bring one there with `ssh-copy-id {host}`; one with a passphrase has to be in ssh-agent",
+    ),
+)
+
+
+def connect(host: str, config: Path | None = None) -> AgentConnection:
+    """A line to an agent on a board."""
+    if shutil.which("ssh") is None:
+        raise MissingBackendError("there is no `ssh` here", "install OpenSSH's client, such as Debian's openssh-client")
+    if config is not None and not config.is_file():
+        raise StretchError(f"there is no ssh configuration {config}", "name a file with --ssh-config, or leave it out")
+    try:
+        return AgentConnection([*ssh_words(host, config), boot((f"python{SERIES}", "python3"))])
+    except LostError as lost:
+        raise explain_start(host, lost) from lost
+
+
+def ssh_words(host: str, config: Path | None) -> list[str]:
+    """Words that start ssh, up to the host."""
+    start = ["ssh", *(("-F", str(config)) if config is not None else ())]
+    shown = subprocess.run(
+        [*start, "-G", "--", host], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if shown.returncode:
+        raise StretchError(
+            f"ssh does not take its configuration: {_last(shown.stderr)}", "correct the file, or name another with --ssh-config"
+        )
+    settings = set(shown.stdout.splitlines())
+    options = [*_ALWAYS, *(option for said, ours in _UNLESS_SAID.items() if said in settings for option in ours)]
+    return [*start, "-T", *(word for option in options for word in ("-o", option)), "--", host]
+
+
+def explain_start(host: str, lost: LostError) -> StretchError:
+    """Why no agent answered."""
+    greeting = _last(lost.greeting or "")
+    if lost.code == NO_PYTHON:
+        return MissingBackendError(
+            f"there is no Python on {host}", f"install Python {SERIES} there, and see that `ssh {host} python{SERIES} -V` finds it"
+        )
+    if lost.code == OLD_PYTHON:
+        return MissingBackendError(
+            f"Python on {host} is older than 3.7, and here is {SERIES}: packages have to be of the same series",
+            f"install Python {SERIES} there, as `python{SERIES}` on its PATH",
+        )
+    if lost.code == 255 and (reason := _reason(lost.stderr)) is not None:
+        return StretchError(reason.message.format(host=host), reason.hint.format(host=host))
+    said = _last(lost.stderr) or greeting or "it said nothing"
+    if lost.code == 255:
+        return StretchError(f"ssh does not connect to {host}: {said}", f"see what `ssh {host}` says")
+    return StretchError(f"{host} does not start Python: {said}", f"see what `ssh {host} python{SERIES} -V` says")
+
+
+def explain_loss(host: str, doing: str, lost: LostError) -> StretchError:
+    """What it means that an agent fell silent while something was done."""
+    said = _last(lost.stderr)
+    return StretchError(
+        f"the connection to {host} was lost while {doing}{f': {said}' if said else ''}",
+        "what was copied whole is kept there; give the command again once the connection is back",
+    )
+
+
+def _reason(message: str) -> _Reason | None:
+    return next((reason for reason in _REASONS if re.search(reason.pattern, message)), None)
+
+
+def _last(text: str) -> str:
+    """The last line that says something."""
+    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+#: Free space that is left on a board, bytes.
+_MARGIN = 16 << 20
+
+#: Packed files are sent beside the unpacked ones; what a file system needs for many small files.
+_OVERHEAD = 1.1
+
+#: Imports that show whether what was copied runs there.
+_TRIAL = ("-P", "-s", "-c", "import numpy, onnx, onnxruntime, msgspec, rich, typer")
+
+#: Starts the command line there; an empty `sys.path[0]` would be the folder that it runs in.
+_START = ("-P", "-s", "-c", "from stretch.cli import app; app()")
+
+#: Errors of a command line by their exit code.
+_ERRORS = {kind.exit_code: kind for kind in (UsageError, UnknownNameError, InfeasibleError, MissingBackendError)}
+
+_MB = 10**6
+
+
+class Teller(Protocol):
+    """Receiver of progress reports."""
+
+    def note(self, message: str) -> None:
+        """Hear a sentence."""
+
+    def progress(self, what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
+        """Begin something that takes so many steps; what it gives is called with words, and `at` and `total` for how far it is."""
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Which board, and how it is to be set up."""
+
+    host: str  # As ``ssh`` takes it.
+    folder: str = ""  # There, for all that is copied; empty: ``nn-stretch/board`` in the user's cache.
+    wheels: Path | None = None  # Folder here with the board's packages; None: the index that pip uses here.
+    extras: tuple[str, ...] = ()  # Of ours, beside the base install.
+    config: Path | None = None  # File to take instead of the user's ssh configuration.
+
+
+class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something ran."""
+
+    host: str  # As it was named.
+    arch: str  # ``x86_64`` or ``aarch64``.
+    python: str  # Its version there.
+    glibc: str  # Its version there.
+    cores: int  # That programs may use there.
+    folder: str  # There, with all that was copied.
+    copied_bytes: dict[str, int]  # Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
+
+
+class Board:
+    """A board on the line; `open_board` makes one."""
+
+    def __init__(self, where: Where, line: AgentConnection, facts: Facts, teller: Teller) -> None:
+        self.host = where.host
+        self.facts = facts
+        self._line = line
+        self._teller = teller
+        self._doing = "it was looked at"
+        opened = self._ask("open", folder=where.folder)
+        self._root, self._free = str(opened["root"]), int(opened["free"])
+        self._imports: list[str] = []
+        self._copied: dict[str, int] = {}
+
+    @property
+    def answer(self) -> BoardAnswer:
+        """Where it is and what was copied, for JSON."""
+        facts = self.facts
+        return filled(BoardAnswer, facts, host=self.host, folder=self._root, copied_bytes=dict(self._copied))
+
+    def install(self, extras: Sequence[str], wheels: Path | None) -> None:
+        """Copy nn-stretch and what it needs, where they are not there yet.
+
+        Args:
+            wheels: Folder with wheels; None: the index that pip uses here.
+        """
+        stated = requirements(extras, self.facts)
+        name, ours = package_name(stated, self.facts, wheels), our_archive()
+        self._copied |= {"packages": 0, "nn_stretch": 0}
+        if not self._keeps(name):
+            with ExitStack() as stack:
+                with self._teller.progress(f"fetching packages for {self.facts.arch}"):
+                    packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
+                self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
+        if not self._keeps(ours.name):
+            self._copied["nn_stretch"] = self._put(ours, "nn-stretch")
+        self._imports = [name, ours.name]
+
+    def copy_bundle(self, bundle: Bundle) -> str:
+        """Copy a bundle, if it is not there as it is here."""
+        files = {name: bundle.file(name) for name in (MANIFEST, *bundle.manifest.files)}
+        digests = {name: entry.sha256 for name, entry in bundle.manifest.files.items()}
+        signature = bundle.file(SIGNATURE)
+        if signature.is_file():
+            files[SIGNATURE] = signature
+        archive = BoardArchive(
+            f"bundles/{digest_of(files[file_name].read_bytes().hex() for file_name in (MANIFEST, SIGNATURE) if file_name in files)}",
+            files,
+            compress=False,
+        )
+        self._copied["bundle"] = 0
+        if self._keeps(archive.name, digests):
+            self._teller.note(f"{self.host} has the bundle already")
+        else:
+            self._copied["bundle"] = self._put(archive, f"the bundle {bundle.path}", replace=True)
+        return f"{self._root}/{archive.name}"
+
+    def copy_file(self, folder: str, content: Path) -> str:
+        """Copy a file below `folder`, a name that `scratch` gave; returns its path there."""
+        name = f"{folder}/{digest_of([str(content)])}"
+        self._put(BoardArchive(name, {"file": content}), str(content))
+        return f"{self._root}/{name}/file"
+
+    def copy_folder(self, name: str, files: Mapping[str, Path]) -> None:
+        """Copy files as the folder `name`; of none, make it."""
+        if files:
+            self._put(BoardArchive(name, files), name.rpartition("/")[2], replace=True)
+        else:
+            self._ask("make", name=name)
+
+    def scratch(self) -> str:
+        """Name of a new folder that is gone when the line is."""
+        return str(self._ask("scratch")["name"])
+
+    def keeps(self, name: str) -> bool:
+        """Whether a folder of this name is there."""
+        return self._keeps(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a folder there."""
+        self._ask("remove", name=name)
+
+    def run(
+        self, words: Sequence[str], folder: str, said: Callable[[str], None], make: Callable[[str], bytes] | None = None
+    ) -> dict[str, Any]:
+        """Run a verb there with ``--json``; it ends when the line does."""
+        self._doing = f"`stretch {words[0]}` was running there"
+        request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}
+        with self._teller.progress(f"running on {self.host}"):
+            done = self._ask("run", said, make, **request)
+        code, text = int(done["code"]), str(done["answer"])
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code} and without an answer"
+            raise StretchError(f"`stretch {words[0]}` on {self.host} {how}", "has it memory enough? see what it wrote above") from error
+        if not isinstance(answer, dict) or (code and "error" not in answer):
+            raise StretchError(f"`stretch {words[0]}` on {self.host} gave no answer that can be read")
+        if code:
+            raise _ERRORS.get(code, StretchError)(f"on {self.host}: {answer['error']}", answer.get("hint"))
+        return answer
+
+    def fetch(self, name: str, most: int) -> bytes:
+        """The content of a file there."""
+        self._doing = f"{name.rpartition('/')[2]} was fetched"
+        content: bytes = self._asked(functools.partial(self._line.receive, name, most))
+        return content
+
+    def _keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
+        return bool(self._ask("keeps", name=name, files=files)["kept"])
+
+    def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
+        """Copy an archive that `words` name; gives its size in bytes."""
+        size = archive.bytes
+        self._doing = f"{words} went there"
+        if self._free < size * _OVERHEAD + _MARGIN:
+            raise StretchError(
+                f"{self.host} has {_mb(self._free)} free in {self._root}, which is not enough for {words}: {_mb(size)}",
+                "make room there, or choose a folder on another disk with --there",
+            )
+        self._teller.note(f"copying {words} to {self.host}: {_mb(size)}")
+        with self._teller.progress(f"copying to {self.host}, MB", max(1, size // _MB)) as bar:
+
+            def write(stream: Any) -> None:
+                archive.write(stream, lambda done: bar(at=done // _MB, total=max(1, size // _MB)))
+
+            request = {"name": archive.name, "trial": list(trial), "replace": replace}
+            done = self._asked(functools.partial(self._line.send, "put", write, **request))
+        if "failed" in done:
+            raise explain_trial(self.host, int(done["failed"]), str(done.get("told", "")))
+        self._free -= size
+        return size
+
+    def _ask(
+        self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = self._asked(functools.partial(self._line.ask, do, said, make, **words))
+        return answer
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except LostError as lost:
+            raise explain_loss(self.host, self._doing, lost) from lost
+        except RefusedError as refused:
+            raise _refused(self.host, refused, self._doing) from refused
+
+
+@contextmanager
+def open_board(where: Where, teller: Teller) -> Iterator[Board]:
+    """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it."""
+    host = check_host(where.host)
+    with teller.progress(f"connecting to {host}"):
+        line = connect(host, where.config)
+    with line:
+        facts = read_facts(host, line.facts)
+        teller.note(f"{host}: {facts}")
+        check_facts(host, facts)
+        board = Board(where, line, facts, teller)
+        board.install(where.extras, where.wheels)
+        yield board
+
+
+def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
+    about = f"{refused.file}: " if refused.file else ""
+    if refused.name in ("ENOSPC", "EDQUOT", "EFBIG"):
+        return StretchError(
+            f"there is no room on {host} while {doing}: {refused.reason}",
+            "make room there, or choose a folder on another disk with --there",
+        )
+    if refused.name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST"):
+        return StretchError(f"on {host}, {about}{refused.reason}", "choose a folder that can be written to there with --there")
+    return StretchError(f"on {host}, {about}{refused.reason} while {doing}")
+
+
+def explain_trial(host: str, code: int, message: str) -> StretchError:
+    """Why packages do not import there: mostly a library of the system is missing."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    last = lines[-1][:300] if lines else "nothing was said"
+    if ".so" in last and "cannot open shared object file" in last:
+        library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")
+        return MissingBackendError(
+            f"{host} lacks the library {library}, which packages need",
+            f"install the system's package that has {library} there, then try again",
+        )
+    how = f"is ended by signal {-code}" if code < 0 else f"ends with code {code}"
+    return MissingBackendError(f"Python on {host} {how} when it imports the packages: {last}", "see whether the system there is complete")
+
+
+def _mb(size: int) -> str:
+    return f"{size / _MB:.3g} MB" if size >= _MB // 10 else f"{size / 1000:.2g} kB"

@@ -1,0 +1,276 @@
+"""The folder that a runner is built from: C++ sources, the plan of one bundle, and the bundle's TFLite file."""
+
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.tflite_file import TfliteFile, TflitePlan, check_belongs, parse_tflite
+from scheduler.formats.tflite_schema import TABLES
+from scheduler.placement.place import Dispatch, Placement
+from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph, plan_of
+from scheduler.runtime.record import SCHEMA, Opening
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Four bytes of a file that become another number."""
+
+    at: int  # Where they begin.
+    value: int  # The number, little-endian.
+
+
+def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
+    """What to change in the memory of a file so that it has one signature and its subgraph only.
+
+    A list of a flatbuffer is its length and then an offset for each element,
+    relative to where it stands: a list that begins four bytes before an
+    element has that element alone, once the four bytes say that it has one.
+    Weights stay where they are, so that many such copies share them.
+    """
+    file.ends(signature)
+    definitions = file.model["signature_defs"]
+    number = next(i for i, definition in enumerate(definitions) if definition["signature_key"] == signature)
+    kept = int(definitions[number].get("subgraph_index", 0))
+    model = _u32(content, 0)
+    patched = [*_only(content, _slot(content, model, "Model", "subgraphs"), kept)]
+    field = _slot(content, model, "Model", "signature_defs")
+    patched += _only(content, field, number)
+    vector = field + _u32(content, field)
+    entry = vector + 4 + 4 * number
+    index = _slot(content, entry + _u32(content, entry), "SignatureDef", "subgraph_index")
+    if index:  # left out where it is 0 already
+        patched.append(Patch(index, 0))
+    return patched
+
+
+def _only(content: bytes, field: int, element: int) -> tuple[Patch, Patch]:
+    """Let the list that a field points to begin at one of its elements, and end there."""
+    length = field + _u32(content, field) + 4 * element
+    return Patch(field, length - field), Patch(length, 1)
+
+
+def _slot(content: bytes, table: int, kind: str, field: str) -> int:
+    """Where a field of a table stands; 0 if it was left out."""
+    index = table - struct.unpack_from("<i", content, table)[0]
+    place = 4 + 2 * TABLES[kind][field][0]
+    if place >= struct.unpack_from("<H", content, index)[0]:
+        return 0
+    offset = int(struct.unpack_from("<H", content, index + place)[0])
+    return table + offset if offset else 0
+
+
+def _u32(content: bytes, at: int) -> int:
+    return int(struct.unpack_from("<I", content, at)[0])
+
+
+#: Version of what `cpp/plan_types.h` describes.
+FORMAT = 1
+
+#: Axes of a tensor that the runner takes.
+MAX_RANK = 8
+
+#: How a processor's work is started, by its family (paper 003, Algorithm 1): a GPU's is enqueued, the CPU's runs on the
+#: calling thread, and that of anything else is handed to a thread of its own.
+_DISPATCH: Mapping[str, Dispatch] = {"cpu": "inline", "gpu": "async"}
+
+_KINDS: Mapping[Dispatch, str] = {"async": "kAsync", "blocking": "kBlocking", "inline": "kInline"}
+
+
+def plan_header(content: bytes, path: Path) -> str:
+    """The text of `plan.h` for a file."""
+    file = parse_tflite(content, path)
+    plan = execution_plan(file.plan)
+    tensors = {tensor.name: number for number, tensor in enumerate(file.plan.tensors)}
+    for tensor in file.plan.tensors:
+        if tensor.dtype != "float32" or len(tensor.shape) > MAX_RANK:
+            raise StretchError(
+                f"tensor `{tensor.name}` of {path} is {tensor.dtype} with {len(tensor.shape)} axes", "the runner takes float32"
+            )
+    processors = list(_by_start(plan))
+    steps = [plan.step(name) for name in sorted(plan.order, key=plan.order.__getitem__)]
+    meetings = _meetings(plan)
+    lines = [
+        "// Written by `stretch export --as cpp` for one TFLite file; it fits no other.",
+        "#ifndef NN_STRETCH_RUNNER_PLAN_H_",
+        "#define NN_STRETCH_RUNNER_PLAN_H_",
+        "",
+        '#include "plan_types.h"',
+        "",
+        "namespace plan {",
+        "",
+        "inline constexpr Tensor kTensors[] = {",
+        *(_tensor(tensor.name, tensor.shape, tensor.layout) for tensor in file.plan.tensors),
+        "};",
+        "inline constexpr Processor kProcessors[] = {",
+        *(f"    {{{_text(name)}, Dispatch::{_KINDS[dispatch_of(name)]}}}," for name in processors),
+        "};",
+    ]
+    for number, step in enumerate(steps):
+        lines += _lists(number, step, tensors, content, file)
+    lines += ["inline constexpr Step kSteps[] = {"]
+    lines += [_step(number, step, processors, meetings) for number, step in enumerate(steps)]
+    lines += [
+        "};",
+        _numbers("kInputs", [tensors[name] for name in plan.inputs]),
+        _numbers("kOutputs", [tensors[name] for name in plan.outputs]),
+        "inline constexpr Plan kPlan = {",
+        f"    {FORMAT}, {_text(file.plan.model)}, {_text(file.plan.device)},",
+        f"    {_text(hashlib.sha256(content).hexdigest())}, {len(content)}u,",
+        f"    {_text(_opening(plan).decode())},",
+        f"    kTensors, {len(tensors)}, kProcessors, {len(processors)}, kSteps, {len(steps)},",
+        f"    kInputs, {len(plan.inputs)}, kOutputs, {len(plan.outputs)}}};",
+        "",
+        "}  // namespace plan",
+        "",
+        "#endif  // NN_STRETCH_RUNNER_PLAN_H_",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def execution_plan(plan: TflitePlan) -> ExecutionPlan:
+    """The plan of a TFLite file as the state machine has it."""
+    return plan_of(
+        plan.inputs,
+        plan.outputs,
+        [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs, s.rows) for s in plan.subgraphs],
+        [PlannedJoin(j.name, j.segment, j.kind, j.inputs, j.output, j.processor) for j in plan.joins],
+    )
+
+
+def dispatch_of(processor: str) -> Dispatch:
+    """How the runner starts the work of a processor."""
+    return _DISPATCH.get(processor, "blocking")
+
+
+def _by_start(plan: ExecutionPlan) -> Iterable[str]:
+    """Processors in the order in which the state machine sets them to work."""
+    names = dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
+    return (name for dispatch in _KINDS for name in names if dispatch_of(name) == dispatch)
+
+
+def _opening(plan: ExecutionPlan) -> bytes:
+    """The first line of a record of the runner's state machine."""
+    places = {
+        name: Placement(name, "litert", (), name, dispatch_of(name), False, "the runner's thread for it")
+        for name in dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
+    }
+    opening = Opening(
+        SCHEMA,
+        0,
+        plan.inputs,
+        plan.outputs,
+        tuple(plan.subgraphs.values()),
+        tuple(plan.joins.values()),
+        {name: places[sub.processor] for name, sub in plan.subgraphs.items()},
+        1,
+        True,
+    )
+    return msgspec.json.encode(opening)
+
+
+def _meetings(plan: ExecutionPlan) -> dict[str, int]:
+    """Numbers of the branches that can start together: those of a segment, on processors of their own, that read the same."""
+    together: dict[tuple[str, tuple[str, ...]], list[PlannedSubgraph]] = {}
+    for sub in plan.subgraphs.values():
+        together.setdefault((sub.segment, tuple(sorted(set(sub.inputs)))), []).append(sub)
+    several = [some for some in together.values() if len(some) > 1 and len({sub.processor for sub in some}) == len(some)]
+    return {sub.name: number for number, some in enumerate(several) for sub in some}
+
+
+def _tensor(name: str, shape: Sequence[int], layout: str) -> str:
+    last = "true" if layout == "NHWC" else "false"
+    return f"    {{{_text(name)}, {len(shape)}, {{{', '.join(map(str, shape))}}}, {last}}},"
+
+
+def _lists(number: int, step: PlannedSubgraph | PlannedJoin, tensors: Mapping[str, int], content: bytes, file: TfliteFile) -> list[str]:
+    rows = step.rows if isinstance(step, PlannedSubgraph) else {}
+    reads = ", ".join("{{{}, {}, {}}}".format(tensors[name], *rows.get(name, (0, 0))) for name in step.inputs)
+    changed = ", ".join(f"{{{patch.at}u, {patch.value}u}}" for patch in patches(content, file, step.name))
+    return [
+        f"inline constexpr Read kReads{number}[] = {{{reads}}};",
+        _numbers(f"kWrites{number}", [tensors[name] for name in step.outputs]),
+        f"inline constexpr Patch kPatches{number}[] = {{{changed}}};",
+    ]
+
+
+def _step(number: int, step: PlannedSubgraph | PlannedJoin, processors: Sequence[str], meetings: Mapping[str, int]) -> str:
+    processor = processors.index(step.processor) if isinstance(step, PlannedSubgraph) else -1
+    lists = ", ".join(f"k{what}{number}, sizeof(k{what}{number}) / sizeof(k{what}{number}[0])" for what in ("Reads", "Writes", "Patches"))
+    return f"    {{{_text(step.name)}, {_text(step.segment)}, {processor}, {lists}, {meetings.get(step.name, -1)}}},"
+
+
+def _numbers(name: str, numbers: Sequence[int]) -> str:
+    return f"inline constexpr int {name}[] = {{{', '.join(map(str, numbers))}}};"
+
+
+def _text(text: str) -> str:
+    """A string of C++, whatever is in it: names come from files of others."""
+    return '"' + "".join(chr(byte) if _plain(byte) else f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+def _plain(byte: int) -> bool:
+    # `?` may begin a trigraph
+    return 0x20 <= byte < 0x7F and byte not in b'"\\?'
+
+
+#: Names of what is written beside the sources.
+PLAN, MODEL = "plan.h", "model.tflite"
+
+
+def source_names() -> list[str]:
+    """Files of the runner that are the same for every bundle."""
+    return sorted(
+        source.name for source in files("scheduler.tools.runner").joinpath("cpp").iterdir() if source.name.endswith((".h", ".cpp", ".txt"))
+    )
+
+
+def write_runner(bundle: Bundle, out: Path) -> list[str]:
+    """Write a folder that CMake builds a runner of one bundle in."""
+    if out.exists():
+        raise StretchError(f"{out} exists already", "choose a new folder with --out")
+    content = tflite_content(bundle)
+    header = plan_header(content, bundle.path / str(bundle.manifest.tflite))
+    sources = files("scheduler.tools.runner").joinpath("cpp")
+    names = source_names()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+            partial = Path(folder) / out.name
+            partial.mkdir()
+            for name in names:
+                (partial / name).write_bytes(sources.joinpath(name).read_bytes())
+            (partial / PLAN).write_text(header)
+            (partial / MODEL).write_bytes(content)
+            os.replace(partial, out)
+    except (OSError, shutil.Error) as error:
+        raise StretchError(f"cannot write {out}: {getattr(error, 'strerror', error)}", "choose a writable folder with --out") from error
+    return sorted([*names, PLAN, MODEL])
+
+
+def tflite_content(bundle: Bundle) -> bytes:
+    """The bundle's TFLite file, checked."""
+    name = bundle.manifest.tflite
+    if name is None:
+        raise StretchError(
+            f"{bundle.path} has no TFLite file", f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`"
+        )
+    path = bundle.file(name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StretchError(f"cannot read {path}: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != bundle.manifest.files[name].sha256:
+        raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
+    check_belongs(parse_tflite(content, path), bundle.manifest)
+    return content

@@ -1,0 +1,408 @@
+"""A queue before one session or several: back-pressure, deadlines, priorities, a fair share for each model."""
+
+import asyncio
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from math import inf
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
+from scheduler.runtime.scheduler import Scheduler, SharedSession
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace
+from scheduler.simulate.networks import Network, StepTime
+from scheduler.tools.admission import Admission, Demand, admit
+
+
+class OverloadedError(StretchError):
+    """As many requests wait as may, so this one was not taken; or rates that were asked for cannot be held."""
+
+
+class DeadlineError(StretchError):
+    """The deadline of a request passed before it was begun, so it was not."""
+
+
+@dataclass
+class ServiceRequest:
+    """An inference that is asked for."""
+
+    model: str  # Of which model.
+    x: Any  # Its input, which the caller leaves as it is until the future is done.
+    priority: int  # Higher ones go first.
+    arrived_s: float  # When it came.
+    deadline_s: float = inf  # When it has to be done; infinite for never.
+    future: "Future[Any]" = field(default_factory=Future)  # Who waits for it.
+
+
+class Waiting:
+    """Requests that wait, for several models.
+
+    The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
+    deadline, mostly) of the model that has been given least of the processors, of these the one that came first.
+    """
+
+    def __init__(self, models: Collection[str], bound: int) -> None:
+        self._bound = bound
+        self._requests: list[ServiceRequest] = []
+        #: Seconds that each model's inferences took so far.
+        self._used = dict.fromkeys(models, 0.0)
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._requests)
+
+    @property
+    def first_deadline(self) -> float | None:
+        """The earliest deadline of those that wait, s; None if none has one."""
+        first = min((request.deadline_s for request in self._requests), default=inf)
+        return None if first == inf else first
+
+    def add(self, request: ServiceRequest) -> None:
+        """Take a request."""
+        if len(self._requests) >= self._bound:
+            raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
+        self._requests.append(request)
+
+    def used(self, model: str, seconds: float) -> None:
+        """An inference of a model took so long."""
+        self._used[model] += seconds
+
+    def overdue(self, now_s: float) -> list[ServiceRequest]:
+        """Take away the requests whose deadline has passed."""
+        late = [request for request in self._requests if request.deadline_s <= now_s]
+        self._requests = [request for request in self._requests if request.deadline_s > now_s]
+        return late
+
+    def next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
+        """Take away the next request of the models that have room; None if there is none."""
+        able = [(self._key(request), number) for number, request in enumerate(self._requests) if room[request.model]]
+        return self._requests.pop(min(able)[1]) if able else None
+
+    def everything(self) -> list[ServiceRequest]:
+        """Take away all."""
+        requests, self._requests = self._requests, []
+        return requests
+
+    def _key(self, request: ServiceRequest) -> tuple[float, float, float, float]:
+        return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)
+
+
+#: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+#: What may become of a request.
+OUTCOMES = ("done", "late", "failed", "expired", "refused", "cancelled")
+
+_HELP = {
+    "nn_stretch_requests_total": ("counter", "Requests by what became of them."),
+    "nn_stretch_latency_seconds": ("histogram", "Time from request to output, waiting included, of requests that were computed."),
+    "nn_stretch_waiting": ("gauge", "Requests that wait."),
+    "nn_stretch_running": ("gauge", "Inferences in flight."),
+}
+
+
+class Counters:
+    """Counts by model, from any thread."""
+
+    def __init__(self, models: Collection[str]) -> None:
+        self._lock = threading.Lock()
+        self._outcomes = {model: Counter(dict.fromkeys(OUTCOMES, 0)) for model in models}
+        self._classes = {model: [0] * (len(BUCKETS) + 1) for model in models}
+        self._seconds = dict.fromkeys(models, 0.0)
+
+    def note(self, model: str, outcome: str, seconds: float | None = None) -> None:
+        """A request has come to its end."""
+        with self._lock:
+            self._outcomes[model][outcome] += 1
+            if seconds is not None:
+                self._classes[model][bisect_left(BUCKETS, seconds)] += 1
+                self._seconds[model] += seconds
+
+    def outcomes(self, model: str) -> dict[str, int]:
+        """How many requests of a model came to each end."""
+        with self._lock:
+            return dict(self._outcomes[model])
+
+    def text(self, waiting: int, running: dict[str, int]) -> str:
+        """All of it in Prometheus' text format."""
+        with self._lock:
+            lines = {
+                "nn_stretch_requests_total": [
+                    f'{{{_label(model)},outcome="{outcome}"}} {count}'
+                    for model, outcomes in self._outcomes.items()
+                    for outcome, count in outcomes.items()
+                ],
+                "nn_stretch_latency_seconds": [line for model in self._classes for line in self._histogram(model)],
+                "nn_stretch_waiting": [f" {waiting}"],
+                "nn_stretch_running": [f"{{{_label(model)}}} {count}" for model, count in running.items()],
+            }
+        lines_of_text = []
+        for name, (kind, words) in _HELP.items():
+            lines_of_text += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *(f"{name}{line}" for line in lines[name])]
+        return "\n".join(lines_of_text) + "\n"
+
+    def _histogram(self, model: str) -> list[str]:
+        lines, total = [], 0
+        for end, count in zip((*map(str, BUCKETS), "+Inf"), self._classes[model], strict=True):
+            total += count
+            lines.append(f'_bucket{{{_label(model)},le="{end}"}} {total}')
+        return [*lines, f"_sum{{{_label(model)}}} {self._seconds[model]:.9g}", f"_count{{{_label(model)}}} {total}"]
+
+
+def _label(model: str) -> str:
+    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'model="{escaped}"'
+
+
+def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
+    """A session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
+    x = zeros(session.bundle.manifest)
+    traces: list[Trace] = []
+    for _ in range(quiet + 1):
+        session.submit(x).result()
+        traces.append(session.submitted_traces[-1])
+    plan, places = session.plan, session.places
+    times = {}
+    for step in plan.order:
+        ms = _step_ms(traces[1:], step)
+        if step in places:
+            times[step] = StepTime(places[step].queue, (("subgraph", ms),))
+        else:
+            times[step] = StepTime(next(span.queue for span in traces[-1].spans if span.name == step), (("join", ms),))
+    return Network(name, plan, places, times)
+
+
+def _step_ms(traces: Sequence[Trace], step: str) -> float:
+    """Median of what a step took of its queue, ms; conversions at its border lie within it."""
+    return median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces)
+
+
+#: Name of the model where a session is given without one.
+ONLY = "model"
+
+
+class Service:
+    """Takes requests from any thread or event loop and hands them to sessions, the most urgent first.
+
+    Several models share the processors of this machine. Of a `Scheduler` they do so subgraph by subgraph: what has begun takes
+    turns on each processor. Sessions that are given one by one know nothing of each other: a model gets its turn when it is the
+    most urgent, or has had least of the processors, and what has begun competes for them.
+
+    ::
+
+        with Scheduler({"a": "runs/a", "b": "runs/b"}) as scheduler, Service(scheduler) as service:
+            y = service.submit(x, "a", deadline_ms=50).result()
+
+    Args:
+        sessions: A scheduler, a session, or sessions by the name of their model; they stay open when the service ends.
+        waiting: Requests that may wait; the next one is refused with an `OverloadedError`.
+
+    Raises:
+        UsageError: If there is no session, or `waiting` is less than 1.
+    """
+
+    def __init__(self, sessions: Scheduler | Session | Mapping[str, Session], waiting: int = 64) -> None:
+        if isinstance(sessions, Scheduler):
+            sessions = sessions.sessions
+        self._sessions: dict[str, Session] = {ONLY: sessions} if isinstance(sessions, Session) else dict(sessions)
+        if not self._sessions:
+            raise UsageError("a service of no session has nothing to do", "give a session, or some by name")
+        if waiting < 1:
+            raise UsageError(f"a service in which {waiting} requests may wait takes none", "waiting is 1 or more")
+        self._waiting = Waiting(self._sessions, waiting)
+        self._counters = Counters(self._sessions)
+        self._running = dict.fromkeys(self._sessions, 0)
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="nn-stretch service", daemon=True)
+        self._thread.start()
+
+    def submit(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Future[Any]:
+        """Ask for an inference.
+
+        Args:
+            x: As for `Session.run`; it must stay as it is until the future is done.
+            model: Which one; may be left out where there is one.
+            priority: From -100 to 100; the highest goes first.
+            deadline_ms: How long it may take from now on. A request whose time is over before it begins is not begun.
+
+        Returns:
+            Its output, a `DeadlineError`, or the error that `Session.run` would raise. Until it begins it can be cancelled.
+
+        Raises:
+            OverloadedError: If too many wait already.
+            UnknownNameError: If there is no such model.
+            UsageError: If the priority or the deadline makes no sense, or no model is named of several.
+            StretchError: If the service is closed.
+        """
+        name = self._named(model)
+        now = time.monotonic()
+        request = ServiceRequest(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
+        with self._changed:
+            if self._closed:
+                raise StretchError("this service is closed", "make a new Service")
+            try:
+                self._waiting.add(request)
+            except StretchError:
+                self._counters.note(name, "refused")
+                raise
+            self._changed.notify_all()
+        return request.future
+
+    async def infer(self, x: Any, model: str | None = None, *, priority: int = 0, deadline_ms: float | None = None) -> Any:
+        """`submit` for an event loop, which goes on meanwhile; cancelling the task cancels a request that has not begun."""
+        return await asyncio.wrap_future(self.submit(x, model, priority=priority, deadline_ms=deadline_ms))
+
+    def warm_up(self) -> None:
+        """Run each model once on zeros, so that no request meets what happens in a first run alone."""
+        for session in self._sessions.values():
+            session(zeros(session.bundle.manifest))
+
+    def admit(self, demands: Mapping[str, Demand], quiet: int = 5) -> Admission:
+        """Say beforehand whether rates can be held here.
+
+        What inferences take is measured, one at a time, so nothing should be asked of the service then. From that follows what
+        each processor would have to do, and a simulation of the requests says who would be late.
+
+        Args:
+            demands: Requests a second and deadlines, by model; models that are not named are asked for nothing.
+            quiet: Inferences of each that are measured.
+
+        Returns:
+            How busy processors would be, and by which factor all rates could be raised.
+
+        Raises:
+            OverloadedError: If the rates cannot be held, with the reason.
+            UnknownNameError: If there is no such model.
+            UsageError: If nothing is demanded, or several sessions are not those of one scheduler.
+            StretchError: If an inference fails.
+        """
+        sessions = {self._named(name): self._sessions[self._named(name)] for name in demands}
+        if len(sessions) > 1 and not all(isinstance(session, SharedSession) for session in sessions.values()):
+            raise UsageError(
+                "sessions that know nothing of each other promise nothing together", "give the service a Scheduler of the bundles"
+            )
+        networks = [measured_network(name, session, quiet) for name, session in sessions.items()]
+        weighed = [
+            replace(demand, weight=session.weight) if isinstance(session, SharedSession) else demand
+            for demand, session in zip(demands.values(), sessions.values(), strict=True)
+        ]
+        admission = admit(networks, weighed, min((session.in_flight for session in sessions.values()), default=1))
+        if not admission.holds:
+            hint = (
+                f"{admission.factor:.2f} times these rates are held"
+                if admission.factor
+                else "give deadlines more time, or use fewer models"
+            )
+            raise OverloadedError(f"these rates cannot be held: {admission.reason}", hint)
+        return admission
+
+    def outcomes(self, model: str | None = None) -> dict[str, int]:
+        """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
+        return self._counters.outcomes(self._named(model))
+
+    def prometheus(self) -> str:
+        """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
+        with self._changed:
+            return self._counters.text(len(self._waiting), dict(self._running))
+
+    def close(self, *, drain: bool = True) -> None:
+        """Take no more requests, and return when none is left; may be called twice.
+
+        Args:
+            drain: Whether those that wait are computed first; else they are cancelled. What has begun is waited for.
+        """
+        with self._changed:
+            self._closed = True
+            dropped = [] if drain else self._waiting.everything()
+            self._changed.notify_all()
+        for request in dropped:
+            if request.future.cancel():
+                self._counters.note(request.model, "cancelled")
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        """The service itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close it; after an error without what waits."""
+        self.close(drain=kind is None)
+
+    def _named(self, model: str | None) -> str:
+        if model is None:
+            if len(self._sessions) > 1:
+                raise UsageError("this service has several models", f"name one of {', '.join(self._sessions)}")
+            return next(iter(self._sessions))
+        if model not in self._sessions:
+            raise UnknownNameError.among("model", model, list(self._sessions))
+        return model
+
+    def _serve(self) -> None:
+        """The thread that hands requests on, until the service is closed and nothing is left."""
+        while True:
+            with self._changed:
+                request = self._taken()
+                while request is None:
+                    if self._closed and not len(self._waiting) and not any(self._running.values()):
+                        return
+                    self._changed.wait(self._until_deadline())
+                    request = self._taken()
+                if request.future.set_running_or_notify_cancel():
+                    self._running[request.model] += 1
+                else:
+                    self._counters.note(request.model, "cancelled")
+                    continue
+            self._begin(request)
+
+    def _taken(self) -> ServiceRequest | None:
+        """The next request that can begin; the lock is held."""
+        for late in self._waiting.overdue(time.monotonic()):
+            if late.future.set_running_or_notify_cancel():
+                self._counters.note(late.model, "expired")
+                late.future.set_exception(DeadlineError(f"the deadline of a request for `{late.model}` passed before it was begun"))
+            else:
+                self._counters.note(late.model, "cancelled")
+        room = {name: self._running[name] < session.in_flight for name, session in self._sessions.items()}
+        return self._waiting.next(room)
+
+    def _until_deadline(self) -> float | None:
+        """Seconds until a request that waits is late; None if none will be."""
+        first = self._waiting.first_deadline
+        return None if first is None else max(0.0, first - time.monotonic())
+
+    def _begin(self, request: ServiceRequest) -> None:
+        began = time.monotonic()
+        try:
+            session = self._sessions[request.model]
+            if isinstance(session, SharedSession):
+                future = session.submit_until(request.x, request.deadline_s, request.priority)
+            else:
+                future = session.submit(request.x)
+        except BaseException as error:  # it belongs to whoever waits for the request
+            self._end(request, began, None, error)
+            return
+        future.add_done_callback(lambda done: self._end(request, began, done, done.exception()))
+
+    def _end(self, request: ServiceRequest, began: float, done: "Future[Any] | None", error: BaseException | None) -> None:
+        """An inference has ended; called by the thread that ended it."""
+        now = time.monotonic()
+        with self._changed:
+            self._running[request.model] -= 1
+            self._waiting.used(request.model, now - began)
+            self._changed.notify_all()
+        if error is not None or done is None:
+            self._counters.note(request.model, "failed", now - request.arrived_s)
+            request.future.set_exception(error)
+        else:
+            self._counters.note(request.model, "late" if now > request.deadline_s else "done", now - request.arrived_s)
+            request.future.set_result(done.result())

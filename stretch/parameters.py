@@ -1,0 +1,110 @@
+"""Parameters of the verbs: the annotation of a Python function's parameter says what the command line calls it, and how it reads it.
+
+A parameter of the functions in `stretch.api` with ``Annotated[..., typer.Option(help=...)]`` is an option of the verb (`stretch.cli.options.calls`)
+and a row of the reference of Python.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from predictors.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from predictors.devices import DeviceProfile
+    from stretch.capture.inputs import InputShapes
+
+
+#: Headings of the planner's options, and of those of calibration, in the help.
+PANEL, CALIBRATION = "Options of the design", "Options of calibration"
+
+
+class Rare(str):
+    """Help of a parameter that has no flag: ``Annotated[int, Rare("…")]``."""
+
+
+class Word(NamedTuple):
+    """How the command line writes a parameter whose type it does not have."""
+
+    kind: Any  # What its parser gives.
+    read: Callable[[Any], Any]  # The value of that.
+
+
+_EXAMPLE = "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each"
+
+
+def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
+    """Parse input shapes, batch first; None without `--input`."""
+    if not texts:
+        return None
+    pairs = [text.partition("=")[::2] if "=" in text else ("", text) for text in texts]
+    names = [name.strip() for name, _ in pairs]
+    if any(names) and (not all(names) or len(set(names)) < len(names)):
+        raise UsageError(f"the inputs {', '.join(texts)} need distinct names", _EXAMPLE)
+    shapes = [_shape(text, named=bool(name)) for name, text in pairs]
+    if any(names):
+        return dict(zip(names, shapes, strict=True))
+    return shapes[0] if len(shapes) == 1 else shapes
+
+
+def _shape(text: str, *, named: bool) -> tuple[int, ...]:
+    parts = text.strip().lower().replace("×", "x").replace(",", "x").split("x")
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 16 for part in parts) or len(parts) > 8:
+        raise UsageError(f"--input {text} is no shape", _EXAMPLE)
+    shape = tuple(map(int, parts))
+    if not named and len(shape) not in (3, 4):
+        raise UsageError(f"--input {text} is not channels, height and width, nor the batch and those", _EXAMPLE)
+    # three numbers without a name are one image
+    return shape if named or len(shape) == 4 else (1, *shape)
+
+
+def read_names(text: str | None) -> list[str] | None:
+    """Names separated by commas; None without any."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def read_places(texts: Sequence[str] | None) -> dict[str, str]:
+    """Delegates by processor, from `--map`."""
+    from scheduler.placement.mapping import parse_mapping
+
+    return parse_mapping(texts or ())
+
+
+InputShape = Annotated[
+    "InputShapes | None",
+    typer.Option(
+        "--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."
+    ),
+    Word(list[str] | None, read_inputs),
+]
+Model = Annotated[
+    "str | nn.Module",
+    typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
+    Word(str, str),
+]
+Device = Annotated[
+    "str | Path | DeviceProfile", typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one."), Word(str, str)
+]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")]
+Weights = Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")]
+Processors = Annotated[
+    Sequence[str] | None,
+    typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them."),
+    Word(str | None, read_names),
+]
+BundleFolder = Annotated[str | Path, typer.Argument(help="Folder of a bundle.")]
+Places = Annotated[
+    Mapping[str, str],
+    typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
+    Word(list[str] | None, read_places),
+]
+NO_PLACES: Mapping[str, str] = MappingProxyType({})
+Preprocessing = Annotated[
+    dict[str, Any] | None,
+    Rare("What pictures go through in place of what the model states, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."),
+]

@@ -1,0 +1,550 @@
+"""A model or the network of a bundle as a package of plain torch, written in one step and compared with the network."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_model
+from torch import nn
+
+from predictors.errors import StretchError, UsageError
+from predictors.graph import Op, OpGraph
+from predictors.joins import join_of, meeting_of
+from scheduler.bundle.load import MANIFEST, load_bundle
+from stretch.capture import Captured
+from stretch.capture.captured import returned_by
+from stretch.capture.inputs import InputShapes
+from stretch.capture.structure import Result, Returned, tensors
+from stretch.capture.trace import agrees
+from stretch.models.load import names_code
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches
+from stretch.stages.network import read_network
+from stretch.stages.reopen import reopen
+from stretch.tools.emit.code import OWN, OperatorCode, attribute, class_name, code_of, literal
+from stretch.transform import BranchedModel
+from stretch.transform.parts import weights_in_parts
+
+# A network as files of Python code and tensors.
+
+
+def returned_code(template: Any, variables: Mapping[str, str]) -> str:
+    """The code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields."""
+    if isinstance(template, Result):
+        return variables[template.name]
+    if isinstance(template, dict):
+        parts = [f"{literal(key)}: {returned_code(value, variables)}" for key, value in template.items()]
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(template, tuple | list):
+        inside = ", ".join(returned_code(value, variables) for value in template)
+        if isinstance(template, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(template) == 1 else f"({inside})"
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        return returned_code({field.name: getattr(template, field.name) for field in dataclasses.fields(template)}, variables)
+    return literal(template)
+
+
+def kind_of_returned(template: Any) -> str:
+    """The annotation of a function that returns it."""
+    if isinstance(template, Result):
+        return "torch.Tensor"
+    return "list" if isinstance(template, list) else "tuple" if isinstance(template, tuple) else "dict"
+
+
+#: Calls within calls on one line, and characters of it, at most.
+MAX_NESTED, MAX_LINE = 3, 110
+
+_PLACE = re.compile(r"\{(\d+)\}")
+#: Binds less tightly than what it may stand in.
+_LOOSE = re.compile(r" [+*/] ")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A class as text."""
+
+    name: str  # Of the class.
+    text: str  # The class.
+    attributes: Mapping[str, str]  # Of each operator with weights, the attribute that has them.
+    #: Operators whose tensors are attributes of the class itself, the attribute's name in front of theirs.
+    loose: frozenset[str] = frozenset()
+    helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that it needs.
+
+    def key(self, op: str, weight: str) -> str:
+        """The name that a tensor of an operator has in the class's state dict."""
+        return f"{self.attributes[op]}_{weight}" if op in self.loose else f"{self.attributes[op]}.{weight}"
+
+
+def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | None = None) -> Written:
+    """A class that computes a graph: a module for each operator with weights, functions for all others."""
+    writer = _ClassWriter(graph)
+    lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
+    lines += [f"        {line}" for line in writer.definitions]
+    template = (returned or returned_by(graph)).template
+    reads = ", ".join(f"{writer.sources[op.name]}: torch.Tensor" for op in graph.inputs)
+    lines += ["", f"    def forward(self, {reads}) -> {kind_of_returned(template)}:"]
+    *run, last = [*writer.run, f"return {returned_code(template, writer.results)}"]
+    if len(graph.outputs) == 1 and run and run[-1].startswith(f"{last.removeprefix('return ')} = "):
+        last = f"return {run.pop().partition(' = ')[2]}"
+    lines += [f"        {line}" for line in (*run, last)]
+    return Written(name, "\n".join(lines) + "\n", writer.attributes, frozenset(writer.loose), tuple(dict.fromkeys(writer.helpers)))
+
+
+@dataclass
+class _Line:
+    """One assignment: a chain of operators, each of which reads the one before alone."""
+
+    result: str  # The operator that it ends with.
+    reads: tuple[str, ...]  # What its first operator reads.
+    expression: str  # Its code, with places for what it reads.
+    depth: int = 1  # Operators in it.
+
+
+class _ClassWriter:
+    """Lines of a class's constructor and of its forward.
+
+    A variable is used again once nothing reads it any more, so that tensors go as early as they do in nn-stretch.
+    """
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.definitions: list[str] = []
+        self.attributes: dict[str, str] = {}
+        self.loose: set[str] = set()
+        self.helpers: list[type[nn.Module]] = []
+        self.sources: dict[str, str] = {}
+        lines, same = self._lines()
+        self.run, variables = self._assigned(lines, [same[output] for output in graph.outputs])
+        #: The variable of each output.
+        self.results = {output: variables[same[output]] for output in graph.outputs}
+
+    def _lines(self) -> tuple[list[_Line], dict[str, str]]:
+        """Assignments in order, and the operator that computes each tensor: those that pass on what they read are left out."""
+        same: dict[str, str] = {}
+        readers = self.graph.consumers
+        open_ends: dict[str, _Line] = {}
+        lines: list[_Line] = []
+        for op in self.graph.ops:
+            same[op.name] = op.name
+            if op.kind == "input":
+                continue
+            code = code_of(op, self.graph.input_shapes(op))
+            if code.passes:
+                same[op.name] = same[op.inputs[0]]
+                open_ends.pop(same[op.name], None)
+                continue
+            reads = tuple(same[name] for name in op.inputs)
+            expression = code.expression.replace(OWN, self._own(op, code))
+            before = open_ends.pop(reads[0], None) if len(reads) == 1 else None
+            if before is not None and _nests(before, expression):
+                lines.remove(before)
+                line = _Line(op.name, before.reads, _nested(expression, before.expression), before.depth + 1)
+            else:
+                line = _Line(op.name, reads, expression)
+            lines.append(line)
+            if len(readers[op.name]) == 1 and op.name not in self.graph.outputs:
+                open_ends[op.name] = line
+        return lines, same
+
+    def _own(self, op: Op, code: OperatorCode) -> str:
+        """Make what an operator has of its own, and say how forward finds it."""
+        self.helpers += code.helpers
+        if not code.module and not code.tensors:
+            return ""
+        name = attribute(op.name)
+        while name in self.attributes.values():
+            name += "_"
+        self.attributes[op.name] = name
+        if code.module:
+            self.definitions.append(f"self.{name} = {code.module}")
+        else:
+            self.loose.add(op.name)
+        for key, (learned, value) in code.tensors.items():
+            definition = f"self.{name}_{key} = nn.Parameter({value})" if learned else f'self.register_buffer("{name}_{key}", {value})'
+            self.definitions.append(definition)
+        return f"self.{name}"
+
+    def _assigned(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
+        """Lines of forward, and the variables that are left."""
+        left: dict[str, int] = {}
+        for read in (*(line_read for line in lines for line_read in line.reads), *outputs):
+            left[read] = left.get(read, 0) + 1
+        variables: dict[str, str] = {}
+        for op in self.graph.inputs:
+            variables[op.name] = self.sources[op.name] = _unused(variables.values())
+        for name in [op.name for op in self.graph.inputs if op.name not in left]:
+            del variables[name]
+        run = []
+        for line in lines:
+            text = _PLACE.sub(lambda match, reads=line.reads: variables[reads[int(match[1])]], line.expression)
+            for read in line.reads:
+                left[read] -= 1
+            for read in [name for name in dict.fromkeys(line.reads) if not left[name]]:
+                del variables[read]
+            variables[line.result] = _unused(variables.values())
+            run.append(f"{variables[line.result]} = {text}")
+        return run, variables
+
+
+def _nests(inner: _Line, outer: str) -> bool:
+    return inner.depth < MAX_NESTED and outer.count("{0}") == 1 and len(inner.expression) + len(outer) < MAX_LINE
+
+
+def _nested(outer: str, inner: str) -> str:
+    """The one in the place of the other, in brackets where it would fall apart."""
+    # a call has brackets of its own around what it reads first
+    bare = not re.search(r"\w\(\{0\}", outer)
+    return outer.replace("{0}", f"({inner})" if bare and _LOOSE.search(inner) else inner)
+
+
+def _unused(taken: Iterable[str]) -> str:
+    """``x``, ``y``, ``z``, ``x3`` …: the first that stands for nothing."""
+    there = set(taken)
+    names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(there) + 4)))
+    return next(name for name in names if name not in there)
+
+
+_HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+
+_SHARE = '''
+def share(owner: nn.Module, other: nn.Module) -> None:
+    """Let two branches have the same weights and statistics, as bands of rows of one image do."""
+    for name, module in other.named_children():
+        twin = getattr(owner, name, None)
+        if twin is not None:
+            module._parameters.update(twin._parameters)
+            module._buffers.update(twin._buffers)
+'''
+
+
+@dataclass
+class Sources:
+    """A network as code."""
+
+    name: str  # Of its class.
+    modules: dict[str, str] = field(default_factory=dict)  # Text of each module of the package, by its name.
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # What fills its state dict.
+    inputs: tuple[tuple[int, ...], ...] = ()  # Shapes of what it reads.
+
+
+def captured_sources(captured: Captured) -> Sources:
+    """A network as it is, as one class."""
+    graph = captured.graph
+    sources = Sources(class_name(graph.name), inputs=tuple(op.shape for op in graph.inputs))
+    written = write_class(sources.name, graph, f"The network {_plain(graph.name)}.", captured.returned)
+    imports = _helpers([written], sources, share=False)
+    sources.modules["network"] = _module("The network.", [written], imports)
+    _add_tensors(sources, written, "", {op: weights for op, weights in captured.weights.items() if op in written.attributes})
+    return sources
+
+
+def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
+    """A branched network: a module a segment, a class a branch."""
+    sources = Sources(class_name(original.name), inputs=tuple(op.shape for op in model.graph.inputs))
+    every: list[Written] = []
+    bands = False
+    for part, branches in zip(model.design.segments, scaled_branches(original, model.design), strict=True):
+        names = model.segment(part.name).order
+        graphs = [run_graph(branch, scale) for branch, scale in zip(branches, part.branches, strict=True)]
+        written = [
+            write_class(class_name(f"branch_{part.name}_{name}"), graph, f"Segment {_plain(part.name)} on {_plain(processor)}.")
+            for name, processor, graph in zip(names, part.names, graphs, strict=True)
+        ]
+        every += written
+        shares = join_of(part.join).bands
+        bands = bands or shares
+        segment = _segment(part, names, written, branches)
+        sources.modules[_file(part.name)] = _module(_kind(part), [*written, segment], _imports(written, share=shares))
+        for number, (name, written_class) in enumerate(zip(names, written, strict=True)):
+            branch_module = model.segment(part.name).get_submodule(name)
+            weights = weights_in_parts(graphs[number], {op: _tensors(module) for op, module in branch_module.named_children()})
+            ops = [op for op in written_class.attributes if not (shares and number and op in written[0].attributes)]
+            _add_tensors(sources, written_class, f"{attribute(part.name)}.{attribute(name)}.", {op: weights[op] for op in ops})
+    _helpers(every, sources, share=bands)
+    sources.modules["network"] = _network(sources.name, [part.name for part in model.design.segments], original.name)
+    return sources
+
+
+def _file(segment: str) -> str:
+    """The module of a segment; no other module of the package begins so."""
+    return f"segment_{attribute(segment)}"
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and statistics, those included that are parts of another module's."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    return {key: tensor for key, tensor in tensors.items() if key != "num_batches_tracked"}
+
+
+def _kind(part: SegmentDesign) -> str:
+    """First sentence of a segment's module."""
+    how = "one branch" if len(part.branches) == 1 else f"{len(part.branches)} branches" + (", exact" if join_of(part.join).exact else "")
+    return f"Segment {_plain(part.name)}: {how}."
+
+
+def _segment(part: SegmentDesign, names: list[str], written: list[Written], branches: list[ScaledBranch]) -> Written:
+    """The class that runs a segment's branches and joins what they give."""
+    attributes = [attribute(name) for name in names]
+    lines = [f"class {class_name(_file(part.name))}(nn.Module):", f'    """{_kind(part)}"""', "", "    def __init__(self) -> None:"]
+    lines += ["        super().__init__()"]
+    lines += [f"        self.{name} = {written_class.name}()" for name, written_class in zip(attributes, written, strict=True)]
+    join = join_of(part.join)
+    if join.bands:
+        lines += [f"        share(self.{attributes[0]}, self.{name})" for name in attributes[1:]]
+    lines += ["", "    def forward(self, x: torch.Tensor) -> torch.Tensor:"]
+    if join.placed:
+        lines += [f"        {line}" for line in _handing_on(part, attributes, branches)]
+    elif len(attributes) == 1:
+        lines += [f"        return self.{attributes[0]}(x)"]
+    else:
+        kind = meeting_of(part.join).operator
+        shape = branches[0].graph.by_name[branches[0].graph.output].shape
+        joined = code_of(Op("join", kind), [shape] * len(attributes)).expression
+        for number in reversed(range(len(attributes))):
+            joined = joined.replace(f"{{{number}}}", f"self.{attributes[number]}(x)")
+        lines += [f"        return {joined}"]
+    return Written(class_name(_file(part.name)), "\n".join(lines) + "\n", {})
+
+
+def _handing_on(part: SegmentDesign, attributes: list[str], branches: list[ScaledBranch]) -> list[str]:
+    """Portions in their order, each on what it reads of the others."""
+    variables = {part.start: "x"}
+    lines = []
+    for name, branch in zip(attributes, branches, strict=True):
+        reads = ", ".join(variables[op.name] for op in branch.graph.inputs)
+        for result in branch.graph.outputs:
+            variables[result] = f"x{len(variables)}"
+        results = ", ".join(variables[result] for result in branch.graph.outputs)
+        lines.append(f"{results} = self.{name}({reads})")
+    return [*lines, f"return {variables[part.end]}"]
+
+
+def _network(name: str, segments: list[str], original: str) -> str:
+    """The module of the whole network."""
+    lines = ['"""The network."""', "", "import torch", "from torch import nn", ""]
+    lines += [f"from .{_file(segment)} import {class_name(_file(segment))}" for segment in segments]
+    lines += ["", "", f"class {name}(nn.Module):", f'    """The network {_plain(original)} in branches."""', ""]
+    lines += ["    def __init__(self) -> None:", "        super().__init__()"]
+    lines += [f"        self.{attribute(segment)} = {class_name(_file(segment))}()" for segment in segments]
+    lines += ["", "    def forward(self, x: torch.Tensor) -> torch.Tensor:"]
+    lines += [f"        x = self.{attribute(segment)}(x)" for segment in segments]
+    return "\n".join([*lines, "        return x", ""])
+
+
+def _module(docstring: str, classes: Iterable[Written], imports: str) -> str:
+    body = "\n\n".join(written_class.text for written_class in classes)
+    head = _HEAD if "F." in body else _HEAD.replace("import torch.nn.functional as F\n", "")
+    return f'"""{docstring}"""\n\n{head}{imports}\n\n{body}'
+
+
+def _imports(written: Iterable[Written], *, share: bool) -> str:
+    names = sorted({helper.__name__ for written_class in written for helper in written_class.helpers}) + (["share"] if share else [])
+    return f"\nfrom .layers import {', '.join(names)}\n" if names else ""
+
+
+def _helpers(written: Iterable[Written], sources: Sources, *, share: bool) -> str:
+    """Write the module of classes that the network's are made of, where it needs some; gives the line that imports them."""
+    written = list(written)
+    classes = sorted({helper for written_class in written for helper in written_class.helpers}, key=lambda helper: helper.__name__)
+    if classes or share:
+        texts = [inspect.getsource(helper) for helper in classes] + ([_SHARE.lstrip("\n")] if share else [])
+        head = _HEAD if any("F." in text for text in texts) else _HEAD.replace("import torch.nn.functional as F\n", "")
+        anything = "from typing import Any\n\n" if any("Any" in text for text in texts) else ""
+        sources.modules["layers"] = (
+            f'"""Layers that torch does not have."""\n\nfrom __future__ import annotations\n\n{anything}{head}\n\n' + "\n\n".join(texts)
+        )
+    return _imports(written, share=share)
+
+
+def _add_tensors(sources: Sources, written: Written, prefix: str, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    for op, parameters in weights.items():
+        for key, tensor in parameters.items():
+            sources.tensors[prefix + written.key(op, key)] = tensor.detach().cpu().contiguous()
+
+
+def _plain(name: str) -> str:
+    """A name in a docstring: letters, digits and a few signs, so that it cannot end it."""
+    return "".join(c if c.isalnum() or c in "_-.[]:/ " else "_" for c in name)
+
+
+WEIGHTS = "model.safetensors"
+
+_INIT = '''"""{docstring}"""
+
+from pathlib import Path
+
+from safetensors.torch import load_model
+
+from .network import {name}
+
+__all__ = ["{name}", "load"]
+
+
+def load() -> {name}:
+    """The network with the weights of this folder, in evaluation mode."""
+    model = {name}()
+    load_model(model, Path(__file__).with_name("{weights}"))
+    return model.eval()
+'''
+
+_EXAMPLE = '''"""Run the network on random input, and export it by torch: python -m {package}.example, from the folder above."""
+
+import torch
+
+from . import load
+
+model = load()
+example = ({inputs},)
+with torch.no_grad():
+    result = model(*example)
+print([tuple(each.shape) for each in torch.utils._pytree.tree_leaves(result) if isinstance(each, torch.Tensor)])
+torch.export.save(torch.export.export(model, example), "{package}.pt2")
+'''
+
+
+class EmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that was written."""
+
+    package: Path  # Its folder.
+    network: str  # Name of the network.
+    branched: bool  # Whether it is the network of a bundle.
+    files: list[str]  # Names of its files.
+    segments: int  # Of a bundle's network, how many there are.
+    max_error: float  # Largest difference of its outputs from the network's, as a share of the largest output.
+    warnings: list[str]  # What a person should know.
+
+
+def emit(
+    source: str, out: str | Path, shape: InputShapes | None = None, *, weights: str = "default", seed: int = 0, trust_code: bool = False
+) -> EmitAnswer:
+    """Write a model as it is, or the branched network of a bundle, as a Python package without nn-stretch.
+
+    Args:
+        shape: Of a model's input, batch first; its usual one if None.
+        weights: Of a model: ``default``, ``none`` or a file.
+    """
+    folder = Path(out)
+    check_folder(folder)
+    if (Path(source) / MANIFEST).is_file() or (Path(source).is_dir() and not names_code(source)):
+        if shape is not None or weights != "default":
+            raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
+        bundle = load_bundle(source, check_hashes=True)
+        networks = reopen(bundle)
+        name = bundle.manifest.model.name
+        sources = branched_sources(networks.original.graph, networks.model)
+        files, error = write_package(folder, sources, networks.model, f"{sources.name} in branches, written by nn-stretch.")
+        count = len(networks.model.design.segments)
+        return EmitAnswer(package=folder, network=name, branched=True, files=files, segments=count, max_error=error, warnings=[])
+    network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code, portable=True)
+    sources = captured_sources(network.captured)
+    files, error = write_package(folder, sources, network.captured.module, f"{sources.name}, written by nn-stretch.")
+    return EmitAnswer(
+        package=folder,
+        network=network.graph.name,
+        branched=False,
+        files=files,
+        segments=1,
+        max_error=error,
+        warnings=list(network.loaded.warnings),
+    )
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that the package cannot be written to, before any work is done."""
+    if not out.name.isidentifier():
+        raise UsageError(f"`{out.name}` is no name of a Python package", "name the folder by letters, digits and underscores")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"there is something at {out} already", "name another folder, or remove it")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"the folder of {out} does not exist", "make it first")
+
+
+def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str) -> tuple[list[str], float]:
+    """Write the files, import them, and see that they compute what the network computes."""
+    out = out.absolute()
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        try:
+            folder = staging / out.name
+            folder.mkdir()
+            _write(folder, out.name, sources, docstring)
+            error = _filled(folder, sources, model)
+            names = sorted(file.name for file in folder.iterdir())
+            if out.exists():
+                out.rmdir()
+            folder.rename(out)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise StretchError(f"cannot write the package to {out}: {error.strerror or error}", "choose a writable folder") from error
+    return names, error
+
+
+def _write(folder: Path, package: str, sources: Sources, docstring: str) -> None:
+    inputs = ", ".join(f"torch.randn({', '.join(map(str, shape))})" for shape in sources.inputs)
+    for name, text in sources.modules.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "__init__.py").write_text(_INIT.format(docstring=docstring, name=sources.name, weights=WEIGHTS))
+    (folder / "example.py").write_text(_EXAMPLE.format(package=package, inputs=inputs))
+
+
+def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
+    """Fill the network of the package with its weights, write them, and compare."""
+    with _imported(folder) as package:
+        module = getattr(package, sources.name)()
+        missing, unexpected = module.load_state_dict(sources.tensors, strict=False)
+        names = set(sources.tensors)
+        shared = {name for name in missing if _shared(module, name, names)}
+        lacking = [name for name in missing if name not in shared and not name.endswith("num_batches_tracked")]
+        if lacking or unexpected:
+            raise StretchError(f"the package lacks `{(lacking or unexpected)[0]}`", "please report this")
+        save_model(module, str(folder / WEIGHTS))
+        loaded = package.load()
+        generator = torch.Generator().manual_seed(0)
+        xs = [torch.randn(shape, generator=generator) for shape in sources.inputs]
+        with torch.no_grad():
+            results, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
+    largest = 0.0
+    for a, b in zip(tensors(results), tensors(wanted), strict=True):
+        if not agrees(a, b):
+            raise StretchError("the package computes something else than the network", "please report this")
+        largest = max(largest, float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))
+    return largest
+
+
+def _shared(model: nn.Module, name: str, stored_names: set[str]) -> bool:
+    """Whether a tensor of the state dict is one that another name filled."""
+    state = model.state_dict()
+    return any(state[other].data_ptr() == state[name].data_ptr() for other in stored_names if state[other].shape == state[name].shape)
+
+
+@contextmanager
+def _imported(folder: Path) -> Iterator[ModuleType]:
+    """The package of a folder, forgotten afterwards."""
+    name = f"_nn_stretch_emitted_{folder.name}"
+    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.dont_write_bytecode = kept
+        for module_name in [module_name for module_name in sys.modules if module_name == name or module_name.startswith(f"{name}.")]:
+            del sys.modules[module_name]

@@ -1,0 +1,243 @@
+"""Python code of operators: functions of torch, modules, and the calls that compute what no family describes."""
+
+from math import inf
+from typing import Any
+
+import torch
+
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.operators.attention import ADDED
+from predictors.shapes import Shape, integer, ints, number
+from stretch.opaque.calls import calls_of, find_operator, type_of
+from stretch.operators.attention import Attention
+from stretch.operators.convolution import PaddedConv2d
+from stretch.operators.elementwise import ChannelScale, ChannelShift
+from stretch.operators.move import ChannelShuffle
+from stretch.operators.normalisation import ChannelNorm
+from stretch.operators.passing import StochasticDepth
+from stretch.tools.emit.code import OWN, OperatorCode, call, codes, literal
+
+_APPLIED = f"{OWN}({{0}})"
+
+
+def _applied(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
+    """A function of the one tensor that it reads, with literal settings; those that are None are left out."""
+    texts = [literal(argument) for argument in arguments] + [
+        f"{key}={literal(value)}" for key, value in settings.items() if value is not None
+    ]
+    return OperatorCode(f"{function}({', '.join(['{0}', *texts])})")
+
+
+def _module(kind: type[torch.nn.Module], *arguments: Any, **settings: Any) -> OperatorCode:
+    """A module of nn-stretch that reads one tensor."""
+    return OperatorCode(_APPLIED, call(kind.__name__, *arguments, **settings), helpers=(kind,))
+
+
+def _same(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
+    """One number where all are the same, as people write it."""
+    return sizes[0] if len(set(sizes)) == 1 else sizes
+
+
+def _all(shapes: list[Shape]) -> list[str]:
+    """Every tensor that is read."""
+    return [f"{{{i}}}" for i in range(len(shapes))]
+
+
+def _pooled(function: str, op: Op) -> OperatorCode:
+    """A mean or maximum over all pixels."""
+    return OperatorCode(f"{function}({{0}}, 1)" if op.attrs["keepdims"] else f"{function}({{0}}, 1).flatten(1)")
+
+
+#: Kinds without settings.
+_PLAIN = {
+    "relu": "F.relu({0})",
+    "relu6": "F.relu6({0})",
+    "hard_swish": "F.hardswish({0})",
+    "hard_sigmoid": "F.hardsigmoid({0})",
+    "silu": "F.silu({0})",
+    "sigmoid": "torch.sigmoid({0})",
+    "tanh": "torch.tanh({0})",
+    "mish": "F.mish({0})",
+    "softmax": "F.softmax({0}, dim=1)",
+    "log_softmax": "F.log_softmax({0}, dim=1)",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "channel_mean": "{0}.mean(1, keepdim=True)",
+    "flatten": "{0}.flatten(1)",
+    "unflatten": "{0}[:, :, None, None]",
+}
+
+#: Kinds whose code is one expression of their settings.
+_RULES: dict[str, Any] = {
+    "identity": lambda op, shapes: OperatorCode(passes=True),
+    "clamp": lambda op, shapes: _applied("torch.clamp", number(op.attrs, "low"), number(op.attrs, "high")),
+    "gelu": lambda op, shapes: _applied("F.gelu", approximate=None if op.attrs["approximate"] == "none" else str(op.attrs["approximate"])),
+    "elu": lambda op, shapes: _applied("F.elu", alpha=number(op.attrs, "alpha")),
+    "leaky_relu": lambda op, shapes: _applied("F.leaky_relu", number(op.attrs, "slope")),
+    "add": lambda op, shapes: OperatorCode(" + ".join(_all(shapes))),
+    "add_scalar": lambda op, shapes: OperatorCode(f"{{0}} + {literal(number(op.attrs, 'value'))}"),
+    "mul_scalar": lambda op, shapes: OperatorCode(f"{{0}} * {literal(number(op.attrs, 'value'))}"),
+    "concat": lambda op, shapes: OperatorCode(f"torch.cat([{', '.join(_all(shapes))}], dim=1)"),
+    "concat_rows": lambda op, shapes: OperatorCode(f"torch.cat([{', '.join(_all(shapes))}], dim=2)"),
+    "slice": lambda op, shapes: OperatorCode(f"{{0}}[:, {integer(op.attrs, 'start')} : {integer(op.attrs, 'stop')}]"),
+    "slice_rows": lambda op, shapes: OperatorCode(f"{{0}}[:, :, {integer(op.attrs, 'start')} : {integer(op.attrs, 'stop')}]"),
+    "pad": lambda op, shapes: _applied("F.pad", _sides(op)),
+    "upsample": lambda op, shapes: _applied("F.interpolate", scale_factor=tuple(map(float, ints(op.attrs, "scale"))), mode="nearest"),
+    "channel_shuffle": lambda op, shapes: _module(ChannelShuffle, integer(op.attrs, "groups")),
+    "dropout": lambda op, shapes: OperatorCode(f"F.dropout({{0}}, {literal(number(op.attrs, 'p'))}, self.training)"),
+    "stochastic_depth": lambda op, shapes: _module(StochasticDepth, number(op.attrs, "p"), str(op.attrs["mode"])),
+    "global_avg_pool": lambda op, shapes: _pooled("F.adaptive_avg_pool2d", op),
+    "global_max_pool": lambda op, shapes: _pooled("F.adaptive_max_pool2d", op),
+    "global_l2_norm": lambda op, shapes: _applied("torch.linalg.vector_norm", dim=(2, 3), keepdim=bool(op.attrs["keepdims"])),
+    "roll": lambda op, shapes: _applied("torch.roll", ints(op.attrs, "shift"), (2, 3)),
+    "channels_first": lambda op, shapes: OperatorCode(f"{{0}}.unflatten(0, (-1, {integer(op.attrs, 'rows')})).permute(0, 3, 1, 2)"),
+    "layer_norm": lambda op, shapes: _module(ChannelNorm, shapes[0][1], eps=number(op.attrs, "eps"), affine=bool(op.attrs["affine"])),
+    "scale": lambda op, shapes: _module(ChannelScale, shapes[0][1]),
+    "shift": lambda op, shapes: _module(ChannelShift, shapes[0][1]),
+}
+
+for _kind, _expression in _PLAIN.items():
+    codes.register(_kind)(lambda op, shapes, expression=_expression: OperatorCode(expression))
+for _kind, _rule in _RULES.items():
+    codes.register(_kind)(_rule)
+
+
+@codes.register("view")
+def _view(op: Op, shapes: list[Shape]) -> OperatorCode:
+    shape = ints(op.attrs, "shape")
+    return OperatorCode(f"{{0}}.reshape({', '.join(map(str, (-1, *shape[1:])))})" if shape else "{0}.reshape(())")
+
+
+def _window(op: Op) -> dict[str, Any]:
+    return {"stride": _same(ints(op.attrs, "stride")), "ceil_mode": bool(op.attrs["ceil_mode"]) or None}
+
+
+def _sides(op: Op) -> tuple[int, int, int, int]:
+    """Left, right, top, bottom, as `F.pad` wants them."""
+    top, left, bottom, right = ints(op.attrs, "padding")
+    return left, right, top, bottom
+
+
+@codes.register("max_pool")
+def _max_pool(op: Op, shapes: list[Shape]) -> OperatorCode:
+    left, right, top, bottom = _sides(op)
+    settings = {**_window(op), "dilation": None if ints(op.attrs, "dilation") == (1, 1) else _same(ints(op.attrs, "dilation"))}
+    if (top, left) == (bottom, right):
+        return _applied("F.max_pool2d", _same(ints(op.attrs, "kernel")), **settings, padding=_same((top, left)) or None)
+    padded = f"F.pad({{0}}, {literal(_sides(op))}, value={literal(-inf)})"
+    return _cut(op, _applied("F.max_pool2d", _same(ints(op.attrs, "kernel")), **settings).expression.replace("{0}", padded))
+
+
+@codes.register("avg_pool")
+def _avg_pool(op: Op, shapes: list[Shape]) -> OperatorCode:
+    left, right, top, bottom = _sides(op)
+    counted = bool(op.attrs["count_include_pad"])
+    if (top, left) == (bottom, right):
+        settings = {**_window(op), "padding": _same((top, left)) or None, "count_include_pad": None if counted else False}
+        return _applied("F.avg_pool2d", _same(ints(op.attrs, "kernel")), **settings)
+    total = _applied("F.avg_pool2d", _same(ints(op.attrs, "kernel")), **_window(op), divisor_override=1).expression
+    sides = literal(_sides(op))
+    ones = "torch.ones_like({0}[:1, :1])"
+    count = total.replace("{0}", f"F.pad({ones}, {sides}, value={float(counted)})")
+    return _cut(op, f"({total.replace('{0}', f'F.pad({{0}}, {sides})')} / {count})")
+
+
+def _cut(op: Op, pooled: str) -> OperatorCode:
+    """Without windows that torch adds because what was padded beforehand counts as image."""
+    return OperatorCode(f"{pooled}[..., : {op.shape[2]}, : {op.shape[3]}]")
+
+
+@codes.register("subsample")
+def _subsample(op: Op, shapes: list[Shape]) -> OperatorCode:
+    ranges = zip(*(ints(op.attrs, key) for key in ("start", "stop", "step")), strict=True)
+    return OperatorCode(f"{{0}}[:, :, {', '.join(':'.join(map(str, bounds)) for bounds in ranges)}]")
+
+
+@codes.register("rearrange")
+def _rearrange(op: Op, shapes: list[Shape]) -> OperatorCode:
+    split, order, pixels = (ints(op.attrs, key) for key in ("split", "order", "pixels"))
+    put = f".flatten(2).unflatten(2, {literal(pixels)})"
+    if order == tuple(range(len(order))):
+        return OperatorCode(f"{{0}}{put}")
+    axes = ", ".join(map(str, (0, 1, *(axis + 2 for axis in order))))
+    return OperatorCode(f"{{0}}.flatten(2).unflatten(2, {literal(split)}).permute({axes}){put}")
+
+
+@codes.register("conv")
+def _conv(op: Op, shapes: list[Shape]) -> OperatorCode:
+    a = op.attrs
+    top, left, bottom, right = ints(a, "padding")
+    settings: dict[str, object] = {"kernel_size": _same(ints(a, "kernel"))}
+    if ints(a, "stride") != (1, 1):
+        settings["stride"] = _same(ints(a, "stride"))
+    even = (top, left) == (bottom, right)
+    if even and (top, left) != (0, 0):
+        settings["padding"] = _same((top, left))
+    if ints(a, "dilation") != (1, 1):
+        settings["dilation"] = _same(ints(a, "dilation"))
+    if integer(a, "groups") != 1:
+        settings["groups"] = integer(a, "groups")
+    if not a["bias"]:
+        settings["bias"] = False
+    channels = shapes[0][1], integer(a, "out_channels")
+    if even:
+        return OperatorCode(_APPLIED, call("nn.Conv2d", *channels, **settings))
+    return OperatorCode(_APPLIED, call("PaddedConv2d", *channels, **settings, pads=(top, left, bottom, right)), helpers=(PaddedConv2d,))
+
+
+@codes.register("batch_norm")
+def _batch_norm(op: Op, shapes: list[Shape]) -> OperatorCode:
+    a = op.attrs
+    usual = {"eps": (number(a, "eps"), 1e-5), "momentum": (number(a, "momentum"), 0.1), "affine": (bool(a["affine"]), True)}
+    settings = {key: value for key, (value, default) in usual.items() if value != default}
+    return OperatorCode(_APPLIED, call("nn.BatchNorm1d" if len(shapes[0]) == 2 else "nn.BatchNorm2d", shapes[0][1], **settings))
+
+
+@codes.register("attention")
+def _attention(op: Op, shapes: list[Shape]) -> OperatorCode:
+    a = op.attrs
+    added = {key: ints(a, key) for key in ADDED if key in a}
+    construction = call("Attention", integer(a, "heads"), integer(a, "keys"), number(a, "scale"), **added)
+    return OperatorCode(f"{OWN}({{0}}, {{1}}, {{2}})", construction, helpers=(Attention,))
+
+
+def zeros(shape: Shape, dtype: torch.dtype) -> str:
+    """The initial value of a tensor that the package's file of weights fills."""
+    return f"torch.zeros({tuple(shape)!r})" if dtype == torch.float32 else f"torch.zeros({tuple(shape)!r}, dtype={dtype})"
+
+
+@codes.register("opaque")
+def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
+    """The last call, with those that it reads inside of it."""
+    calls = calls_of(op.attrs)
+    tensors = {f"constant_{i}": (spec.learned, zeros(spec.shape, type_of(spec.dtype))) for i, spec in enumerate(calls.constants)}
+    expressions: list[str] = []
+    for step in calls.calls:
+        # it names a function of torch that was checked, and nothing else
+        several = len(find_operator(step.operator)._schema.returns) > 1
+        argument_texts = [_argument(value, expressions) for value in step.arguments]
+        argument_texts += [f"{_word(key)}={_argument(value, expressions)}" for key, value in step.options.items()]
+        expressions.append(f"torch.ops.aten.{step.operator}({', '.join(argument_texts)})" + (f"[{int(step.result)}]" if several else ""))
+    return OperatorCode(expressions[-1], tensors=tensors)
+
+
+def _word(name: str) -> str:
+    if not name.isidentifier():
+        raise StretchError(f"`{name}` is no argument of a function")
+    return name
+
+
+def _argument(value: Any, expressions: list[str]) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_argument(element, expressions) for element in value)}]"
+    if not isinstance(value, dict):
+        return literal(value)
+    ((key, what),) = value.items()
+    if key == "read":
+        return f"{{{int(what)}}}"
+    if key == "constant":
+        return f"{OWN}_constant_{int(what)}"
+    if key == "call":
+        return expressions[what]
+    return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'

@@ -1,0 +1,798 @@
+"""A bundle on a phone: every signature on every processor, then all branches at once."""
+
+import contextlib
+import hashlib
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import MissingBackendError, StretchError, UsageError
+from predictors.files import read_bytes
+from predictors.fusion import Kernel, fuse
+from predictors.graph import OpGraph
+from predictors.measurements.litert import ProfiledOperator, read_op_profile
+from predictors.measurements.tables import KernelLatency, Latency
+from predictors.structs import filled
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.tflite_file import MAX_BYTES, parse_tflite
+from scheduler.formats.npy import read_npy
+from scheduler.runtime.record import replay
+from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.tools.runner.sources import tflite_content
+from stretch.export.tflite.source import read_source
+from stretch.tools.profiling.ingest import brought_in
+from stretch.tools.profiling.table import Table
+
+#: Said with every result and on every page about phones.
+UNTESTED = "the way over adb was not tried on a phone yet: compare its first times with those of another tool"
+
+
+class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A signature on a processor of the phone."""
+
+    signature: str  # Its name.
+    processor: str  # As the profile names it, with its core set.
+    precision: str  # That the processor computed in.
+    ms: float | None  # Mean time of a run; None where it did not run there as a whole.
+    std_ms: float | None  # Standard deviation; None where it is not known.
+    kernels: int  # Number of its kernels with a measured time.
+    reason: str | None  # Why it has no time; None if it has one.
+
+
+class RunnerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the C++ runner took on the phone, its branches side by side."""
+
+    median_ms: float  # Of an inference.
+    runs: int  # Inferences.
+    max_error: float  # Largest difference of its outputs from the whole fp32 model's here, as a share of the largest output.
+    on_cpu: list[str]  # Steps of which operators stayed on the CPU though an accelerator was to run them.
+    trace: str | None  # File with its timeline; None if not requested.
+
+
+class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    serial: str  # Of the phone.
+    phone: str  # What it calls itself, as it stands in the measurements.
+    system: str  # Its system.
+    model: str  # Name of the bundle's model.
+    device: str  # Profile that it was planned for.
+    profile: str  # That times are named after.
+    measurements: str | None  # Folder that the times went to; None where there are none.
+    signatures: list[SignatureRow]  # Each on each processor.
+    runner: RunnerRow | None  # None if it did not run.
+    source: str = "measured"  # Where the figures come from.
+    tested: bool = False  # Whether this way was tried on a phone.
+    warnings: list[str]  # What a person should know.
+
+
+#: Folder in which Android lets the shell's user run programs.
+ROOT = "/data/local/tmp"
+
+#: Seconds for what only asks; pushing a file and running a program may take as long as the caller allows.
+ASKING_S = 30.0
+
+_SERIAL = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*")
+
+#: What `adb` itself says, before its exit code, of a device that is not there any more.
+_GONE = re.compile(r"^(?:adb: )?error: (?:device '.*' not found|no devices/emulators found|device offline|closed|protocol fault.*)", re.M)
+
+_STATES = {
+    "unauthorized": ("does not trust this computer yet", "unlock it and accept the question about USB debugging"),
+    "offline": ("is offline", "plug it in anew, then look at `adb devices`"),
+    "no permissions": ("may not be opened by this user", "see the udev rules that Android's developer pages describe"),
+    "recovery": ("is in recovery mode", "start it as usual"),
+    "bootloader": ("is in its bootloader", "start it as usual"),
+}
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """How a call of `adb` ended: its exit code, or that of the command on the device, and what was printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def reason(self) -> str:
+        """The last line that says something, without `adb`'s name before it."""
+        for text in (self.err, self.out):
+            if lines := [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("*")]:
+                return re.sub(r"^(adb: )?(error: )?", "", lines[-1])
+        return f"exit code {self.code}"
+
+
+@dataclass
+class Phone:
+    """A device that commands can be sent to."""
+
+    program: str  # Path of `adb`.
+    serial: str  # Of the device.
+    limit: float  # Seconds that a command may take.
+    #: On the device, made and removed by `workspace`.
+    folder: str = field(default_factory=lambda: f"{ROOT}/nn-stretch-{secrets.token_hex(6)}")
+
+    def property(self, name: str) -> str:
+        """A property of the device, such as ``ro.product.model``; empty if it has none."""
+        return self.shell(["getprop", name], limit=ASKING_S).strip()
+
+    def push(self, path: Path, name: str, *, program: bool = False) -> str:
+        """Copy a file into the folder; returns where it is there."""
+        if not path.is_file():
+            raise StretchError(f"there is no file {path} to copy to the phone")
+        target = f"{self.folder}/{name}"
+        self._adb(["push", str(path.resolve()), target], f"copy {path} to the phone")
+        if program:
+            self.shell(["chmod", "755", target], limit=ASKING_S)
+        return target
+
+    def pull(self, name: str, path: Path) -> None:
+        """Copy a file of the folder here, whole or not at all."""
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            self._adb(["pull", f"{self.folder}/{name}", str(partial.absolute())], f"copy {name} from the phone")
+            try:
+                partial.replace(path)
+            except OSError as error:
+                raise StretchError(f"adb says that it copied {name} from the phone, but it is not here: {error.strerror}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def shell(self, command: Sequence[str], *, limit: float | None = None) -> str:
+        """Run a command on the device and give what it printed.
+
+        Args:
+            limit: Seconds; those of the phone if None.
+        """
+        return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
+
+    def attempt(self, command: Sequence[str], what: str) -> "CallResult":
+        """Run a command that may fail on the device; `what` names it in messages."""
+        return self._adb(["shell", shlex.join(command)], what, checked=False)
+
+    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "CallResult":
+        return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
+
+
+def find_phone(serial: str | None, limit: float) -> Phone:
+    """The device with this serial number, or the only one."""
+    if serial is not None and not _SERIAL.fullmatch(serial):
+        raise UsageError(f"`{serial}` is no serial of a device", "`adb devices` lists them")
+    program = shutil.which("adb")
+    if program is None:
+        raise MissingBackendError("there is no program `adb`, which phones are reached by", "install Android's platform tools")
+    states = _devices(call(program, ["devices"], "list devices", ASKING_S).out)
+    if not states:
+        raise StretchError("adb sees no device", "plug a phone in, with USB debugging switched on")
+    if serial is None and len(states) > 1:
+        raise UsageError(f"adb sees {len(states)} devices: {', '.join(states)}", "choose one with --serial")
+    chosen = serial or next(iter(states))
+    if chosen not in states:
+        raise StretchError(f"adb sees no device `{chosen}`", f"it sees {', '.join(states)}")
+    state = states[chosen]
+    if state != "device":
+        problem, hint = next(
+            (explanation for known, explanation in _STATES.items() if state.startswith(known)),
+            (f"is in the state `{state}`", "look at `adb devices`"),
+        )
+        raise StretchError(f"the device `{chosen}` {problem}", hint)
+    return Phone(program, chosen, limit)
+
+
+@contextlib.contextmanager
+def workspace(phone: Phone) -> Iterator[Phone]:
+    """A temporary folder on the device, which is always removed at the end of the block."""
+    phone.shell(["mkdir", phone.folder], limit=ASKING_S)
+    try:
+        yield phone
+    except StretchError as error:
+        if not _removed(phone):
+            error.hint = f"{error.hint}; " if error.hint else ""
+            error.hint += f"{phone.folder} may still be on the phone: remove it once it is there again"
+        raise
+    except BaseException:
+        _removed(phone)
+        raise
+    if not _removed(phone):
+        raise StretchError(f"cannot remove {phone.folder} from the phone", "remove it once the phone is there again")
+
+
+def _removed(phone: Phone) -> bool:
+    try:
+        phone.shell(["rm", "-rf", phone.folder], limit=ASKING_S)
+    except StretchError:
+        return False
+    return True
+
+
+def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
+    """Run `adb`.
+
+    Args:
+        limit: Seconds after which it is ended.
+    """
+    try:
+        ran = subprocess.run([program, *words], capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        raise StretchError(
+            f"cannot {what}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
+        ) from error
+    except OSError as error:
+        raise StretchError(f"cannot run {program}: {error.strerror}") from error
+    ended = CallResult(ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace"))
+    if ended.code == 0:
+        return ended
+    if _GONE.search(ended.err):
+        raise StretchError(f"cannot {what}: the device is gone ({ended.reason})", "plug it in again and start anew")
+    if "No space left on device" in ended.err + ended.out:
+        raise StretchError(f"cannot {what}: there is no space left there", f"free some space below {ROOT}")
+    if checked:
+        raise StretchError(f"cannot {what}: {ended.reason}")
+    return ended
+
+
+def _devices(text: str) -> dict[str, str]:
+    """State by serial of what `adb devices` prints."""
+    states = {}
+    for line in text.partition("List of devices attached")[2].splitlines():
+        serial, _, state = line.partition("\t")
+        if serial.strip() and state.strip():
+            states[serial.strip()] = state.strip()
+    return states
+
+
+#: Names on the phone.
+SIDE_BY_SIDE_GRAPH, SIDE_BY_SIDE_PROGRAM, RESULTS = "model.tflite", "runner", "results"
+
+_MAX_TIMES = 1 << 24
+
+
+class _Times(msgspec.Struct):
+    """What is read of the runner's ``times.json``."""
+
+    sha256: str
+    median_ms: float
+    runs: int
+    on_cpu: list[str]
+
+
+def run_side_by_side(
+    bundle: Bundle, phone: Phone, runner: Path, libraries: Sequence[str], x: NDArray[Any], options: Sequence[str], trace: Path | None
+) -> RunnerRow:
+    """Run the runner in the phone's folder, where the TFLite file is already, and judge what it leaves."""
+    program = phone.push(runner, SIDE_BY_SIDE_PROGRAM, program=True)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        np.save(scratch / "input.npy", np.ascontiguousarray(x, np.float32))
+        input_path = phone.push(scratch / "input.npy", "input.npy")
+        words = [program, f"{phone.folder}/{SIDE_BY_SIDE_GRAPH}", "--input", input_path, "--out", f"{phone.folder}/{RESULTS}", *options]
+        words += _accelerators(bundle, libraries, phone.folder)
+        ended = phone.attempt(["env", f"LD_LIBRARY_PATH={phone.folder}", *words], "run the branches on the phone")
+        if ended.code != 0:
+            raise StretchError(f"the runner failed on the phone: {ended.reason}")
+        for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
+            phone.pull(f"{RESULTS}/{name}", scratch / name)
+        times = _times(bundle, scratch / "times.json")
+        replay(scratch / "record.jsonl")
+        output = read_npy(scratch / "output_0.npy", "output")
+        expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
+        if output.shape != expected.shape:
+            raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
+        if trace is not None:
+            _keep(scratch / "trace.json", trace)
+        return filled(RunnerRow, times, max_error=max_error(output, expected), trace=None if trace is None else str(trace))
+
+
+def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:
+    """What the libraries let processors of the plan run on; the CPU computes for all others."""
+    of = {sub.processor for sub in bundle.manifest.subgraphs}
+    gpu = any("Accelerator" in name for name in libraries)
+    npu = any("Dispatch" in name for name in libraries)
+    chosen = [f"{name}={'gpu' if name == 'gpu' else 'npu'}" for name in sorted(of - {"cpu"}) if (gpu if name == "gpu" else npu)]
+    return [f"--accelerator={','.join(chosen)}", *([f"--dispatch-folder={folder}"] if npu else [])] if chosen else []
+
+
+def _times(bundle: Bundle, path: Path) -> _Times:
+    try:
+        times = msgspec.json.decode(read_bytes(path, "times of the runner", _MAX_TIMES), type=_Times)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"the runner's times cannot be read: {error}", "build it anew with `stretch export --as cpp`") from error
+    if times.sha256 != bundle.manifest.files[str(bundle.manifest.tflite)].sha256:
+        raise StretchError("the runner's times are of another file than this bundle's", "build it anew with `stretch export --as cpp`")
+    if not 0 < times.median_ms < 1e9 or times.runs < 1:
+        raise StretchError(f"the runner tells {times.median_ms:g} ms of {times.runs} inferences, which no measurement gives")
+    return times
+
+
+def _keep(source: Path, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        shutil.copyfile(source, partial)
+        partial.replace(target)
+    except OSError as error:
+        raise StretchError(f"cannot write {target}: {error.strerror}", "choose another file with --trace") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+# LiteRT's `benchmark_model`: its command line for one signature, and its output.
+#
+# Facts: its README and `benchmark_tflite_model.cc` at https://github.com/google-ai-edge/LiteRT.
+
+#: What a signature can be measured on.
+Target = Literal["cpu", "gpu", "npu"]
+
+_TIMES = re.compile(r"^.*\bcount=(\d+)\b.*\bavg=([-+.\deE]+)(?:\s+std=([-+.\deE]+))?.*$", re.M)
+_MEAN = re.compile(r"Inference \(avg\):\s*([-+.\deE]+)")
+_WHOLE = re.compile(r"the model graph will be completely executed by the delegate")
+_PARTLY = re.compile(r"the model graph will be partially executed by the delegate w/ (\d+) delegate kernels")
+_NOT = re.compile(r"the model graph will not be executed by the delegate")
+
+#: Longest time that is believed, μs.
+_MAX_US = 1e10
+
+
+@dataclass(frozen=True)
+class AdbCall:
+    """One call."""
+
+    program: str  # Where `benchmark_model` is on the phone.
+    graph: str  # Where the TFLite file is.
+    signature: str  # Which signature to run.
+    target: Target  # Processor.
+    threads: int  # Of the CPU.
+    runs: int  # Measured runs, at least 1.
+    warmup: int  # Runs before them.
+    mask: int = 0  # Cores to run on, as a mask of `taskset`; 0 for any.
+    libraries: str = ""  # Folder of LiteRT's libraries for an NPU, on the phone.
+
+    def command(self, profile: str | None = None) -> list[str]:
+        """The words of the command.
+
+        Args:
+            profile: Where to write the times of operators; None to measure without looking at them, which takes time.
+        """
+        words = ["taskset", f"{self.mask:x}"] if self.mask else []
+        words += [
+            self.program,
+            f"--graph={self.graph}",
+            f"--signature_to_run_for={self.signature}",
+            f"--num_threads={self.threads}",
+            f"--num_runs={self.runs}",
+            f"--warmup_runs={self.warmup}",
+            # It would go on for a second, and for half of one before, however many runs were asked for.
+            "--min_secs=0",
+            "--warmup_min_secs=0",
+        ]
+        if self.target == "cpu":
+            words.append("--use_xnnpack=true")
+        elif self.target == "gpu":
+            words.append("--use_gpu=true")
+        else:
+            words += ["--use_npu=true", f"--dispatch_library_path={self.libraries}", f"--compiler_plugin_library_path={self.libraries}"]
+        if profile is not None:
+            words += ["--enable_op_profiling=true", "--op_profiling_output_mode=csv", f"--op_profiling_output_file={profile}"]
+        return words
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What a call said."""
+
+    ms: float  # Mean time of a run.
+    std_ms: float | None  # Standard deviation; None if not printed.
+    elsewhere: str | None  # Why the time is not the target's; None if all operators ran there.
+
+
+def read_spoken(text: str, target: Target) -> Spoken:
+    """Times and placement from what `benchmark_model` printed, on stdout and stderr."""
+    # The warm-up's line comes before that of the measured runs.
+    counted = list(_TIMES.finditer(text))
+    mean = _MEAN.search(text)
+    try:
+        us = float(mean[1]) if mean else float(counted[-1][2])
+        std = float(counted[-1][3]) if counted and counted[-1][3] else None
+    except (IndexError, ValueError) as error:
+        raise StretchError(f"benchmark_model told no time: {_last(text)}") from error
+    if not 0 < us < _MAX_US or (std is not None and not 0 <= std < _MAX_US):
+        raise StretchError(f"benchmark_model tells {us:g} μs, which no measurement gives")
+    return Spoken(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
+
+
+def _elsewhere(text: str) -> str | None:
+    if _WHOLE.search(text):
+        return None
+    if partly := _PARTLY.search(text):
+        return f"only parts of it ran there, in {partly[1]} pieces"
+    if _NOT.search(text):
+        return "nothing of it ran there"
+    return "benchmark_model does not say that all of it ran there"
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
+
+
+#: Precision that a processor computes a signature's in. A file's fp16 are weights in half precision, which the CPU widens; a
+#: GPU computes reals in half precision; int8 is for the CPU and for what was made for it.
+COMPUTES: dict[Target, dict[str, str]] = {
+    "cpu": {"fp32": "fp32", "fp16": "fp32", "int8": "int8"},
+    "gpu": {"fp32": "fp16", "fp16": "fp16"},
+    "npu": {"int8": "int8"},
+}
+
+_CORES = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class PhoneProcessor:
+    """A processor of the phone, in the words of the profile that is to be fitted."""
+
+    target: Target  # What `benchmark_model` is told.
+    family: str  # Name in the profile.
+    core_set: str  # Such as ``3med``.
+    threads: int = 1  # Of the CPU; 1 for others.
+
+    @property
+    def name(self) -> str:
+        """As profiles name it."""
+        return f"{self.family}[{self.core_set}]"
+
+
+@dataclass(frozen=True)
+class SignatureWork:
+    """A signature on a processor."""
+
+    signature: str  # Its name.
+    segment: str  # Of the design.
+    network: str  # Name that the measurements have of it.
+    precision: str  # That the processor computes in.
+    place: PhoneProcessor  # The processor.
+
+
+def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
+    """The processors of a profile that are measured.
+
+    Args:
+        core_set: Of its CPU; its default if None.
+    """
+    measured_places: list[PhoneProcessor] = []
+    for family, processor in profile.processors.items():
+        target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
+        chosen = processor.default_core_set
+        if target == "cpu" and core_set is not None:
+            if core_set not in processor.core_sets:
+                raise UsageError(f"the cpu of `{profile.id}` has no core set `{core_set}`", f"it has {', '.join(processor.core_sets)}")
+            chosen = core_set
+        threads = sum(map(int, _CORES.findall(chosen))) or 1 if target == "cpu" else 1
+        if target != "npu" or npu:
+            measured_places.append(PhoneProcessor(target, family, chosen, threads))
+    return measured_places
+
+
+def works(bundle: Bundle, where: Sequence[PhoneProcessor]) -> list[SignatureWork]:
+    """Every signature of a subgraph on every processor that takes its precision.
+
+    Joins are left out: the profile has their time as that of a link.
+    """
+    model = bundle.manifest.model.name
+    signature_works = [
+        SignatureWork(sub.name, sub.segment, f"{model}:{sub.name}", COMPUTES[place.target][sub.precision], place)
+        for sub in bundle.manifest.subgraphs
+        for place in where
+        if sub.precision in COMPUTES[place.target]
+    ]
+    if not signature_works:
+        raise StretchError(f"{bundle.path} has no subgraph that can be measured on {', '.join(place.name for place in where)}")
+    return signature_works
+
+
+def graph_of(bundle: Bundle, work: SignatureWork) -> OpGraph:
+    """The operators of a signature, as measurements keep them."""
+    file = next(sub.file for sub in bundle.manifest.subgraphs if sub.name == work.signature)
+    return replace(read_source(bundle.file(file)).graph, name=work.network)
+
+
+def family_of(bundle: Bundle, work: SignatureWork) -> str:
+    """Relatives of a signature, which are left out with it when a fit is judged: the branches of its segment."""
+    return f"{bundle.manifest.model.name}:{work.segment}"
+
+
+def mask_of(cores: str | None) -> int:
+    """Cores such as ``0,4-6`` as a mask; 0 for none."""
+    mask = 0
+    for part in (cores or "").split(",") if cores is not None else ():
+        first, dash, last = part.strip().partition("-")
+        numbers = (first, last if dash else first)
+        if not all(number.isdecimal() and number.isascii() and int(number) < 64 for number in numbers) or int(numbers[0]) > int(numbers[1]):
+            raise UsageError(f"`{cores}` names no cores", "write them as 4-6 or 0,7")
+        for core in range(int(numbers[0]), int(numbers[1]) + 1):
+            mask |= 1 << core
+    return mask
+
+
+# Matching of an operator profile's lines to kernels: by the tensor's name, or by order if a delegate prints no names.
+#
+# A delegate calls what it runs by its own names, such as ``Convolution (NHWC, F32)
+# IGEMM`` (XNNPACK) or ``convolution_2d 3 -> add 5`` (GPU), and in the order of the
+# file's operators. Lines and kernels are paired only where both rows have the same
+# kinds one after the other, so that no time is given to a kernel that it is not of.
+
+#: The tensors that an operator of the runtime itself writes, and its number.
+_NAMED = re.compile(r"\[(.*)\]:\d+")
+
+#: What names of kernels that multiply begin with or contain, in this order: a depthwise convolution may be called one, too.
+_WORDS = (
+    ("depthwise", re.compile(r"depthwise|dwconv", re.I)),
+    ("linear", re.compile(r"fully.?connected", re.I)),
+    ("conv", re.compile(r"conv(olution)?(_2d| |\()|conv2d", re.I)),
+)
+
+#: Kinds of kernels that multiply, and what they are called here.
+_KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "depthwise", "linear": "linear"}
+
+
+def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
+    """Kernels with their times, ms; ambiguous ones are left out."""
+    if all(_NAMED.fullmatch(operator.name) for operator in operators):
+        return _by_name(operators, kernels)
+    place = {name: number for number, name in enumerate(order)}
+    inside = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
+    wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
+    lines = [(kind, operator) for operator in operators if (kind := _kind(operator)) is not None]
+    same = len(wanted) == len(lines) and all(_alike(kernel, kind) for kernel, (kind, _) in zip(wanted, lines, strict=True))
+    return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
+
+
+def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -> list[tuple[Kernel, float]]:
+    owner = {name: number for number, kernel in enumerate(kernels) for name in kernel.ops}
+    times: dict[int, float] = {}
+    for operator in operators:
+        match = _NAMED.fullmatch(operator.name)
+        # What pads or turns a tensor first is called after it.
+        name = match[1].partition(".")[0] if match and match[1] not in owner else match[1] if match else ""
+        if name in owner:
+            times[owner[name]] = times.get(owner[name], 0.0) + operator.ms
+    return [(kernels[number], ms) for number, ms in sorted(times.items()) if ms > 0]
+
+
+def _kind(operator: ProfiledOperator) -> str | None:
+    return next((kind for kind, words in _WORDS if words.search(operator.kind)), None)
+
+
+def _alike(kernel: Kernel, kind: str) -> bool:
+    """Whether a line may be of a kernel: a convolution of one pixel is a matrix product, and a product of one group may be either."""
+    kernel_kind = _KINDS[kernel.cost.kind]
+    return kernel_kind == kind or (kernel.cost.pixels == 1 and {kernel_kind, kind} == {"conv", "linear"})
+
+
+#: Name of the operators' times on the phone.
+PROFILE = "profile.csv"
+
+
+@dataclass(frozen=True)
+class PhoneTable:
+    """Measurements that grow by a phone's."""
+
+    table: Table  # The measurements in a folder.
+    device: str  # The phone's name in them.
+    runtime: str  # What measures.
+
+    def where(self, work: SignatureWork) -> tuple[str, ...]:
+        """What tells a signature on a processor of this phone from all others."""
+        return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
+
+    def add(self, bundle: Bundle, work: SignatureWork, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
+        """Add a signature, and have it on disk."""
+        graph, where = graph_of(bundle, work), self.where(work)
+        known = self.table.graphs.get(graph.name)
+        if known is not None and known.to_json() != graph.to_json():
+            raise StretchError(
+                f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
+            )
+        rows = [KernelLatency(*where, kernel.name, "", *kernel.cost, ms) for kernel, ms in kernels]
+        self.table.add(graph, family_of(bundle, work), Latency(*where, spoken.ms, spoken.std_ms), rows)
+        self.table.save()
+
+
+def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
+    """The measurements in a folder, or none yet."""
+    digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
+    opened = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
+    known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
+    for work in works:
+        if opened.where(work) in known:
+            raise StretchError(
+                f"{folder} has a time of {work.network} on {work.place.name} already", "choose another folder with --measurements"
+            )
+    return opened
+
+
+@dataclass(frozen=True)
+class SignatureTiming:
+    """Times signatures of a bundle."""
+
+    bundle: Bundle
+    content: bytes  # Of its TFLite file.
+    phone: Phone
+    request: AdbCall  # Of every signature.
+    table: PhoneTable  # Where times go.
+    profile: DeviceProfile  # That they are named after.
+    scratch: Path  # Folder for what is copied here.
+
+    def row(self, work: SignatureWork) -> SignatureRow:
+        """Measure a signature and keep its time.
+
+        It runs twice: alone, and with the times of its operators, which take time themselves.
+        """
+        request = replace(self.request, signature=work.signature, target=work.place.target, threads=work.place.threads)
+        what = f"measure {work.signature} on {work.place.name}"
+        ended = self.phone.attempt(request.command(), what)
+        if ended.code != 0:
+            return _row(work, None, [], f"benchmark_model failed: {ended.reason}")
+        spoken = read_spoken(ended.err + ended.out, work.place.target)
+        if spoken.elsewhere is not None:
+            return _row(work, None, [], spoken.elsewhere)
+        profiled = self.phone.attempt(request.command(f"{self.phone.folder}/{PROFILE}"), what)
+        kernels = self._kernels(work, profiled)
+        self.table.add(self.bundle, work, spoken, kernels)
+        return _row(work, spoken, kernels, None)
+
+    def _kernels(self, work: SignatureWork, profiled: CallResult) -> list[tuple[Kernel, float]]:
+        if profiled.code != 0:
+            return []
+        path = self.scratch / PROFILE
+        self.phone.pull(PROFILE, path)
+        try:
+            operators = read_op_profile(path)
+        except StretchError:
+            return []  # some delegates tell no operator
+        backend = self.profile.processors[work.place.family].backend
+        order = [
+            name for name, _ in parse_tflite(self.content, self.bundle.path / str(self.bundle.manifest.tflite)).operators(work.signature)
+        ]
+        return pair(operators, fuse(graph_of(self.bundle, work), backend), order)
+
+
+def _row(work: SignatureWork, spoken: Spoken | None, kernels: list[tuple[Kernel, float]], reason: str | None) -> SignatureRow:
+    return SignatureRow(
+        signature=work.signature,
+        processor=work.place.name,
+        precision=work.precision,
+        ms=None if spoken is None else spoken.ms,
+        std_ms=None if spoken is None else spoken.std_ms,
+        kernels=len(kernels),
+        reason=reason,
+    )
+
+
+#: Names on the phone.
+GRAPH, PROGRAM = "model.tflite", "benchmark_model"
+
+#: Longest name of a phone in tables.
+MAX_NAME = 100
+
+#: Called with the name of the next step.
+Step = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class PhoneRequest:
+    """What to measure on a phone, and how."""
+
+    serial: str | None  # Of the phone; None for the only one.
+    benchmark: Path | None  # The user's `benchmark_model` for Android; None to measure no signature.
+    runner: Path | None  # The user's Android build of this bundle's runner; None to run none.
+    libraries: Path | None  # Folder of LiteRT's libraries for Android, which are put beside both; None for none.
+    measurements: Path  # Folder of measurements to add to.
+    profile: str | None  # That the times are named after, an id or a file; None for the bundle's device.
+    core_set: str | None  # Of the CPU, as the profile names it; its default if None.
+    cores: str | None  # The same as numbers of the phone's cores, such as ``4-6``; None for any.
+    runs: int  # Measured runs.
+    warmup: int  # Runs before them.
+    limit: float  # Seconds that a call of `adb` may take.
+    trace: Path | None  # File for the timeline of the branches; None for none.
+
+
+def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
+    """Measure a bundle on a phone.
+
+    What was measured before something went wrong is kept; nothing is left on the phone.
+    """
+    if request.benchmark is None and request.runner is None:
+        raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
+    content = tflite_content(bundle)
+    mask = mask_of(request.cores)
+    libraries = _files(request)
+    npu = any("Dispatch" in path.name for path in libraries)
+    named = request.profile or bundle.manifest.device
+    profile = load_device(named)
+    where = places(profile, request.core_set, npu)
+    wanted = works(bundle, where) if request.benchmark else []
+    phone = find_phone(request.serial, request.limit)
+    name, version = _name(phone), phone.property("ro.build.version.release")
+    table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, wanted)
+    rows: list[SignatureRow] = []
+    with tempfile.TemporaryDirectory() as folder, workspace(phone):
+        scratch = Path(folder)
+        (scratch / GRAPH).write_bytes(content)
+        step("copying")
+        graph = phone.push(scratch / GRAPH, GRAPH)
+        for path in libraries:
+            phone.push(path, path.name)
+        if request.benchmark is not None and table is not None:
+            program = phone.push(request.benchmark, PROGRAM, program=True)
+            benchmark_request = AdbCall(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
+            timing = SignatureTiming(bundle, content, phone, benchmark_request, table, profile, scratch)
+            for work in wanted:
+                step(f"{work.signature} on {work.place.name}")
+                rows.append(timing.row(work))
+        beside = None
+        if request.runner is not None:
+            step("all branches")
+            threads = next((place.threads for place in where if place.target == "cpu"), 1)
+            options = (f"--repeat={request.runs}", f"--warmup={request.warmup}", f"--time-limit={request.limit:g}")
+            beside = run_side_by_side(
+                bundle,
+                phone,
+                request.runner,
+                [path.name for path in libraries],
+                x,
+                (*options, *_pinned(bundle, mask, threads)),
+                request.trace,
+            )
+    on_cpu = beside.on_cpu if beside is not None else []
+    said = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
+    return PhoneAnswer(
+        serial=phone.serial,
+        phone=name,
+        system=f"Android {version or 'of unknown version'}",
+        model=bundle.manifest.model.name,
+        device=bundle.manifest.device,
+        profile=named,
+        measurements=str(request.measurements) if any(row.ms is not None for row in rows) else None,
+        signatures=rows,
+        runner=beside,
+        warnings=[said] if on_cpu else [],
+    )
+
+
+def _files(request: PhoneRequest) -> list[Path]:
+    """What is copied, checked before the phone is looked for."""
+    for what, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
+        if path is not None and not path.is_file():
+            raise StretchError(f"{what}: there is no file {path}")
+    if request.libraries is None:
+        return []
+    libraries = sorted(request.libraries.glob("*.so")) if request.libraries.is_dir() else []
+    if not libraries:
+        raise StretchError(f"--libraries: {request.libraries} is no folder with libraries (*.so)")
+    return libraries
+
+
+def _name(phone: Phone) -> str:
+    """What the phone calls itself, as a name in tables."""
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")
+    return model[:MAX_NAME] or "phone"
+
+
+def _pinned(bundle: Bundle, mask: int, threads: int) -> tuple[str, ...]:
+    """Options of the runner for the CPU's threads and cores, where the bundle uses it."""
+    if not any(sub.processor == "cpu" for sub in bundle.manifest.subgraphs):
+        return ()
+    cores = "+".join(str(core) for core in range(64) if mask >> core & 1)
+    return (f"--threads=cpu={threads}", *([f"--cores=cpu={cores}"] if cores else []))

@@ -1,0 +1,171 @@
+"""Reports and tables on a terminal, which fit its width without truncating names or numbers."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stretch.tools.report.html.charts import Bar, Chart
+from stretch.tools.report.html.page import Fact, Grid, Page
+
+#: Characters of the widest and of the narrowest bar of a timeline.
+BAR_WIDTH, _LEAST_BAR = 72, 20
+
+#: Creates a table; measuring a table may change it, so each use needs a new one.
+Variant = Callable[[], Table]
+
+
+class Fitting:
+    """The first of several variants of a table that is no wider than the terminal."""
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._variants = variants
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The variant that fits."""
+        for variant in self._variants:
+            table = variant()
+            if Measurement.get(console, options.update(max_width=10_000), table).maximum <= options.max_width:
+                break
+        yield table
+
+
+def plain_table() -> Table:
+    """A table without lines."""
+    return Table(box=None, pad_edge=False)
+
+
+def column(table: Table, title: str, *, right: bool = False, fold: bool = False) -> None:
+    """Add a column whose cells are never shortened."""
+    table.add_column(title, justify="right" if right else "left", no_wrap=not fold, overflow="fold")
+
+
+def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines whose cells wrap.
+
+    Args:
+        titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
+    """
+    filled = plain_table()
+    for title in titles:
+        filled.add_column(title.removeprefix(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        filled.add_row(*row)
+    return filled
+
+
+def print_page(console: Console, page: Page) -> None:
+    """Print a report: its lead, its facts, the tables and timelines of its printed sections, and what to do next."""
+    parted = False
+
+    def part() -> None:
+        """An empty line between parts."""
+        nonlocal parted
+        if parted:
+            console.print()
+        parted = True
+
+    def say(sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            console.print(sentence, soft_wrap=True)
+
+    if page.lead:
+        part()
+        say(page.lead)
+    if page.facts and page.facts_printed:
+        part()
+        console.print(_facts(page.facts))
+    for section in page.sections:
+        parts = [one for one in section.parts if not isinstance(one, Chart) or one.groups] if section.printed else []
+        if not parts and not (section.printed and section.words):
+            continue
+        part()
+        say(section.words)
+        for shown in parts:
+            if isinstance(shown, Grid):
+                console.print(GridTable(shown))
+            elif isinstance(shown, Chart):
+                console.print(TextTimeline(shown))
+    if page.notes:
+        part()
+        say(page.notes)
+
+
+def _facts(facts: Sequence[Fact]) -> Table:
+    filled = Table(box=None, pad_edge=False, show_header=False)
+    filled.add_column(no_wrap=True)
+    filled.add_column(overflow="fold")
+    for fact in facts:
+        filled.add_row(fact.label, f"{fact.value} ({fact.note})" if fact.note else fact.value)
+    return filled
+
+
+class GridTable:
+    """A table of a report; where its longest words do not fit beside each other, a paragraph a row."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table as wide as it is, with its widest column of text folded between words, or as paragraphs."""
+        grid = self._grid
+        cells = list(zip(grid.columns, *grid.rows, strict=True))
+        widths = [max(map(cell_len, column_cells)) for column_cells in cells]
+        text = [i for i in range(len(widths)) if i not in grid.right]
+        folded = max(text, key=lambda i: widths[i], default=None)
+        longest = 0 if folded is None else max(cell_len(word) for cell in cells[folded] for word in cell.split() or [""])
+        # one cell of space parts two columns
+        room = options.max_width - (len(widths) - 1)
+        if sum(widths) <= room or (folded is not None and sum(widths) - widths[folded] + longest <= room):
+            filled = plain_table()
+            for i, title in enumerate(grid.columns):
+                column(filled, title, right=i in grid.right, fold=i == folded)
+            for row in grid.rows:
+                filled.add_row(*row)
+            yield filled
+            return
+        for first, *others in grid.rows:
+            yield Text(first, overflow="fold")
+            pairs = (f"{title} {cell}" for title, cell in zip(grid.columns[1:], others, strict=True) if cell)
+            yield Padding(Text("; ".join(pairs), overflow="fold"), (0, 0, 0, 2))
+
+
+class TextTimeline:
+    """A timeline of a report as bars of text, as wide as the terminal allows."""
+
+    def __init__(self, chart: Chart) -> None:
+        self._chart = chart
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """A line for each row, and what the marks mean."""
+        for group, bars in self._chart.groups.items():
+            label = max(len(bar.row) for bar in bars)
+            width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
+            if len(self._chart.groups) > 1:
+                yield Text(group)
+            yield from map(Text, text_bars(bars, self._chart.total_ms, width))
+
+
+def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> list[str]:
+    """One line of text per row: when it computes (#), moves data (~), is taken by others (o) or waits (.)."""
+    rows = {name: ["."] * width for name in dict.fromkeys(bar.row for bar in bars)}
+    label = max(map(len, rows))
+    marks = [" "] * width
+    for bar in sorted(bars, key=lambda bar: bar.start_ms):
+        first, last = (round(ms / total_ms * width) for ms in (bar.start_ms, bar.start_ms + bar.ms))
+        for at in range(max(0, first), min(width, last)):
+            rows[bar.row][at] = {"computing": "#", "others": "o"}.get(bar.kind, "~")
+        end = first + len(bar.label)
+        # a label neither leaves the row nor touches the one before, and stands once
+        if bar.kind == "computing" and first >= 0 and end <= width and not "".join(marks[max(0, first - 1) : end + 1]).strip():
+            marks[first:end] = bar.label
+    taken = "  o taken by others" if any(bar.kind == "others" for bar in bars) else ""
+    return [
+        *(f"{name:<{label}} |{''.join(row)}|" for name, row in rows.items()),
+        f"{'':<{label}}  {''.join(marks)}".rstrip(),
+        f"{'':<{label}}  # computes  ~ moves data{taken}  . waits; the whole is {total_ms:.2f} ms",
+    ]

@@ -1,0 +1,239 @@
+"""The reports of `stretch predict`, of one network or many, and of a network that no design fits."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from predictors.devices import ITEM_BYTES, DeviceProfile
+from predictors.errors import InfeasibleError, StretchError
+from predictors.install import install_line
+from predictors.models.base import ORIGINS
+from predictors.predictor import Estimate
+from stretch.planning.messages import OptionName, as_flag
+from stretch.stages.predict import PredictedLatency, Prediction, PredictionTable
+from stretch.tools.report.html.charts import Chart, ChartInterval, intervals
+from stretch.tools.report.html.page import Fact, Grid, Page, Section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Kernels of a processor that a report lists, the longest first.
+_KERNELS = 200
+
+#: Where the roof bends is shown with this many times less and more intensity at least.
+_MARGIN = 4.0
+
+
+def prediction_page(prediction: Prediction, roofline: "Callable[[], tuple[str, Figure]] | None" = None, command: str = "") -> Page:
+    """The page of a prediction."""
+    ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
+    name, best = ranked[0]
+    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), _table(ranked)])]
+    if roofline is not None:
+        caption, figure = roofline()
+        drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
+        sections.append(Section("roofline", "Kernels under the roofline", (), [drawn]))
+    if any(row.kernels for _, row in ranked):
+        sections.append(Section("kernels", "Kernels", (), [_kernels(processor, row) for processor, row in ranked if row.kernels]))
+    return Page(
+        title=f"{prediction.model} on {prediction.device}, predicted",
+        lead=[f"On {name} an inference is predicted to take {best.latency_ms:.2f} ms in {best.precision}, from {ORIGINS[best.origin]}."],
+        facts=[
+            Fact("fastest processor", name, best.precision),
+            Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
+            Fact("multiply-accumulates", f"{prediction.macs / 1e6:,.0f} M", f"{prediction.params / 1e6:.2f} M parameters"),
+        ],
+        sections=sections,
+        warnings=prediction.warnings,
+        made_from=[*([("command", command)] if command else []), ("input", "×".join(map(str, prediction.input)))],
+    )
+
+
+def predictions_page(table: PredictionTable, command: str = "") -> Page:
+    """The report of many networks on many devices."""
+    rows = [
+        (
+            row.model,
+            row.device,
+            row.processor,
+            row.precision,
+            f"{row.macs / 1e6:.1f}",
+            *(f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms)),
+            ORIGINS[row.origin],
+        )
+        for row in table.items
+    ]
+    titles = ("model", "device", "processor", "precision", "MMACs", "predicted ms", "low", "high", "from")
+    return Page(
+        title=f"{len(rows)} predictions",
+        lead=[],
+        sections=[Section("rows", "Predictions", (), [Grid("Each network on each processor", titles, rows, right=(4, 5, 6, 7))])],
+        warnings=table.warnings,
+        notes=[f"{failure.model}: {failure.reason}" for failure in table.failed],
+    )
+
+
+def _range(row: PredictedLatency) -> str:
+    return f"{row.low_ms:.2f} to {row.high_ms:.2f} ms with a probability of 0.9"
+
+
+def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
+    """The original on each processor, the fastest first."""
+    rows = [
+        ChartInterval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0)
+        for i, (name, row) in enumerate(ranked)
+    ]
+    words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
+    return intervals(chart, "The network on each processor, predicted, with 90 % intervals", words, rows, "ms")
+
+
+def _table(ranked: list[tuple[str, PredictedLatency]]) -> Grid:
+    rows = [
+        (
+            name,
+            row.precision,
+            f"{row.latency_ms:.2f}",
+            f"{row.low_ms:.2f}",
+            f"{row.high_ms:.2f}",
+            str(row.kernel_count),
+            ORIGINS[row.origin],
+        )
+        for name, row in ranked
+    ]
+    return Grid("The same in numbers", ("processor", "precision", "ms", "low", "high", "kernels", "from"), rows, right=(2, 3, 4, 5))
+
+
+def _kernels(name: str, row: PredictedLatency) -> Grid:
+    longest = sorted(row.kernels, key=lambda kernel: -kernel.ms)[:_KERNELS]
+    rows = [
+        (
+            kernel.name,
+            kernel.kind,
+            str(len(kernel.ops)),
+            f"{kernel.macs / 1e6:.2f}",
+            f"{kernel.ms:.3f}",
+            f"{kernel.ms / row.latency_ms:.1%}",
+            kernel.bound,
+        )
+        for kernel in longest
+    ]
+    which = f"{len(longest)} longest of {len(row.kernels)} kernels" if len(longest) < len(row.kernels) else f"{len(longest)} kernels"
+    return Grid(
+        f"{which} on {name}",
+        ("kernel", "kind", "operators", "M MACs", "ms", "of the whole", "limited by"),
+        rows,
+        right=(2, 3, 4, 5),
+        folded=True,
+    )
+
+
+def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency], command: str = "") -> Page:
+    """The page of a refusal."""
+    sections = []
+    if error.rules:
+        rows = [
+            (as_flag(OptionName(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
+            for rule in error.rules
+        ]
+        sections.append(
+            Section(
+                "limits",
+                "What stands in the way",
+                ["These limits together leave no design. The nearest value that leaves one stands beside each."],
+                [Grid("Limits that have to give way", ("limit", "asked for", "nearest with a design"), rows)],
+            )
+        )
+    facts = []
+    if alone:
+        ranked = sorted(alone.items(), key=lambda item: item[1].latency_ms)
+        name, best = ranked[0]
+        facts = [
+            Fact("run it on", name, f"{best.precision}, from {ORIGINS[best.origin]}"),
+            Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
+        ]
+        words = ["The original is not changed: this is what it takes on one processor at a time."]
+        sections.append(Section("alone", "As it is", words, [_alone("alone", ranked)]))
+    return Page(
+        title=f"{model} on {device}: no branches",
+        lead=[f"{_sentence(error.message)}", *([_sentence(error.hint)] if error.hint else [])],
+        facts=facts,
+        sections=sections,
+        made_from=[("command", command)] if command else [],
+        refused=True,
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_figure(figure: "Figure", out: Path) -> None:
+    """Write a figure as an ``.svg`` or ``.png`` file; without a date and with fixed names, the same numbers give the same file."""
+    import matplotlib as mpl
+
+    try:
+        with mpl.rc_context({"svg.hashsalt": "nn-stretch"}):
+            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+    except OSError as error:
+        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+
+
+def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
+    """Caption and figure of the roofline plot.
+
+    The roof is the peak of the profile and the bandwidth of its memory; the area of a
+    dot is the kernel's share of the time.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise StretchError("pictures of rooflines need matplotlib", install_line("plot")) from error
+    cores = device.processor(processor).cores
+    peak, bandwidth = cores.peak_gops[estimate.precision].value, cores.bandwidth_gbs.value
+    points = kernel_points(estimate)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    bend = peak / bandwidth
+    ends = [min([bend / _MARGIN, *(x for _, x, _, _ in points)]), max([bend * _MARGIN, *(x for _, x, _, _ in points)])]
+    axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
+    for kind, marker in zip(dict.fromkeys(kind for kind, *_ in points), itertools.cycle("osD^vP*X")):
+        rows = [(x, y, share) for point_kind, x, y, share in points if point_kind == kind]
+        axes.scatter(
+            [x for x, _, _ in rows],
+            [y for _, y, _ in rows],
+            [8 + 1200 * share for _, _, share in rows],
+            alpha=0.6,
+            label=kind,
+            marker=marker,
+        )
+    axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="10⁹ operations a second")
+    title = name.replace("$", r"\$")
+    axes.set_title(f"{title} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}")
+    axes.legend(markerscale=0.5, fontsize="small")
+    axes.grid(visible=True, which="both", alpha=0.2)
+    below = sum(share for _, x, _, share in points if x < bend)
+    words = (
+        f"Kernels that do fewer than {bend:.3g} operations a byte are limited by memory even at best: they take {below:.0%} of the time; "
+        "the area of a dot is its kernel's share."
+    )
+    return words, figure
+
+
+def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
+    """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
+    item = ITEM_BYTES[estimate.precision]
+    return [
+        (
+            kernel.kernel.cost.kind,
+            2 * kernel.kernel.macs / ((kernel.kernel.cost.reads + kernel.kernel.cost.writes + kernel.kernel.cost.weights) * item),
+            2 * kernel.kernel.macs / (kernel.time.ms * 1e6),
+            kernel.time.ms / estimate.ms,
+        )
+        for kernel in estimate.kernels
+        if kernel.kernel.macs
+    ]

@@ -1,0 +1,63 @@
+"""The parts of "A stranger's task" in CONTRIBUTING: its blocks are taken from the page and run in a copy of the checkout."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.repository import PACKAGES, ROOT
+from tests.docs.pages import snippets
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the packages in which everything that the page says was done, and the environment of its commands."""
+    folder = tmp_path_factory.mktemp("copy")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    blocks = [snippet for snippet in snippets(Path("CONTRIBUTING.md")) if snippet.language in ("python", "toml", "sh")]
+    for block in blocks:
+        if name := re.match(r"# ([\w./]+)\n", block.text):
+            (folder / name[1]).parent.mkdir(exist_ok=True)
+            (folder / name[1]).write_text(block.text)
+    words = ("install", "--quiet", "--offline", "--no-deps", "--no-build-isolation", "--target", folder / "site", folder / "torch_delegate")
+    subprocess.run([sys.executable, "-m", "uv", "pip", *words], check=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'site'}"}
+    for block in blocks:
+        if block.language == "sh":
+            done = subprocess.run(["bash", "-euc", block.text], cwd=folder, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, block.text + done.stdout + done.stderr
+    return folder, environment
+
+
+def answer(copy, *words):
+    folder, environment = copy
+    done = subprocess.run(["stretch", *words, "--json", "--quiet"], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout)
+
+
+def test_operator_is_planned_cut_and_exported_and_the_device_is_the_one_planned_for(copy):
+    bundle = json.loads((copy[0] / "runs/net/bundle.json").read_text())
+    assert bundle["device"] == "board"
+    onnx = pytest.importorskip("onnx")
+    nodes = [node.op_type for file in (copy[0] / "runs/net/subgraphs").glob("*.onnx") for node in onnx.load(file).graph.node]
+    assert "Softsign" in nodes
+    (stage,) = [item for item in answer(copy, "list", "devices", "board")["items"] if item["id"] == "board"]
+    assert stage["name"] == "My board"
+
+
+def test_delegate_of_another_package_is_listed_and_computes_what_onnx_runtime_does(copy):
+    items = {item["name"]: item for item in answer(copy, "list", "delegates")["items"]}
+    assert items["pytorch"]["origin"] == "package torch-delegate, entry point torch_delegate:TorchDelegate"
+    run = answer(copy, "run", "runs/net", "--map", "gpu=pytorch", "--repeat", "2", "--warmup", "0")
+    assert run["processors"]["gpu"]["delegate"] == "pytorch"
+    assert run["max_error"] < 1e-5

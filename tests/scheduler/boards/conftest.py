@@ -1,5 +1,0 @@
-"""Boards are started once for all tests of this folder."""
-
-from tests.scheduler.boards.servers import aarch64, aarch64_root, loopback, server
-
-__all__ = ["aarch64", "aarch64_root", "loopback", "server"]

@@ -1,0 +1,211 @@
+"""Real boards for tests: an sshd on the loopback interface, whose keys, folders and Pythons the tests make."""
+
+import os
+import platform
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from scheduler.tools.boards.facts import SERIES
+
+#: Names a process's board in its environment, so that a test finds it.
+BOARD = "NN_STRETCH_TEST_BOARD"
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def script(path: Path, *lines: str) -> Path:
+    """An executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+@dataclass
+class Server:
+    """An sshd, with a key for each board that it pretends to be."""
+
+    folder: Path
+    port: int
+    boards: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        """The ssh configuration in which boards are hosts."""
+        return self.folder / "config"
+
+    def key(self, name: str) -> Path:
+        """A new key."""
+        path = self.folder / f"{name}.key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+        return path
+
+    def board(self, name: str, python: Path | None, *, tools: tuple[str, ...] = ("sh",)) -> str:
+        """A host whose PATH has this program as Python of our series, and else only `tools`."""
+        home = self.folder / name
+        (home / "bin").mkdir(parents=True)
+        for tool in tools:
+            (home / "bin" / tool).symlink_to(shutil.which(tool))
+        if python is not None:
+            (home / "bin" / f"python{SERIES}").symlink_to(python)
+        key = self.key(name)
+        there = {"PATH": home / "bin", "HOME": home, "XDG_CACHE_HOME": home / "cache", BOARD: name}
+        options = ",".join(f'environment="{variable}={value}"' for variable, value in there.items())
+        with (self.folder / "authorized").open("a") as stream:
+            stream.write(f"{options} {key.with_name(key.name + '.pub').read_text()}")
+        self.host(name, f"IdentityFile {key}")
+        self.boards[name] = home
+        return name
+
+    def host(self, name: str, *lines: str) -> str:
+        """Another entry of the ssh configuration; what it does not say is as it is for boards."""
+        usual = [
+            f"Port {self.port}",
+            "HostName 127.0.0.1",
+            f"UserKnownHostsFile {self.folder / 'known'}",
+            "IdentitiesOnly yes",
+            "StrictHostKeyChecking yes",
+        ]
+        with self.config.open("a") as stream:
+            stream.write("\n  ".join([f"Host {name}", *lines, *usual]) + "\n")
+        return name
+
+    def kept(self, name: str) -> list[str]:
+        """Files and folders below the folder of a board, two levels deep."""
+        root = self.boards[name] / "cache" / "nn-stretch" / "board"
+        return sorted(str(path.relative_to(root)) for pattern in ("*", "*/*") for path in root.glob(pattern))
+
+    def processes(self, name: str, words: bytes) -> list[int]:
+        """Processes of a board with these words in their command line."""
+        result = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{BOARD}={name}\0".encode() in (folder / "environ").read_bytes() and words in (folder / "cmdline").read_bytes():
+                    result.append(int(folder.name))
+            except OSError:
+                continue
+        return result
+
+
+def ended(process: int, seconds: float = 60.0) -> bool:
+    """Whether a process has ended or ends in this time."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+
+
+def sshd_program() -> str:
+    """The server's path; skips the test where it is missing."""
+    which = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    if which is None or shutil.which("ssh") is None:
+        pytest.skip("needs an ssh client and server: Debian's openssh-client and openssh-server")
+    return which
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A running sshd without boards."""
+    program = sshd_program()
+    built = Server(tmp_path_factory.mktemp("sshd"), free_port())
+    host = built.key("host")
+    kind, key = host.with_name("host.key.pub").read_text().split()[:2]
+    (built.folder / "known").write_text(f"[127.0.0.1]:{built.port} {kind} {key}\n")
+    (built.folder / "authorized").touch()
+    settings = {
+        "ListenAddress": "127.0.0.1",
+        "Port": built.port,
+        "HostKey": host,
+        "AuthorizedKeysFile": built.folder / "authorized",
+        "PidFile": "none",
+        "UsePAM": "no",
+        "StrictModes": "no",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "yes",
+        "PermitUserEnvironment": "yes",
+        "PrintMotd": "no",
+    }
+    (built.folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    if os.geteuid() == 0:
+        # where it keeps the part that reads what strangers send
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    running = subprocess.Popen([program, "-D", "-e", "-f", built.folder / "sshd_config"], stderr=subprocess.PIPE, text=True)
+    try:
+        said = running.stderr.readline()
+        if "listening" not in said:
+            pytest.skip(f"sshd does not start here: {said.strip()}")
+        yield built
+    finally:
+        running.terminate()
+        running.communicate()
+
+
+@pytest.fixture(scope="session")
+def loopback(server):
+    """A board that is this machine, with the Python behind this environment and nothing of the environment itself."""
+    base = Path(sys.base_prefix) / "bin" / f"python{SERIES}"
+    return server.board("loopback", script(server.folder / "plain-python", f'exec "{base}" "$@"'))
+
+
+#: What a program of ours asks the kernel of; emulation has no such file of its own.
+CPUINFO = """processor\t: 0
+BogoMIPS\t: 50.00
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+"""
+
+
+def emulated(root: Path, path: Path) -> Path:
+    """Python of a folder with an aarch64 system, under emulation."""
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc" / "cpuinfo").write_text(CPUINFO)
+    program = f"{root}/usr/bin/python{SERIES}"
+    return script(path, f'exec "{shutil.which("qemu-aarch64-static")}" -cpu neoverse-n1 -L "{root}" "{program}" "$@"')
+
+
+@pytest.fixture(scope="session")
+def aarch64_root(tmp_path_factory):
+    """A folder with an aarch64 Debian that has Python; nothing of it was run to make it."""
+    missing = [name for name in ("qemu-aarch64-static", "mmdebstrap") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"needs {' and '.join(missing)}: Debian's qemu-user-static and mmdebstrap")
+    system = platform.freedesktop_os_release()
+    lists = [path for path in map(Path, ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")) if path.is_file()]
+    if system.get("ID") != "debian" or not lists:
+        pytest.skip("the packages of an aarch64 Debian are fetched by the lists of a Debian")
+    root = tmp_path_factory.mktemp("aarch64") / "root"
+    packages = "python3,libstdc++6,libgomp1"
+    words = ["--variant=extract", "--arch=arm64", f"--include={packages}", system["VERSION_CODENAME"], root, lists[0]]
+    run_result = subprocess.run(["mmdebstrap", "--quiet", *words], capture_output=True, text=True, check=False)
+    if run_result.returncode:
+        pytest.skip(f"mmdebstrap does not make an aarch64 Debian here: {run_result.stderr.strip()[-300:]}")
+    if not (root / "usr" / "bin" / f"python{SERIES}").exists():
+        pytest.skip(f"Debian {system['VERSION_CODENAME']} has another Python than {SERIES}")
+    return root
+
+
+@pytest.fixture(scope="session")
+def aarch64(server, aarch64_root):
+    """A board whose Python is that of an aarch64 Debian, under emulation: its results are real, its times mean nothing."""
+    return server.board("aarch64", emulated(aarch64_root, server.folder / "emulated-python"))

@@ -1,0 +1,163 @@
+"""Why a runtime does not take an operator; ONNX Runtime's own exception is the witness."""
+
+from itertools import pairwise
+
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import external_data_helper
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.tools.explain.answer import Verdict
+from scheduler.tools.explain.child import in_child
+from scheduler.tools.explain.foreign import explain_file, find_cause, judge
+from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
+from scheduler.tools.explain.on_onnxruntime import find_named
+from scheduler.tools.explain.runtimes import check_runtime
+from tests.scheduler.tools.explain.files import FOREIGN, conv, model, weights
+
+
+def test_operators_have_types_shapes_and_work(foreign):
+    first, *_ = open_model(foreign["plain"]).ops
+    assert (first.name, first.op, first.macs) == ("conv", "Conv", 4 * 8 * 8 * 3 * 9)
+    assert first.types == ("float",)
+    assert first.shapes[0] == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("place", ["../elsewhere.bin", "/etc/hostname"])
+def test_weights_outside_of_the_folder_are_refused(tmp_path, place):
+    foreign = model([conv(writes="y")], [weights("w", 4, 3, 3, 3)], out=(1, 4, 8, 8))
+    external_data_helper.set_external_data(foreign.graph.initializer[0], place)
+    foreign.graph.initializer[0].ClearField("raw_data")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(foreign.SerializeToString())
+    with pytest.raises(StretchError, match="outside of its folder"):
+        open_model(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"TFL3 and more", b"\x08\x07\x12"])
+@pytest.mark.parametrize("ending", [".onnx", ".tflite"])
+def test_damaged_file_is_refused_in_one_sentence(tmp_path, content, ending):
+    path = tmp_path / f"m{ending}"
+    path.write_bytes(content)
+    with pytest.raises(StretchError) as error:
+        open_model(path)
+    assert "\n" not in error.value.message
+
+
+def test_file_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"neither \.onnx nor \.tflite"):
+        open_model(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "words", "cause"),
+    [
+        ("own_domain", 1, "not a registered function", "domain com.example"),
+        ("doubles", 0, None, "type double"),
+        ("open_batch", 0, "dynamic shape is not supported", "shape [?, 3, 8, 8]"),
+        ("plain", 0, "unsupported kernel_shape", "kernel_shape = [3, 3]"),
+        ("plain", 0, "pads must be zero", "pads = [1, 1, 1, 1]"),
+        ("plain", 1, None, "operator Relu"),
+        ("volumes", 0, "only rank 4 is supported", "shape [1, 3, 4, 8, 8]"),
+        ("upsample", 0, "the file uses opset 9", "opset 9"),
+        ("foldable", 5, None, "operator Reshape"),
+    ],
+)
+def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, words, cause):
+    result, change = find_cause(open_model(foreign[name]), place, words, ())
+    assert result == cause
+    assert change
+
+
+def chain(count):
+    """Operators one behind the other."""
+    ops = tuple(ForeignOp(f"n{i}", "Relu", "", (f"t{i}",), (f"t{i + 1}",), {}, ("float",), ((1,),), 10 * i) for i in range(count))
+    return ForeignModel(path=None, kind="TFLite", ops=ops)
+
+
+@given(st.lists(st.sampled_from(["on", "off", "gone"]), min_size=1, max_size=12))
+def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states):
+    verdict = Verdict(runtime="r 1", device="d", target="T")
+    for i, state in enumerate(states):
+        if state == "on":
+            verdict.taken[i] = "T"
+        elif state == "gone":
+            verdict.gone[i] = "folded"
+    result = judge(chain(len(states)), verdict)
+    there = [state for state in states if state != "gone"]
+    assert result.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
+    assert result.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
+    assert result.off == states.count("off") == len(result.obstacles)
+    total = 10 * sum(range(len(states)))
+    lost = 10 * sum(i for i, state in enumerate(states) if state == "off")
+    assert result.share == (None if not total else (total - lost) / total)
+    if result.obstacles:
+        assert result.obstacles[0].operator == f"n{states.index('off')}"
+
+
+def test_refusal_that_names_no_operator_is_about_the_file():
+    verdict = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", refused="too large"))
+    assert verdict.obstacles[0].cause == "the file as a whole"
+
+
+def test_partitions_that_the_runtime_tells_are_kept():
+    verdict = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 1: "T"}, parts={0: 7, 1: 4}))
+    assert [op.partition for op in verdict.operators] == [0, 1]
+
+
+def test_unknown_runtime_is_refused_with_the_closest_name(foreign):
+    with pytest.raises(UnknownNameError) as error:
+        check_runtime("openvin", open_model(foreign["plain"]))
+    assert error.value.hint == "did you mean `openvino`?"
+
+
+def test_kind_of_file_that_a_runtime_does_not_read_is_refused_with_others_that_do(foreign):
+    with pytest.raises(UsageError) as error:
+        check_runtime("litert", open_model(foreign["plain"]))
+    assert "onnxruntime" in error.value.hint
+
+
+def test_process_that_ends_before_it_answers_is_told_with_its_last_line(foreign):
+    with pytest.raises(StretchError, match="ended with code 1: KeyError: 'no such work'"):
+        in_child("no such work", str(foreign["plain"]), "onnxruntime")
+
+
+#: Files that its CPU provider does not run: the operator, and what stops it.
+STOPPED = {"own_domain": ("swirl", "domain com.example"), "doubles": ("conv", "type double")}
+
+
+def witness(path):
+    """Its own words on a file that it refuses."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
+    result = explain_file(foreign[name], "onnxruntime", "cpu")
+    said = witness(foreign[name])
+    if name not in STOPPED:
+        assert said is None
+        assert not result.obstacles
+        assert {op.target for op in result.operators if op.taken} == {"CPUExecutionProvider"}
+        return
+    first = result.obstacles[0]
+    assert (first.operator, first.cause) == STOPPED[name]
+    assert first.op in said
+    assert first.words.split()[-1] in said
+    assert result.partitions == 0
+
+
+def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):
+    opened = open_model(foreign["own_domain"])
+    assert find_named(opened, "Could not find an implementation for Relu(14) node with name 'relu'") == 2
+    assert find_named(opened, "Fatal error: com.example:Swirl(-1) is not a registered function/op") == 1
+    assert find_named(opened, "it is too large") is None

@@ -1,0 +1,87 @@
+"""Runners that are built and run by the tests: the real sources, the system's compiler, LiteRT's library from its package."""
+
+import importlib.util
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from scheduler.tools.runner.sources import write_runner
+
+#: Options of every test: few runs, no long waits.
+QUICK = ("--repeat", "3", "--warmup", "1", "--time-limit", "120")
+
+
+def litert_library():
+    """LiteRT's library as its Python package brings it."""
+    return Path(importlib.util.find_spec("ai_edge_litert").origin).parent / "libLiteRt.so"
+
+
+@dataclass
+class Ran:
+    """A run that ended: its exit code, what it printed, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    def outputs(self):
+        return [np.load(path) for path in sorted(self.folder.glob("output_*.npy"))]
+
+    def json(self, name):
+        return msgspec.json.decode((self.folder / name).read_bytes())
+
+    def spans(self):
+        """Start and end of each step by inference and name, with the queue that it ran on."""
+        result = {}
+        for event in self.json("trace.json")["traceEvents"]:
+            if event["ph"] == "X":
+                where = event["args"]
+                result.setdefault(where["inference"], {})[event["name"]] = (event["ts"], event["ts"] + event["dur"], where["queue"])
+        return result
+
+
+@dataclass
+class Built:
+    """A runner and the file that it fits."""
+
+    program: Path
+    model: Path
+
+    def run(self, out, *options, inputs=(), model=None):
+        arguments = [part for path in inputs for part in ("--input", str(path))]
+        command = [str(self.program), str(model or self.model), "--out", str(out), *QUICK, *arguments, *options]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return Ran(ended.returncode, ended.stdout, ended.stderr, out)
+
+
+def build(bundle, folder, *options):
+    """Build a bundle's runner with CMake, every warning an error."""
+    write_runner(bundle, folder / "source")
+    tree = folder / "tree"
+    _call("cmake", "-S", folder / "source", "-B", tree, f"-DLITERT_LIBRARY={litert_library()}", *options)
+    _call("cmake", "--build", tree)
+    return Built(tree / "runner", folder / "source" / "model.tflite")
+
+
+def again(bundle, built, folder, *anew):
+    """A runner of another bundle from what was compiled before: only what includes plan.h is compiled anew, and with an option what is named after it."""
+    write_runner(bundle, folder / "source")
+    objects = [
+        path
+        for path in (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o")
+        if path.name.removesuffix(".o") not in ("main.cpp", *anew[1:])
+    ]
+    library = litert_library()
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *anew[:1]]
+    command += [*(folder / "source" / name for name in ("main.cpp", *anew[1:])), *objects]
+    _call(*command, library, f"-Wl,-rpath,{library.parent}", "-pthread", "-o", folder / "runner")
+    return Built(folder / "runner", folder / "source" / "model.tflite")
+
+
+def _call(*command):
+    ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

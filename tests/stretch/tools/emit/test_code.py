@@ -1,0 +1,197 @@
+"""Code of a network: names, literals and classes that compute what their modules do."""
+
+import keyword
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.nn.functional as F  # noqa: E402
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from predictors.graph import Op, OpGraph  # noqa: E402
+from stretch.capture import capture  # noqa: E402
+from stretch.capture.structure import Result  # noqa: E402
+from stretch.operators.lowerings import make_module  # noqa: E402
+from stretch.tools.emit.code import attribute, code_of, literal  # noqa: E402
+from stretch.tools.emit.package import (  # noqa: E402
+    branched_sources,
+    captured_sources,
+    returned_code,
+    write_class,
+    write_package,
+)
+from stretch.transform import build  # noqa: E402
+from tests.stretch.capture.patterns import PATTERNS, network  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
+from tests.stretch.export.test_onnx import operators  # noqa: E402
+from tests.stretch.several import FORMS, form  # noqa: E402
+from tests.stretch.stages.test_reopen import NETWORKS  # noqa: E402
+
+
+@pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
+def test_what_could_end_a_word_or_stand_for_a_tensor_is_no_literal(value):
+    with pytest.raises(StretchError, match="cannot be written as Python code"):
+        literal(value)
+
+
+@given(name=st.text(max_size=12) | st.sampled_from([*keyword.kwlist, "train", "forward", "self", "cpu", "0"]))
+def test_attribute_is_a_name_that_python_and_torch_leave_free(name):
+    built = attribute(name)
+    assert built.isidentifier()
+    assert built.isascii()
+    assert not keyword.iskeyword(built)
+    nn.Module().add_module(built, nn.ReLU())
+
+
+def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(monkeypatch):
+    class Own(nn.Module):
+        pass
+
+    monkeypatch.setattr("stretch.tools.emit.code.make_module", lambda op, shapes: Own())
+    with pytest.raises(StretchError, match="cannot be written as plain Python code"):
+        code_of(Op("op", "prelu", ("x",)), [(1, 4, 8, 8)])
+
+
+def made(written):
+    """An instance of a class that was written, and nothing else that it could use."""
+    names = {"nn": nn, "torch": torch, "F": F, **{helper.__name__: helper for helper in written.helpers}}
+    exec(written.text, names)
+    return names[written.name]().eval()
+
+
+@given(op=operators(), seed=st.integers(0, 1000))
+def test_class_of_every_operator_computes_what_its_torch_module_computes(op, seed):
+    vector = op.kind in ("linear", "unflatten") or (op.kind in ("layer_norm", "batch_norm", "softmax", "scale", "prelu") and seed % 2)
+    shape = (1, 9, 4) if op.kind == "channels_first" else (1, 4) if vector else (1, 4, 9, 7)
+    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
+    torch.manual_seed(seed)
+    module = make_module(op, [shape] * len(op.inputs)).eval()
+    for tensor in module.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) + 0.1)
+    written = write_class("Net", graph, "One operator.")
+    net = made(written)
+    state = {written.key("op", key): value for key, value in module.state_dict().items()} if written.attributes else {}
+    net.load_state_dict(state)
+    x = torch.randn(shape) * 4
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x), module(*[x] * len(op.inputs)), rtol=1e-5, atol=1e-5)
+
+
+def test_input_that_nothing_reads_is_still_taken():
+    ops = [Op("a", "input", attrs={"shape": (1, 2)}), Op("b", "input", attrs={"shape": (1, 2)}), Op("r", "relu", ("b",))]
+    net = made(write_class("Net", OpGraph.build("net", ops, "r"), "One of two."))
+    assert net(torch.ones(1, 2), -torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp_path, name):
+    result, design = NETWORKS[name]()
+    model = build(result, design)
+    sources = branched_sources(result.graph, model)
+    _, error = write_package(tmp_path / "net", sources, model, "A network.")
+    assert error <= 1e-4
+    classes = sum(text.count("\nclass Branch") for text in sources.modules.values())
+    assert classes == sum(len(part.branches) for part in design.segments)
+
+
+@pytest.mark.representatives(6)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_network_of_every_pattern_computes_as_code_what_it_computes(tmp_path, pattern):
+    captured = capture(network(pattern), (1, 3, 8, 8), "net")
+    _, error = write_package(tmp_path / "net", captured_sources(captured), captured.module, "A network.")
+    assert error <= 1e-4
+
+
+def test_code_has_the_names_of_the_parent_and_its_tensors_are_told_apart_by_branch(captured):
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
+    sources = branched_sources(result.graph, model)
+    assert set(sources.tensors) == {key for key in model.state_dict() if not key.endswith("num_batches_tracked")}
+
+
+def test_names_of_a_network_cannot_leave_their_strings(captured):
+    result = captured("tiny_resnet")
+    graph = type(result.graph).build('x"""\nimport os', result.graph.ops, result.graph.outputs)
+    result = type(result)(graph, result.weights, result.module)
+    for text in captured_sources(result).modules.values():
+        assert "import os" not in text.split("class ")[0].replace("import os_", "")
+        compile(text, "network.py", "exec")
+        assert "\nimport os" not in text
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_network_of_several_inputs_and_outputs_takes_and_returns_as_code_what_it_does(tmp_path, name):
+    module, shapes = form(name)
+    captured = capture(module, shapes, name)
+    _, error = write_package(tmp_path / "net", captured_sources(captured), module, "A network.")
+    assert error <= 1e-4
+
+
+A, B = Result("a", "out"), Result("b", "aux")
+Pair = namedtuple("Pair", "one other")
+
+
+@dataclass
+class Heads:
+    scores: object
+    boxes: object
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        (A, 1),
+        ((A, B), (1, 2)),
+        ((A,), (1,)),
+        ([A, [B]], [1, [2]]),
+        (OrderedDict(out=A, aux={"deep": (B, None, 0.5)}), {"out": 1, "aux": {"deep": (2, None, 0.5)}}),
+        ({3: A}, {3: 1}),
+        (Pair(A, B), (1, 2)),
+        (Heads(A, [B]), {"scores": 1, "boxes": [2]}),
+    ],
+)
+def test_code_gives_the_structure(template, value):
+    assert eval(returned_code(template, {"a": "x", "b": "y"}), {"x": 1, "y": 2}) == value
+
+
+def test_what_has_no_words_is_refused():
+    with pytest.raises(StretchError, match="cannot be written as Python code"):
+        returned_code((A, object()), {"a": "x"})
+
+
+class Summed(nn.Module):
+    """Sums along rows, which no family has."""
+
+    def forward(self, x):
+        return torch.cumsum(x, 3)
+
+
+def opaque():
+    graph = capture(nn.Sequential(nn.Conv2d(3, 4, 1), Summed()), (1, 3, 8, 8), "net").graph
+    return graph, next(op for op in graph.ops if op.kind == "opaque")
+
+
+def test_calls_are_calls_of_torch():
+    graph, op = opaque()
+    assert "torch.ops.aten.cumsum.default({0}, 3)" in code_of(op, graph.input_shapes(op)).expression
+
+
+def test_call_that_is_none_of_torch_s_is_not_written():
+    graph, op = opaque()
+    attrs = {**op.attrs, "calls": op.attrs["calls"].replace("cumsum.default", "nothing.default")}
+    with pytest.raises(StretchError, match="no operator"):
+        code_of(Op(op.name, "opaque", op.inputs, attrs), graph.input_shapes(op))
+    words = {**op.attrs, "calls": op.attrs["calls"].replace('[{"read":0},3]', '[{"read":0},"x\'); print(1"]')}
+    assert words != op.attrs
+    with pytest.raises(StretchError, match="cannot be written as Python code"):
+        code_of(Op(op.name, "opaque", op.inputs, words), graph.input_shapes(op))
+    assert isinstance(graph, OpGraph)

@@ -1,0 +1,257 @@
+"""A bundle measured on a phone, signature by signature and as a whole."""
+
+import base64
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError, UsageError
+from predictors.measurements.networks import load_measurements
+from scheduler.runtime.session import Session
+from stretch.tools.phone.measure import PhoneRequest, measure
+from tests.scheduler.bundles import two_branches
+from tests.stretch.tools.phone.adb import Player, shell
+from tests.stretch.tools.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, timed
+
+pytest.importorskip("ai_edge_litert")
+
+
+pytestmark = pytest.mark.torch
+
+CPU, GPU = ("--use_xnnpack=true",), ("--use_gpu=true",)
+
+#: The Mi 9's default core set, 3med, has three cores.
+THREADS = 3
+CPU_SPEED, GPU_SPEED = 4000.0, 9000.0
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("phone"))
+
+
+@pytest.fixture
+def adb(monkeypatch, tmp_path):
+    return Player(monkeypatch, tmp_path / "adb")
+
+
+@pytest.fixture
+def phone_request(tmp_path):
+    return request_of(tmp_path)
+
+
+def request_of(folder):
+    program = folder / "benchmark_model"
+    program.write_text("benchmark_model of a release")
+    return PhoneRequest(None, program, None, None, folder / "phone.measurements", None, None, None, 50, 5, 60.0, None)
+
+
+def x_of(bundle):
+    return np.ones(bundle.manifest.model.input_shape, np.float32)
+
+
+def everything(bundle):
+    """A phone on which all goes well."""
+    calls = [*START, *BENCHMARK]
+    for sub in bundle.manifest.subgraphs:
+        calls += timed(sub, CPU, THREADS, CPU_SPEED)
+        calls += timed(sub, GPU, 1, GPU_SPEED, delegate="GPU")
+    return [*calls, *END]
+
+
+@pytest.fixture(scope="module")
+def measured(bundle, tmp_path_factory):
+    """What a phone said on which all goes well, and the folder that it was kept in."""
+    folder = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch:
+        adb = Player(patch, folder / "adb")
+        adb.plays(everything(bundle))
+        answer = measure(bundle, request_of(folder), x_of(bundle))
+        adb.ended()
+    return answer, folder / "phone.measurements"
+
+
+@pytest.mark.slow
+def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle, measured):
+    answer, folder = measured
+    assert (answer.phone, answer.system, answer.serial, answer.tested) == ("Pixel-6", "Android 16", "R5CT", False)
+    assert len(answer.signatures) == 2 * len(bundle.manifest.subgraphs)
+    macs = {sub.name: sub.macs for sub in bundle.manifest.subgraphs}
+    for row in answer.signatures:
+        speed = CPU_SPEED if row.processor.startswith("cpu") else GPU_SPEED
+        assert row.ms == pytest.approx(ms_of(macs[row.signature], speed), rel=1e-4)
+        assert (row.kernels, row.reason) == (1, None)
+    table = load_measurements(folder)
+    assert {row.device for row in table.latencies} == {"Pixel-6"}
+    assert {(row.processor, row.precision) for row in table.latencies} == {("cpu", "fp32"), ("gpu", "fp16")}
+    assert len(table.graphs) == len(bundle.manifest.subgraphs)
+    assert len(set(table.families.values())) == 7
+    assert len(table.kernels) == len(answer.signatures)
+
+
+def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, tmp_path):
+    bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "gpu")))
+    calls = [*START, *BENCHMARK]
+    for number, sub in enumerate(bundle.manifest.subgraphs):
+        calls += timed(sub, CPU, THREADS, CPU_SPEED)
+        if number == 0:
+            calls += [{"call": command(sub.name, GPU, 1), "err": "ERROR: Failed to apply GPU delegate.\n", "code": 1}]
+        elif number == 1:
+            calls += timed(sub, GPU, 1, GPU_SPEED)[:1]
+        else:
+            calls += timed(sub, GPU, 1, GPU_SPEED, delegate="GPU")
+    adb.plays([*calls, *END])
+    rows = measure(bundle, phone_request, x_of(bundle)).signatures
+    adb.ended()
+    gpu = [row for row in rows if row.processor.startswith("gpu")]
+    assert gpu[0].reason == "benchmark_model failed: ERROR: Failed to apply GPU delegate."
+    assert "does not say that all of it ran there" in gpu[1].reason
+    assert all(row.ms is None for row in gpu[:2])
+    kept = [row.network for row in load_measurements(phone_request.measurements).latencies if row.processor == "gpu"]
+    assert len(kept) == len(gpu) - 2
+
+
+def test_files_are_looked_for_before_the_phone(bundle, adb, phone_request, tmp_path):
+    adb.plays([])
+    for change, error, answer in (
+        ({"benchmark": None}, UsageError, "needs something to run"),
+        ({"benchmark": tmp_path / "none"}, StretchError, "--benchmark-model: there is no file"),
+        ({"runner": tmp_path / "none"}, StretchError, "--runner: there is no file"),
+        ({"libraries": tmp_path}, StretchError, "no folder with libraries"),
+        ({"cores": "x"}, UsageError, "names no cores"),
+        ({"core_set": "x"}, UsageError, "no core set `x`"),
+        ({"serial": "-x"}, UsageError, "no serial"),
+    ):
+        with pytest.raises(error, match=answer):
+            measure(bundle, dataclasses.replace(phone_request, **change), x_of(bundle))
+    assert adb.log == []
+
+
+def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_request, tmp_path):
+    evil = "s1;reboot"
+
+    def make(path):
+        from tests.scheduler.bundles import Builder
+
+        b = Builder(path)
+        b.conv("stem", "stem", "cpu", "x", "t0", 6)
+        b.conv(evil, "s1", "cpu", "t0", "t1", 6)
+        b.head("head", "head", "cpu", "t1", "y", 5)
+        return b.write("y")
+
+    bundle = made(tmp_path / "evil", make)
+    first = bundle.manifest.subgraphs[0]
+    calls = [*START, *BENCHMARK, *timed(first, CPU, THREADS, CPU_SPEED), *timed(first, GPU, 1, GPU_SPEED, delegate="GPU")]
+    gone = {"call": command(evil, CPU, THREADS), "err": "adb: error: closed\n", "code": 1}
+    adb.plays([*calls, gone, *END])
+    with pytest.raises(StretchError, match="the device is gone"):
+        measure(bundle, phone_request, x_of(bundle))
+    adb.ended()
+    assert "'--signature_to_run_for=s1;reboot'" in adb.log[-2][-1]
+
+
+TRACE = '{"traceEvents":[]}\n'
+
+
+@pytest.fixture(scope="module")
+def whole_bundle(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("runner"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
+
+
+@pytest.fixture(scope="module")
+def left(whole_bundle, tmp_path_factory):
+    """What a runner would leave: here a session's own record and output."""
+    folder = tmp_path_factory.mktemp("left")
+    x = np.random.default_rng(0).standard_normal(whole_bundle.manifest.model.input_shape).astype(np.float32)
+    with Session(whole_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
+        np.save(folder / "output_0.npy", session(x))
+    times = {
+        "sha256": whole_bundle.manifest.files["model.tflite"].sha256,
+        "median_ms": 1.25,
+        "runs": 50,
+        "on_cpu": ["s1.gpu"],
+        "steps": {},
+    }
+    (folder / "times.json").write_text(json.dumps(times))
+    (folder / "trace.json").write_text(TRACE)
+    return x, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def runner_request(tmp_path):
+    program = tmp_path / "runner"
+    program.write_text("runner of a bundle")
+    return PhoneRequest(None, None, program, None, tmp_path / "phone.measurements", None, None, "4-6", 50, 5, 60.0, tmp_path / "trace.json")
+
+
+def run_of(*options):
+    words = ["{folder}/runner", "{folder}/model.tflite", "--input", "{folder}/input.npy", "--out", "{folder}/results"]
+    words += ["--repeat=50", "--warmup=5", "--time-limit=60", "--threads=cpu=3", "--cores=cpu=4+5+6", *options]
+    return shell(["env", "LD_LIBRARY_PATH={folder}", *words])
+
+
+def calls(files, *options, libraries=(), ended=None):
+    result = [*START, *({"call": ["-s", SERIAL, "push", "{here}", f"{{folder}}/{name}"]} for name in libraries)]
+    result += [
+        {"call": ["-s", SERIAL, "push", "{here}", "{folder}/runner"], "takes": "runner"},
+        {"call": shell(["chmod", "755", "{folder}/runner"])},
+    ]
+    result += [{"call": ["-s", SERIAL, "push", "{here}", "{folder}/input.npy"]}, {"call": run_of(*options), **(ended or {})}]
+    if ended is None:
+        for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
+            content = base64.b64encode(files[name]).decode()
+            result.append({"call": ["-s", SERIAL, "pull", f"{{folder}}/results/{name}", "{here}"], "gives64": content})
+    return [*result, *END]
+
+
+@pytest.mark.slow
+def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(whole_bundle, left, adb, runner_request):
+    x, files = left
+    adb.plays(calls(files))
+    answer = measure(whole_bundle, runner_request, x)
+    adb.ended()
+    assert answer.signatures == []
+    assert answer.measurements is None
+    assert (answer.runner.median_ms, answer.runner.runs) == (1.25, 50)
+    assert answer.runner.on_cpu == ["s1.gpu"]
+    assert answer.runner.max_error < 1e-5
+    assert runner_request.trace.read_text() == TRACE
+    assert not runner_request.measurements.exists()
+
+
+def test_accelerators_are_chosen_by_the_libraries_that_are_there(whole_bundle, left, adb, runner_request, tmp_path):
+    folder = tmp_path / "libraries"
+    folder.mkdir()
+    names = ("libLiteRt.so", "libLiteRtClGlAccelerator.so", "libLiteRtDispatch_Qualcomm.so")
+    for name in names:
+        (folder / name).write_text("library")
+    adb.plays(calls(left[1], "--accelerator=dsp=npu,gpu=gpu", "--dispatch-folder={folder}", libraries=names))
+    measure(whole_bundle, dataclasses.replace(runner_request, libraries=folder), left[0])
+    adb.ended()
+
+
+def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_request):
+    adb.plays(calls(left[1]))
+    assert measure(whole_bundle, runner_request, np.ones_like(left[0])).runner.max_error > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda files: files.update({"times.json": b"{"}), "times cannot be read"),
+        (lambda files: files.update({"times.json": files["times.json"].replace(b"1.25", b"-1")}), "no measurement gives"),
+        (lambda files: files.update({"times.json": files["times.json"].replace(b'"sha256": "', b'"sha256": "0')}), "of another file"),
+        (lambda files: files.update({"record.jsonl": files["record.jsonl"].replace(b'"RunInline"', b'"Submit"')}), "the state machine"),
+        (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
+    ],
+)
+def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, left, adb, runner_request, change, sentence):
+    files = dict(left[1])
+    change(files)
+    adb.plays(calls(files))
+    with pytest.raises(StretchError, match=sentence):
+        measure(whole_bundle, runner_request, left[0])
+    assert not runner_request.trace.exists()
+    assert adb.log[-1][-1].startswith("rm -rf ")

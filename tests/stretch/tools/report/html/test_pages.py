@@ -1,0 +1,196 @@
+"""The page of each verb's result has its numbers, and is whole."""
+
+import functools
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+from predictors.errors import InfeasibleError, TightRule
+from predictors.predictor import LatencyPredictor
+from scheduler.answer import run_answer
+from scheduler.bundle.agreement import Agreement, SegmentAgreement
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.judge import judge
+from scheduler.checks.verify import random_input
+from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.measure.energy.loop import measure_energy
+from scheduler.runtime.session import Session
+from scheduler.simulate.clock import predicted_trace
+from scheduler.simulate.scene import Load, Scene
+from scheduler.tools.simulation import DecisionAnswer, PlanAnswer, SimulationRequest, simulate
+from stretch.comparison import CompareAnswer, ComparedRow
+from stretch.planning.config import PlanConfig
+from stretch.planning.messages import chance
+from stretch.planning.pareto import front, front_answer
+from stretch.planning.plan import plan
+from stretch.stages.predict import predict_latency
+from stretch.tools.report.comparison import bench_page, comparison_page
+from stretch.tools.report.execution import run_page, simulation_page
+from stretch.tools.report.front import front_page
+from stretch.tools.report.html.page import render
+from stretch.tools.report.plan import plan_bars, plan_page
+from stretch.tools.report.prediction import prediction_page, refusal_page, roofline_figure
+from tests.predictors.networks import resnet50
+from tests.predictors.specified import specified
+from tests.stretch.planning.cost.measured import GRAPH, made
+from tests.stretch.planning.test_pareto import MI9, REQUEST
+from tests.stretch.tools.report.html.reading import checked
+from tests.stretch.tools.report.test_bench import answer as bench_answer
+
+
+@functools.cache
+def planned(kinds=("stretch",)):
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"), kinds=kinds))
+
+
+def text_of(result, answer=None, **more):
+    return checked(render(plan_page(answer or result.answer(), origins=result.origins, **more))).text
+
+
+@pytest.mark.slow
+def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
+    result = planned()
+    text, predicted = text_of(result), result.answer().predicted
+    assert f"take {predicted.makespan_ms:.2f} ms" in text
+    assert f"{predicted.speedup:.2f}×" in text
+    assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}×" in text
+    assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
+    assert f"probability of {chance(predicted.probability_faster['all'])}; measure next: {predicted.measure_next}" in text
+    assert f"{result.macs_ratio:.3f}" in text
+    assert text.count("recommended: the branches") == 1
+
+
+def test_measured_agreement_is_told_whole_and_by_segment():
+    result = planned()
+    outcome = Agreement(
+        value=0.9,
+        low=0.85,
+        high=0.94,
+        top5_overlap=0.8,
+        error=0.25,
+        images=200,
+        segments=(SegmentAgreement(segment="s3", value=0.95, error=0.1),),
+    )
+    answer = result.answer()
+    fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
+
+    class Measured(type(answer), frozen=True, kw_only=True):
+        agreement: Agreement
+
+    text = text_of(result, Measured(**fields, agreement=outcome))
+    assert "200 images held back: the original's class in 90.0% (85.0% to 94.0%)" in text
+    assert "s3 alone changed: the original's class in 95.0%" in text
+
+
+def test_timeline_is_the_plan():
+    answer = planned().answer()
+    bars = plan_bars(answer)
+    computing = sum(bar.ms for bar in bars if bar.kind == "computing")
+    assert abs(computing - sum(b.predicted_ms + b.contention_ms for s in answer.segments for b in s.branches)) < 1e-9
+    assert max(bar.start_ms + bar.ms for bar in bars) <= answer.predicted.makespan_ms * (1 + 1e-9)
+    for row in {bar.row for bar in bars}:
+        mine = sorted((bar.start_ms, bar.start_ms + bar.ms) for bar in bars if bar.row == row and bar.kind == "computing")
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(mine))
+
+
+def test_every_contender_file_and_warning_is_on_the_page():
+    seen = checked(render(bench_page(bench_answer(), "stretch compare --measure net.onnx")))
+    for word in ("net.onnx, onnxruntime", "net.onnx, openvino", "mind", "A chip", "0" * 16, "5 starts of 30"):
+        assert word in seen.text
+    assert "svg" in seen.tags
+
+
+def test_rows_without_times_have_a_page():
+    seen = checked(
+        render(
+            comparison_page(CompareAnswer(rows=[ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")], warnings=[]))
+        )
+    )
+    assert "svg" not in seen.tags
+    assert "nothing timed" in seen.text
+
+
+@pytest.fixture(scope="module")
+def searched():
+    return front_answer(
+        front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 5, made()), {"search": 0.1}
+    )
+
+
+@pytest.mark.slow
+def test_every_design_stands_in_picture_and_table(searched):
+    seen = checked(render(front_page(searched, "stretch search")))
+    for row in searched.designs:
+        assert f"{row.predicted_ms:.2f} {row.speedup:.2f}" in seen.text
+    assert "svg" in seen.tags
+    assert f"{searched.best_single_ms:.2f} ms" in seen.text
+    assert "stretch search" in seen.text
+
+
+@pytest.mark.slow
+def test_processors_kernels_and_roofline_are_on_it():
+    device = specified("mi9")
+    latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True)
+    best = min(latency.processors, key=lambda name: latency.processors[name].latency_ms)
+    figure = roofline_figure("resnet50", LatencyPredictor(device).predict(resnet50(), best), device, best)
+    seen = checked(render(prediction_page(latency, lambda: figure, "stretch predict resnet50")))
+    for name, row in latency.processors.items():
+        assert f"{name} {row.precision} {row.latency_ms:.2f} {row.low_ms:.2f} {row.high_ms:.2f}" in seen.text
+        longest = max(row.kernels, key=lambda item: item.ms)
+        assert f"{longest.name} {longest.kind}" in seen.text
+    assert seen.tags.count("svg") == 2
+    assert "stretch predict resnet50" in seen.text
+
+
+def test_refusal_names_the_limits_and_the_best_processor():
+    device = specified("mi9")
+    alone = predict_latency("resnet50", resnet50(), device, list(device.processors), None).processors
+    error = InfeasibleError("no design keeps <all> limits", "widen one", [TightRule("min_width", 0.9, 0.5), TightRule("alpha", 0.01)])
+    seen = checked(render(refusal_page("resnet50", "mi9", error, alone, "stretch branch resnet50 --device mi9")))
+    best = min(alone, key=lambda name: alone[name].latency_ms)
+    assert "No design keeps <all> limits. Widen one." in seen.text
+    assert "--set min_width 0.9 0.5" in seen.text
+    assert "--alpha 0.01 none found" in seen.text
+    assert f"run it on {best}" in seen.text
+    assert f"{LatencyPredictor(device).predict(resnet50(), best).ms:.2f} ms" in seen.text
+
+
+def test_measured_and_predicted_stand_apart(bundle_dir):
+    bundle = load_bundle(bundle_dir)
+    x = random_input(bundle)
+    with Session(bundle) as session:
+        right, result = judge(session, x), benchmark(session, x, Effort(3, 0))
+        answer = run_answer(session, result, right, None, measure_energy(lambda: session.run(x)), warnings=["<mind>"])
+    predicted = predicted_trace(bundle.manifest, specified("pixel6"))
+    both = checked(render(run_page(answer, result.traces, predicted, "stretch run")))
+    assert "The inference in the middle of all by its time, measured here" in both.text
+    assert f"expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It says nothing of this machine." in both.text
+    assert "measured, one timeline predicted" in both.text
+    assert "<mind>" in both.text
+    alone = checked(render(run_page(answer, result.traces, None)))
+    assert "predicted" not in alone.text.partition("How this came about")[0]
+    for name in answer.subgraphs_alone_ms:
+        assert name in alone.text
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("runs", [1, 3, 5000])
+def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
+    scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0))
+    seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0], "stretch simulate")))
+    assert "Nothing was measured" in seen.text
+    assert f"{answer.missed} of {runs}" in seen.text
+    assert f"{answer.p99_ms:.2f} ms" in seen.text
+    assert ("One in 3 inferences is drawn" in seen.text) == (runs == 5000)
+
+
+def test_other_plans_and_their_reasons_are_listed(bundle_dir):
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest())
+    plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
+    decision = DecisionAnswer(
+        inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
+    )
+    seen = checked(render(simulation_page(replace(answer, plans=plans, decisions=(decision,)), result.latencies_ms, result.traces[0])))
+    assert "1 7.5 move <b> gpu takes 3 times as long" in seen.text
