@@ -186,6 +186,10 @@ class Delegate(ABC):
     computes: ClassVar[bool] = True
     #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
+    #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures what it drives; empty where it tells no times of kernels.
+    fuses: ClassVar[str] = ""
+    #: Distribution of its runtime, whose version a profile states.
+    package: ClassVar[str] = ""
     #: Delegate that runs what this one reports that it cannot (`UnableError`); None: then that is a failure.
     falls_back_on: str | None = None
     #: Modes in which it tunes its kernels and what each tries, the default first; where there are any, it defines `tuning_from`.

@@ -98,6 +98,7 @@ class CpuDelegate(CoreDelegate):
     """
 
     summary = "ONNX Runtime on CPU cores"
+    fuses = package = "onnxruntime"
     precisions = ("fp32", "fp16", "int8")
     reentrant = True
 

@@ -100,6 +100,7 @@ class OpenVinoDelegate(CoreDelegate):
     """OpenVINO's CPU plug-in, one thread a core, in fp32 unless the file is int8."""
 
     summary = "OpenVINO on CPU cores"
+    fuses, package = "onnxruntime", "openvino"
     precisions = ("fp32", "fp16", "int8")
     reentrant = True
 
@@ -133,6 +134,7 @@ class DeviceDelegate(Delegate):
 
     asynchronous = True
     reentrant = True
+    fuses = package = "openvino"
     falls_back_on = "cpu"
     #: What OpenVINO calls it.
     device: ClassVar[str]

@@ -312,6 +312,7 @@ class OpenCLDelegate(Delegate):
     asynchronous: ClassVar[bool] = True
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
     drives: ClassVar[tuple[str, ...]] = ("gpu",)
+    fuses, package = "opencl", "pyopencl"
     tunes: ClassVar[Mapping[str, str]] = {
         "schedule": "tiles of the convolutions",
         "fast": "one work-group by formula a kernel",

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 from predictors.errors import MissingBackendError, UnknownNameError, UsageError
 from predictors.host import HOST
 from scheduler.cores import available_cores
-from scheduler.delegates import Delegate, get_delegate
+from scheduler.delegates import Delegate, delegates, get_delegate
 from scheduler.placement.processors import drivers
-
-#: Fusion rules by delegate; others use those of ONNX Runtime.
-RULES = {"opencl": "opencl", "cpu": "onnxruntime", "openvino": "onnxruntime"}
-
-#: Package of each delegate's runtime, for its version.
-_PACKAGES = {"cpu": "onnxruntime", "openvino": "openvino", "opencl": "pyopencl"}
 
 
 @dataclass(frozen=True)
@@ -34,14 +28,14 @@ class Place:
     @property
     def backend(self) -> str:
         """Its fusion rules."""
-        return RULES[self.delegate]
+        return get_delegate(self.delegate).fuses
 
     @property
     def runtime(self) -> str:
         """Runtime and version."""
         from stretch.environment import version
 
-        package = _PACKAGES[self.delegate]
+        package = get_delegate(self.delegate).package
         untuned = ", kernels not tuned" if get_delegate(self.delegate).tunes else ""
         return f"{package} {version(package) or 'of unknown version'}, delegate {self.delegate}{untuned}"
 
@@ -88,16 +82,24 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
 
 
 def _present() -> list[str]:
-    gpus = [delegate for _, delegate in drivers("gpu") if delegate.unavailable() is None]
-    return [HOST, "gpu"] if gpus else [HOST]
+    return [HOST, *(kind for kind in ("gpu", "npu") if any(delegate.unavailable() is None for delegate in _measured(kind).values()))]
+
+
+def _measured(kind: str) -> dict[str, type[Delegate]]:
+    """Delegates that drive a kind of processor and tell the times of its kernels, the one that drives it here first."""
+    able = {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
+    here = {name: delegate.unavailable() is None for name, delegate in able.items()}
+    names = sorted(able, key=lambda name: (not here[name], not (here[name] and able[name].preferred()), name))
+    return {name: able[name] for name in names}
 
 
 def _places(family: str, chosen: str) -> list[Place]:
-    name = chosen or (HOST if family == HOST else next((name for name, _ in drivers(family) if name in RULES), ""))
-    if name not in RULES:
+    name = chosen or (HOST if family == HOST else next(iter(_measured(family)), ""))
+    known = [name for name in delegates if delegates.get(name).fuses]
+    if name not in known:
         if not chosen:
-            raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu"])
-        raise UnknownNameError.among("delegate to measure", name, list(RULES))
+            raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu", "npu"])
+        raise UnknownNameError.among("delegate to measure", name, known)
     delegate = get_delegate(name)
     missing = delegate.unavailable()
     if missing is not None:

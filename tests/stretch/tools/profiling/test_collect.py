@@ -9,7 +9,8 @@ from predictors.fitting.formula import load_formula
 from predictors.fusion import load_rules
 from predictors.measurements.networks import Source, load_measurements
 from scheduler.cores import available_cores
-from stretch.tools.profiling.places import RULES, find_places
+from scheduler.delegates import delegates
+from stretch.tools.profiling.places import find_places
 from stretch.tools.profiling.run import Collected, Collector, Handing, measure_crossing
 from stretch.tools.profiling.table import Table
 
@@ -67,7 +68,7 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         (["gpu"], UsageError, "needs the processor `cpu`"),
         (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
         (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
-        (["cpu", "npu"], UnknownNameError, "unknown processor to measure `npu`"),
+        (["cpu", "dsp"], UnknownNameError, "unknown processor to measure `dsp`"),
         (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
     ],
 )
@@ -77,7 +78,7 @@ def test_what_cannot_be_measured_is_refused(names, error, sentence):
 
 
 def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
-    for backend in RULES.values():
+    for backend in {delegates.get(name).fuses for name in delegates} - {""}:
         assert load_rules(backend).id == backend
         assert load_formula(backend).kernels
 
