@@ -61,13 +61,14 @@ def _row(name: str, answer: DeviceAdvice) -> Row:
         "best single": single.processor,
         "precision": single.precision,
         "best single ms": round(single.ms, 2),
-        **_columns("exact", answer.exact),
-        **_columns("stretched", answer.stretched),
+        **columns("exact", answer.exact),
+        **columns("stretched", answer.stretched),
         "recommended": answer.recommended,
     }
 
 
-def _columns(kind: str, branches: BranchesAdvice | None) -> Row:
+def columns(kind: str, branches: BranchesAdvice | None) -> Row:
+    """Speed-up of branches of a kind with its interval."""
     names = ("", ", low", ", high")
     values = (branches.speedup, branches.low, branches.high) if branches else (None, None, None)
     return {f"{kind}{name}": None if value is None else round(value, 2) for name, value in zip(names, values, strict=True)}

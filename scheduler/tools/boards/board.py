@@ -34,7 +34,7 @@ from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host,
 # Packages of others that nn-stretch needs on a board: fetched here, for the board's processor and Python, by pip or uv.
 
 #: Extras of ours that run something on a board, and the one that fits its profile.
-EXTRAS = ("opencl", "litert", "openvino", "qnn", "fit")
+EXTRAS = ("opencl", "litert", "openvino", "ncnn", "qnn", "fit")
 
 #: The oldest glibc that wheels are named for by its version.
 _OLDEST = 17
