@@ -16,8 +16,8 @@ from scheduler.progress import Progress, silent
 from stretch.api.branched import UNKNOWN_ACCURACY, Branched
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
+from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.own_options import KINDS
 from stretch.stages.design import decide_design
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     """The request, with segments divided exactly where it can be searched for."""
     if config.strategy != "exact" or config.widens:
         return config
-    return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *(kind for kind, exact in KINDS.items() if exact)))))
+    return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 
 
 def _worst(result: Branched) -> list[str]:

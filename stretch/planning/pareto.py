@@ -17,11 +17,11 @@ from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, Predicted
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import run_mj
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, search_request
 from stretch.planning.result import plain
-from stretch.planning.search.banded import without_stretched
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.exact import SearchResult, Within, search_least
@@ -29,6 +29,7 @@ from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.measures import LATENCY, MACS, AdditiveCost, Floats, Measure, ProcessorPowers, additive, on_only, weighed
 from stretch.planning.search.merging import merge_neighbours
+from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import pruned
 from stretch.planning.search.rules import Rules
@@ -632,11 +633,9 @@ def _row(
 
 def words_of(part: SegmentDesign) -> str:
     """A branched segment in a few words."""
+    division = part.division
 
-    def share(branch: Any) -> str:
-        for what in ("rows", "channels", "paths"):
-            if (span := getattr(branch, what)) is not None:
-                return f"{what} {span[0]}:{span[1]}"
-        return "" if branch.ends is not None else f"{branch.depth}×{branch.width}"
+    def share(branch: BranchScale) -> str:
+        return f"{branch.depth}×{branch.width}" if division is None else division.text(shares_of(branch)[division.word])
 
     return f"{part.name}: " + " | ".join(f"{branch.processor} {share(branch)}".rstrip() for branch in part.branches)

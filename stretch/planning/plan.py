@@ -18,7 +18,6 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from predictors.rows import height
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
 from stretch.planning.cost.ahead import ahead
@@ -26,12 +25,12 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.segments import Segment, mixing, split_segments
+from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
 from stretch.planning.search.diagnose import explain_infeasible, refusal
@@ -39,6 +38,7 @@ from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact
 from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
 from stretch.planning.search.merging import cut_blocks, merge_neighbours, merge_stages
+from stretch.planning.search.parts import with_exact_kinds, without_stretched
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import search_some
 from stretch.planning.search.rules import Rules
@@ -71,21 +71,6 @@ def _alone(result: PlanResult) -> str:
         f"use {outcome.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
         f"for {outcome.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {outcome.divided_ms:.2f} ms; {pays}"
     )
-
-
-def _undivided(result: PlanResult) -> str | None:
-    """Which operators keep blocks from being split by rows; None where none does."""
-    undivided: dict[str, list[str]] = {}
-    for stage in result.stages:
-        tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
-        order = {op.name: i for i, op in enumerate(stage.graph.ops)}
-        # what is behind the last tensor with rows divides nothing that is left to divide
-        for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
-            undivided.setdefault(kind, []).append(stage.name)
-    if not undivided:
-        return None
-    where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in undivided.items())
-    return f"blocks around operators that need every row of what they read are not split by rows: {where}"
 
 
 def _opaque(result: PlanResult) -> str | None:
@@ -166,8 +151,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
         )
-    if "rows" in result.config.planned_kinds and (why := _undivided(result)):
-        warnings.append(why)
+    warnings += [remark for division in of_kinds(result.config.planned_kinds) if (remark := division.remark(result.stages))]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     if result.recommended.startswith("single:") and result.ahead.far:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -12,7 +12,7 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph
 from predictors.host import HOST, host_among
-from predictors.joins import JoinKind, join_of
+from predictors.joins import JoinKind
 from predictors.models.base import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
@@ -42,6 +42,7 @@ from stretch.planning.cost.compare import (
 )
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.division import shares_of, with_shares
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
@@ -50,12 +51,10 @@ from stretch.planning.objective import Objective
 from stretch.planning.search.controls import SequentialControl, Single
 from stretch.planning.search.operator_split import OperatorSplit, operator_split
 
-#: What became of a segment.
-SegmentKind = Literal["whole", "stretch", "rows", "channels", "graph"]
 
-
+@with_shares
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of one segment."""
+    """One branch of one segment; of one that is divided exactly with its share, under the word of the way."""
 
     name: str  # Its name in its segment, as its subgraph has it: that of its processor, and a number if that has several.
     processor: str  # Where it runs.
@@ -65,12 +64,6 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     join: JoinKind  # How it meets the others.
     partition: int  # Channels that it contributes to the joined tensor.
     align: int  # Inner channel counts are multiples of it.
-    rows: list[int] | None  # First row of the segment's output that it computes, and the one behind its last; None for all.
-    paths: list[int] | None  # First path of the segment's own that it computes, and the one behind its last; None for all.
-    #: First channel of the segment's output, or with the join ``partial_sums`` of its hidden tensor, that it computes, and the one behind
-    #: its last; None for all.
-    channels: list[int] | None
-    ends: list[str] | None  # Tensors that it hands on where it is a portion of the segment's operators; None else.
     rewrites: list[str]  # What it has instead of operators of the original, as ``silu=relu6``.
     macs: int  # Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
     params: int  # Learned numbers.
@@ -94,7 +87,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     macs: int  # Multiply-accumulates of the original.
     #: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows, ``channels`` for some channels
     #: each and ``graph`` for its own parallel paths and portions, which are not.
-    kind: SegmentKind
+    kind: str
     halo: float  # Multiply-accumulates that bands of rows do twice, over the original's.
     #: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share of its rows, over all bands,
     #: beyond those of the segment in one piece.
@@ -564,11 +557,11 @@ def _side(row: SideTime) -> SideAnswer:
     )
 
 
-def _kind(row: SegmentTime) -> SegmentKind:
+def _kind(row: SegmentTime) -> str:
     """What became of a segment."""
-    join = join_of(row.design.join)
-    if join.exact:
-        return "rows" if join.bands else "channels" if join.channels else "graph"
+    division = row.design.division
+    if division is not None:
+        return division.kind
     changed = len(row.branches) > 1 or any(
         changing(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
     )
@@ -586,10 +579,6 @@ def _branch(name: str, run: BranchTime, join: JoinKind) -> BranchAnswer:
         join=join,
         partition=scale.partition,
         align=scale.align,
-        rows=None if scale.rows is None else list(scale.rows),
-        paths=None if scale.paths is None else list(scale.paths),
-        channels=None if scale.channels is None else list(scale.channels),
-        ends=None if scale.ends is None else list(scale.ends),
         rewrites=list(scale.rewrites),
         macs=run.macs,
         params=run.params,
@@ -598,6 +587,7 @@ def _branch(name: str, run: BranchTime, join: JoinKind) -> BranchAnswer:
         contention_ms=run.contention_ms,
         in_ms=run.in_ms,
         out_ms=run.out_ms,
+        **shares_of(scale),
     )
 
 

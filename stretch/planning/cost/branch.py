@@ -24,6 +24,7 @@ from predictors.predictor import KernelsTime, LatencyPredictor
 from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
+from stretch.planning.design.division import Share
 from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
 
@@ -219,14 +220,11 @@ class BranchCost(NamedTuple):
     #: Most activation bytes that one of its kernels reads and writes (where other channels arrive than in the original, at least that
     #: many).
     peak_bytes: int
-    rows: tuple[int, int] | None = None  # Rows of the segment's output that it computes; None for all.
+    share: Share | None = None  # What of a segment that is divided exactly it computes; None for what is none.
     reads: int = 0  # Of a part of the original segment, elements that it reads.
     writes: int = 0  # Of such a part, elements that it writes.
     #: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
     cut_ms: float = 0.0
-    paths: tuple[int, int] | None = None  # Paths of the segment that it computes; None for all.
-    channels: tuple[int, int] | None = None  # Channels that it computes, of the segment's output or of its hidden tensor; None for all.
-    ends: tuple[str, ...] | None = None  # Tensors that a portion of the segment hands on; None for what is none.
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
 
 

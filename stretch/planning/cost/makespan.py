@@ -17,19 +17,16 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.joins import join_of
-from predictors.predictor import Estimate, LatencyPredictor
-from predictors.rows import height
+from predictors.predictor import LatencyPredictor
 from predictors.side_by_side import ProcessorWork, ends
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.elision import cuts_itself, handed
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
-from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scale_branch, scaled_branches
+from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment
 
@@ -209,37 +206,6 @@ def _started(side: OpGraph, time: BranchTime, result: Schedule, number: int) -> 
     return SideTime(side.name, side, replace(time, start_ms=result.starts[number], waits=result.waits[number]))
 
 
-class TimedBand(NamedTuple):
-    """A band of a segment."""
-
-    graph: OpGraph  # Its operators, called as in the segment.
-    estimate: Estimate  # What they take alone.
-    contention: float  # Factor on that beside the other bands.
-
-
-def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
-    """Time that bands spend on rows that the segment in one piece computes once, ms, all bands together.
-
-    Of an operator's rows, summed over the bands, those beyond the rows of the whole are
-    computed twice; a kernel's time counts with that share of the rows of its operators.
-    What the kernel takes whatever its rows is a part of its time, so less may be won
-    where the halo goes; cutting rows out is not computing, and counts for nothing.
-    """
-    rows: dict[str, int] = {}
-    for band in bands:
-        for op in band.graph.ops:
-            rows[op.name] = rows.get(op.name, 0) + height(op.shape)
-    twice = {
-        name: max(0.0, 1 - height(whole.by_name[name].shape) / count) for name, count in rows.items() if name in whole.by_name and count
-    }
-    total = 0.0
-    for band in bands:
-        for kernel in band.estimate.kernels:
-            share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
-            total += kernel.time.ms * share * band.contention
-    return total
-
-
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of."""
     backbone = backbone_of(graph)
@@ -314,28 +280,28 @@ def segment_time(
     returned: bool = False,
 ) -> tuple[SegmentTime, str]:
     """One segment as if it began at once, and the processor that holds its end."""
-    shape = segment.graph.input.shape
-    elements = shape[0] * channels * prod(shape[2:])
-    joined = len(part.branches) > 1
+    joined, division = len(part.branches) > 1, part.division
     graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
-    if join_of(part.join).placed:
+    if join_of(part.join).hands_on:
         times = subgraph_times(part.branches, graphs, {part.start: holder}, costs)
     else:
-        times = tuple(_branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
+        if division is not None:
+            at = [scale.processor for scale in part.branches]
+            graphs = [division.arriving(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
+        times = tuple(_branch(scale, graph, holder, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
         times = side_by_side(times, costs.predictor.device) if joined else times
-    repeated, params, twice_ms = 0, None, 0.0
-    if join_of(part.join).shares:
-        once = _undivided(segment, part, channels)
+    repeated, params, repeated_ms = 0, None, 0.0
+    if division is not None and part.shares_weights:
+        once = whole_branch(segment, part, channels).graph
         repeated, params = sum(b.macs for b in times) - once.macs, once.params
-    if join_of(part.join).bands:
-        bands = [TimedBand(built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True)]
-        twice_ms = halo_ms(segment.graph, bands)
+        pieces = ((built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True))
+        repeated_ms = division.repeated_ms(segment.graph, pieces)
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
     if returned and not meets:
         times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
     join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
-    return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, twice_ms), holder
+    return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, repeated_ms), holder
 
 
 def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
@@ -344,14 +310,11 @@ def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
     return replace(time, links=links, out_ms=time.out_ms + sum(moved.values()))
 
 
-def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, joined: bool, costs: Costs) -> BranchTime:
+def _branch(scale: BranchScale, graph: OpGraph, holder: str, joined: bool, costs: Costs) -> BranchTime:
     """One branch, from what arrives until its output is on the host where branches meet."""
-    if scale.rows is not None and not cuts_itself(holder, scale.processor, costs.predictor):
-        graph = handed(graph)
-        elements = prod(graph.input.shape)
     estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-    entering = costs.moves(holder, scale.processor, elements)
+    entering = costs.moves(holder, scale.processor, prod(graph.input.shape))
     links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
     into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
     return BranchTime(scale, graph.macs, graph.params, into, links, alone, 0.0, out, estimate)
@@ -391,14 +354,6 @@ def subgraph_times(
     return tuple(
         replace(time, start_ms=start, waits=waits) for time, start, waits in zip(times, scheduled.starts, scheduled.waits, strict=True)
     )
-
-
-def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:
-    """A segment in one piece, where so many channels arrive."""
-    if channels == segment.in_width:
-        return segment.graph
-    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None, channels=None),))
-    return scale_branch(segment, whole, 0, channels).graph
 
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:

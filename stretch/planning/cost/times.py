@@ -68,7 +68,8 @@ class SegmentTime:
     @property
     def halo_macs(self) -> int:
         """Multiply-accumulates that bands of rows repeat."""
-        return self.repeated_macs if join_of(self.design.join).bands else 0
+        division = self.design.division
+        return self.repeated_macs if division is not None and division.halo else 0
 
     @property
     def ms(self) -> float:

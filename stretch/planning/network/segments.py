@@ -16,7 +16,7 @@ from predictors.operators import kind_of
 from predictors.rewrites import changing, rewritten
 from predictors.rows import all_rows, height
 from stretch.planning.network.backbone import backbone_of, is_tap
-from stretch.planning.network.divisions import ChannelGroups, channel_groups
+from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.units import Block, cut_points, feature_maps, find_blocks, is_block, push_past_weightless, regions, resolution
 
 #: A net whose blocks all have one shape is divided into this many equal parts.

@@ -8,8 +8,9 @@ from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.own_options import KINDS
+from stretch.planning.own_options import STRETCH
 from stretch.planning.search.diagnose import refusal
 from stretch.planning.search.exact import SearchResult, Within, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
@@ -119,8 +120,8 @@ class Bounds:
         what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
         rule = TightRule(option, wanted, floor(best * 10000) / 10000)
         result = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
-        if not any(KINDS[kind] for kind in self.config.planned_kinds):
-            mixed = OptionName("kinds", tuple(KINDS))
+        if self.config.planned_kinds == (STRETCH,):
+            mixed = OptionName("kinds", (STRETCH, *exact_kinds()))
             result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
         return result
 

@@ -13,10 +13,11 @@ from itertools import combinations, groupby
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.division import of_kinds
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import feature_maps
-from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.lazy_options import LazyOptions
+from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
 
 
@@ -78,11 +79,11 @@ ROUNDING = 1.001
 
 def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
     """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
-    banded = BandedSpace(graph, space, merged=config.merge != "never", vectors="channels" in kinds)
+    banded = PartSpace(graph, space, merged=config.merge != "never", vectors=any(division.vectors for division in of_kinds(kinds)))
     return with_cuts(graph, banded, banded.mixed(kinds), merged=merged)
 
 
-def with_cuts(graph: OpGraph, banded: BandedSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
+def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
     """The designs of a space of parts, and those in which any run of its parts is stretched."""
     stages = banded.space.segments
     more: list[list[LazyOptions]] = [[] for _ in banded.parts]
@@ -108,13 +109,13 @@ def _cut(graph: OpGraph, space: DesignSpace, name: str, start: str, end: str) ->
     return segment if segment.branchable else replace(segment, branchable={start, end} <= feature_maps(segment.graph))
 
 
-def _stretches(banded: BandedSpace, part: int) -> bool:
+def _stretches(banded: PartSpace, part: int) -> bool:
     """Whether the stage of a part may be stretched: any but the head and those that are kept."""
     stage = banded.space.segments[banded.stage[part]]
     return stage.name != "head" and stage.name not in banded.space.kept
 
 
-def _pays(banded: BandedSpace, first: int, last: int, offer: LazyOptions) -> bool:
+def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
     """Whether the rule on communication leaves anything of an offer, as far as moving what arrives tells."""
     most = offer.rules.values.get("alpha")
     if most is None:

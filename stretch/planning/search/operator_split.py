@@ -16,9 +16,9 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment
-from stretch.planning.search.banded import BandedSpace
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.merging import merge_neighbours
+from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
@@ -39,7 +39,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     """
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
     backbone = backbone_of(graph).graph
-    search_result = search_exact(BandedSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
+    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     design = place_sides(graph, design, costs, processors)

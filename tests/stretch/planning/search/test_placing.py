@@ -13,10 +13,10 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Job, schedule
+from stretch.planning.divisions.ends import placed_ways
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.network.tasks import ARRIVING, TaskGraph
 from stretch.planning.plan import plan
-from stretch.planning.search.banded import placed_ways
 from stretch.planning.search.placing import Problem, place, ranks
 from stretch.planning.search.rules import Rules
 from stretch.planning.search.space import DesignSpace
@@ -151,7 +151,7 @@ def test_chain_is_not_placed():
     ops = [Op("x", "input", attrs={"shape": (1, 64, 28, 28)}), conv("a", "x", 64), conv("b", "a", 64), Op("end", "add", ("x", "b"))]
     graph = OpGraph.build("chain", ops, "end")
     assert ways_of(graph, ("cpu", "gpu"))[2] == []
-    with pytest.raises(InfeasibleError, match="no segment with parallel paths"):
+    with pytest.raises(InfeasibleError, match="no segment whose division by graph might pay"):
         plan(graph, MI9, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
 
 
