@@ -150,7 +150,7 @@ def _rescale(
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
-    path = shortest_path(layers, states, 0, np.zeros(states), *macs)
+    path = shortest_path(layers, 0, np.zeros(states), *macs)
     if path is None:
         return None
     parts = []
