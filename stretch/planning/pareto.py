@@ -24,16 +24,26 @@ from stretch.planning.plan import PlanningProblem, choose, search_request
 from stretch.planning.result import plain
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
-from stretch.planning.search.exact import SearchResult, Within, search_least
+from stretch.planning.search.exact import (
+    LATENCY,
+    MACS,
+    AdditiveCost,
+    Floats,
+    Measure,
+    ProcessorPowers,
+    SearchResult,
+    Within,
+    additive,
+    on_only,
+    search_least,
+    weighed,
+)
 from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, MACS, AdditiveCost, Floats, Measure, ProcessorPowers, additive, on_only, weighed
-from stretch.planning.search.merging import merge_neighbours
-from stretch.planning.search.parts import without_stretched
+from stretch.planning.search.parts import merge_neighbours, without_stretched
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import pruned
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")

@@ -37,12 +37,10 @@ from stretch.planning.search.diagnose import explain_infeasible, refusal
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact
 from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
-from stretch.planning.search.merging import cut_blocks, merge_neighbours, merge_stages
-from stretch.planning.search.parts import with_exact_kinds, without_stretched
+from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import search_some
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.strategies import search
 
 #: Kinds of opaque operators that are named.

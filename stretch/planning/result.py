@@ -48,8 +48,7 @@ from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
 from stretch.planning.objective import Objective
-from stretch.planning.search.controls import SequentialControl, Single
-from stretch.planning.search.operator_split import OperatorSplit, operator_split
+from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
 
 
 @with_shares

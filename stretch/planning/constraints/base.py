@@ -78,13 +78,16 @@ class Bound(Constraint):
     #: The end of a sentence about the best share that there is: the first number that share, the second the value.
     words: ClassVar[str]
 
-    @abstractmethod
+    #: The array of `SegmentOptions` that is compared.
+    measured: ClassVar[str]
+
     def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
         """What is compared, per combination."""
+        return getattr(options, self.measured)
 
-    @abstractmethod
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
-        """What it is compared with."""
+        """What it is compared with: the original segment on the fastest of its processors."""
+        return segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
         """Which combinations keep to it."""

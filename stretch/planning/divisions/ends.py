@@ -22,9 +22,8 @@ from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment
-from stretch.planning.network.tasks import TaskGraph, find_tasks
 from stretch.planning.search.parts import PartSpace
-from stretch.planning.search.placing import TIE, Placed, Problem, place
+from stretch.planning.search.placing import TIE, Placed, Problem, TaskGraph, find_tasks, place
 from stretch.planning.search.space import DesignSpace
 
 

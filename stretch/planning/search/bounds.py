@@ -12,10 +12,9 @@ from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.own_options import STRETCH
 from stretch.planning.search.diagnose import refusal
-from stretch.planning.search.exact import SearchResult, Within, search_exact, search_least_loss
+from stretch.planning.search.exact import LATENCY, AdditiveCost, SearchResult, Within, additive, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, AdditiveCost, additive
 from stretch.planning.search.space import DesignSpace
 
 #: Prices tried: some doublings, then halvings of the interval.

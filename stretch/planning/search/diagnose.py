@@ -14,8 +14,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, Limit
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 
 #: Bisections for the nearest value of a rule; the last one is exact to 1 in 4 000.
 STEPS = 12

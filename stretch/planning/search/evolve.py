@@ -12,9 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.search.exact import SearchResult, search_exact
+from stretch.planning.search.exact import LATENCY, SearchResult, on_only, search_exact
 from stretch.planning.search.goal import Picks, Score
-from stretch.planning.search.measures import LATENCY, on_only
 from stretch.planning.search.space import DesignSpace
 
 #: Designs that are judged, at most.

@@ -14,8 +14,7 @@ from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import SegmentTime, most_occupied_ms, occupied_ms
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.objective import Objective
-from stretch.planning.search.exact import SearchResult, Using, Within, search_least
-from stretch.planning.search.measures import LATENCY, Measure, ProcessorPowers, on_only, weighed
+from stretch.planning.search.exact import LATENCY, Measure, ProcessorPowers, SearchResult, Using, Within, on_only, search_least, weighed
 from stretch.planning.search.pruning import search_pruned
 from stretch.planning.search.space import DesignSpace
 

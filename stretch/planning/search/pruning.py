@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from stretch.planning.cost.options import Ints, SegmentOptions
 from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.lazy_options import Floats, LazyOptions, Thinning
-from stretch.planning.search.space import SAMPLE, DesignSpace
+from stretch.planning.search.space import SAMPLE, DesignSpace, Floats, LazyOptions, Thinning
 
 #: Combinations of a space below which all of them are worked out.
 FEW = 20_000

@@ -3,7 +3,7 @@
 import numpy as np
 
 from stretch.planning.cost.accuracy import RECOVERY, SEEN, ChangedSegment, Measured, MeasuredOn, fit, option_features
-from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.parts import merge_stages
 from stretch.sensitivity.source import trials
 from tests.stretch.planning.spaces import make_space, small_resnet
 

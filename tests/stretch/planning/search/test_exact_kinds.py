@@ -19,12 +19,10 @@ from stretch.planning.divisions.channels import ChannelWays
 from stretch.planning.divisions.paths import path_ways
 from stretch.planning.divisions.rows import MAX_HALO, BandWays
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
+from stretch.planning.search.controls import operator_split
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.merging import merge_neighbours
-from stretch.planning.search.operator_split import operator_split
-from stretch.planning.search.parts import PartSpace, with_exact_kinds, without_stretched
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.parts import PartSpace, merge_neighbours, with_exact_kinds, without_stretched
+from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified

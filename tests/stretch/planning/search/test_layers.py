@@ -14,7 +14,7 @@ import stretch.planning.search.space as design_space
 from stretch.planning.search import layers as search
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import Layer, bounded_path, shortest_path, undominated
-from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.parts import merge_stages
 from stretch.planning.search.pruning import search_pruned, search_some
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space

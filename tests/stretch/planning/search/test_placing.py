@@ -15,11 +15,9 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Job, schedule
 from stretch.planning.divisions.ends import placed_ways
 from stretch.planning.network.segments import cut_segment
-from stretch.planning.network.tasks import ARRIVING, TaskGraph
 from stretch.planning.plan import plan
-from stretch.planning.search.placing import Problem, place, ranks
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.placing import ARRIVING, Problem, TaskGraph, place, ranks
+from stretch.planning.search.space import DesignSpace, Rules
 from tests.effort import examples
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv
