@@ -136,8 +136,9 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
     """What is fitted to measurements of this experiment."""
     from stretch import __version__
-    from stretch.planning.cost.accuracy import MeasuredOn, fit
+    from stretch.planning.cost.accuracy import MeasuredOn
     from stretch.planning.network.segments import split_segments
+    from stretch.sensitivity.fit import fit
 
     on = MeasuredOn(
         weights=NETWORKS[network].weights, images=FITTED, held_back=HELD_BACK, pictures="natural photographs", device=DEVICE,
@@ -248,7 +249,7 @@ FRONT_PREDICTED = ("predicted_ms", "speedup", "over_sequential", "predicted", "l
 
 def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     """How well random designs of one network are ranked, and each of them."""
-    from stretch.planning.cost.accuracy import loss_of_design, spearman
+    from stretch.sensitivity.fit import loss_of_design, spearman
 
     random = _read(run["random"])
     predictions = [source.prediction(loss_of_design(source, item.segments)) for item in random]

@@ -29,13 +29,13 @@ from stretch.planning.cost.accuracy import (
     MeasuredOn,
     Sensitivity,
     changed_segments,
-    fit,
     option_features,
 )
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.plan import PlanningProblem, stretched_space
 from stretch.planning.search.space import DesignSpace
+from stretch.sensitivity.fit import fit
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES, calibrate
 
