@@ -21,7 +21,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, search_request
-from stretch.planning.result import plain
+from stretch.planning.result import control_fields, filled, plain
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.exact import (
@@ -591,26 +591,18 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
         for number, (item, value) in enumerate(zip(front.designs, values, strict=True), 1)
     ]
     source = request.accuracy_source
-    return FrontAnswer(
+    return filled(
+        FrontAnswer,
+        front,
+        **control_fields(request.graph, single, sequential),
         model=request.graph.name,
         device=request.device.id,
         processors=list(config.processors),
         pareto=list(front.weighed),
         objective=None if front.values is None else config.objective,
-        within=front.within,
-        optimal=front.optimal,
-        gap=front.gap,
         precision=dict(config.precision),
         rounding=sorted(set(config.precision.values()) - {"fp32"}, reverse=True),
         designs=rows,
-        best_single_ms=single.ms,
-        best_single_processor=single.processor,
-        best_single_precision=single.precision,
-        sequential_same_macs_ms=sequential.single.ms if sequential else None,
-        sequential_same_macs_processor=sequential.single.processor if sequential else None,
-        sequential_same_macs_ratio=sequential.macs / request.graph.macs if sequential else None,
-        evaluated=front.evaluated,
-        space_log10=front.space_log10,
         seconds=seconds,
         sensitivity=source.on if isinstance(source, Sensitivity) else None,
     )
@@ -621,7 +613,9 @@ def _row(
 ) -> FrontDesignAnswer:
     request, source = front.problem, front.problem.accuracy_source
     run = timeline(request.graph, front_design.design, request.costs)
-    return FrontDesignAnswer(
+    return filled(
+        FrontDesignAnswer,
+        front_design,
         name=name,
         predicted_ms=run.makespan_ms,
         speedup=single_ms / run.makespan_ms,
@@ -629,15 +623,10 @@ def _row(
         macs=run.macs,
         macs_ratio=run.macs / request.graph.macs,
         params=run.params,
-        n_meet=front_design.n_meet,
-        exact=front_design.exact,
         branches=[words_of(part) for part in front_design.design.segments if not part.whole],
         accuracy=None if source is None or front_design.loss is None else source.prediction(front_design.loss),
         energy_mj=run_mj(run, request.device),
-        peak_bytes=front_design.peak_bytes,
-        optimal=front_design.optimal,
         value=value,
-        design=front_design.design,
     )
 
 

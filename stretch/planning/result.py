@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -42,13 +42,15 @@ from stretch.planning.cost.compare import (
 )
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.design.division import shares_of, with_shares
+from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
 from stretch.planning.objective import Objective
 from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @with_shares
@@ -441,33 +443,24 @@ class PlanResult:
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
         makespan, sequential = self.run.makespan_ms, self.sequential
-        return Predicted(
+        return filled(
+            Predicted,
+            self,
+            **control_fields(self.graph, self.best_single, sequential),
             makespan_ms=makespan,
-            best_single_ms=self.best_single.ms,
-            best_single_processor=self.best_single.processor,
-            best_single_precision=self.best_single.precision,
-            speedup=self.speedup,
-            sequential_same_macs_ms=sequential.single.ms if sequential else None,
-            sequential_same_macs_processor=sequential.single.processor if sequential else None,
-            sequential_same_macs_ratio=sequential.macs / self.graph.macs if sequential else None,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
             operator_split_ms=self.operator_split.ms,
-            ideal_split_ms=self.ideal_split_ms,
             ideal_fraction=self.ideal_split_ms / makespan,
             efficiency=self.run.efficiency,
             communication_ms=self.run.communication_ms,
-            optimal=self.optimal,
-            gap=self.gap,
             **asdict(self.certainty),
             **asdict(self.deciding),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             reference=sorted(self.recommendation.reference),
-            energy_mj=self.energy_mj,
             best_single_energy_mj=self._alone_mj(self.best_single),
             sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
-            energy=self.energy,
         )
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
@@ -477,27 +470,18 @@ class PlanResult:
             spelling: How its sentences write options; as arguments of Python if None.
         """
         params, words = self.graph.params, spelling or as_argument
-        return PlanAnswer(
+        return filled(
+            PlanAnswer,
+            self,
             model=self.graph.name,
             device=self.device.id,
-            calibrated=self.calibrated,
             macs=self.run.macs,
             params=self.run.params,
-            macs_ratio=self.macs_ratio,
             params_ratio=self.run.params / params if params else None,
             n_meet=self.design.n_meet,
-            exact=self.exact,
-            rounding=self.rounding,
-            halo=self.halo,
             halo_ms=self.run.halo_ms,
-            repeated=self.repeated,
             segments=[self._segment(row) for row in self.run.segments],
             sides=[_side(row) for row in self.run.sides],
-            design=self.design,
-            predicted=self.predicted,
-            objective=self.objective,
-            accuracy=self.accuracy,
-            recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
             unused=[
                 replace(item, rule=spelled(item.rule, words) if item.rule else None, reason=spelled(item.reason, words))
@@ -505,31 +489,31 @@ class PlanResult:
             ],
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
-            evaluated=self.evaluated,
-            space_log10=self.space_log10,
             precision=dict(self.config.precision),
             warnings=[spelled(warning, words) for warning in self.warnings],
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
-        return SegmentAnswer(
-            name=row.design.name,
-            start=row.design.start,
-            end=row.design.end,
-            stages=[stage.name for stage in self.stages_of(row.segment)],
-            shape=list(row.segment.graph.by_name[row.segment.end].shape),
-            depth=row.segment.depth,
-            width=row.segment.width,
-            macs=row.segment.graph.macs,
+        segment, macs = row.segment, row.segment.graph.macs
+        return filled(
+            SegmentAnswer,
+            row.design,
+            stages=[stage.name for stage in self.stages_of(segment)],
+            shape=list(segment.graph.by_name[segment.end].shape),
+            depth=segment.depth,
+            width=segment.width,
+            macs=macs,
             kind=_kind(row),
-            halo=row.halo_macs / row.segment.graph.macs if row.halo_macs else 0.0,
+            halo=row.halo_macs / macs if row.halo_macs else 0.0,
             halo_ms=row.halo_ms,
-            repeated=row.repeated_macs / row.segment.graph.macs if row.repeated_macs else 0.0,
-            join=row.design.join,
+            repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
             join_ms=row.join_ms,
             predicted_ms=row.ms,
             start_ms=row.start_ms,
-            branches=[_branch(name, run, row.design.join) for name, run in zip(row.design.names, row.branches, strict=True)],
+            branches=[
+                filled(BranchAnswer, run, name=name, join=row.design.join, predicted_ms=run.ms, **vars(run.scale))
+                for name, run in zip(row.design.names, row.branches, strict=True)
+            ],
         )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
@@ -542,17 +526,15 @@ class PlanResult:
 
 
 def _side(row: SideTime) -> SideAnswer:
-    return SideAnswer(
+    return filled(
+        SideAnswer,
+        row.time,
         name=row.name,
         processor=row.time.scale.processor,
         reads=[op.name for op in row.graph.inputs],
         writes=list(row.graph.outputs),
         operators=sum(op.kind != "input" for op in row.graph.ops),
-        macs=row.graph.macs,
-        start_ms=row.time.start_ms,
         predicted_ms=row.time.ms,
-        in_ms=row.time.in_ms,
-        out_ms=row.time.out_ms,
     )
 
 
@@ -567,27 +549,22 @@ def _kind(row: SegmentTime) -> str:
     return "stretch" if changed else "whole"
 
 
-def _branch(name: str, run: BranchTime, join: JoinKind) -> BranchAnswer:
-    scale = run.scale
-    return BranchAnswer(
-        name=name,
-        processor=scale.processor,
-        depth=scale.depth,
-        width=scale.width,
-        entry=scale.entry,
-        join=join,
-        partition=scale.partition,
-        align=scale.align,
-        rewrites=list(scale.rewrites),
-        macs=run.macs,
-        params=run.params,
-        start_ms=run.start_ms,
-        predicted_ms=run.ms,
-        contention_ms=run.contention_ms,
-        in_ms=run.in_ms,
-        out_ms=run.out_ms,
-        **shares_of(scale),
-    )
+def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl | None) -> dict[str, Any]:
+    """What answers say of the best single processor and of the sequential network of the same multiply-accumulates."""
+    return {
+        "best_single_ms": single.ms,
+        "best_single_processor": single.processor,
+        "best_single_precision": single.precision,
+        "sequential_same_macs_ms": sequential.single.ms if sequential else None,
+        "sequential_same_macs_processor": sequential.single.processor if sequential else None,
+        "sequential_same_macs_ratio": sequential.macs / graph.macs if sequential else None,
+    }
+
+
+def filled(struct: type[S], source: object, **others: Any) -> S:
+    """A struct whose fields are an object's attributes of the same names, but for some others."""
+    names = [name for name in struct.__struct_fields__ if name not in others and hasattr(source, name)]
+    return struct(**{name: getattr(source, name) for name in names}, **others)
 
 
 def exact_words(rounding: Sequence[str]) -> str:
