@@ -489,12 +489,7 @@ def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesi
 def diverse_front(
     graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
 ) -> Front:
-    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
-
-    Args:
-        within: How many times the best one's value the others may have, at most.
-        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-    """
+    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
     if not 1 <= within < float("inf"):
         raise UsageError(Message("{} {} is not a factor from 1 up", OptionName("within"), f"{within:g}"), "write it as 1.2")
     request = PlanningProblem.of(graph, device, config, accuracy_source)

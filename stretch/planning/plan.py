@@ -124,11 +124,7 @@ def _unsupported(result: PlanResult) -> str | None:
 
 
 def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
-    """Warnings for a plan.
-
-    Args:
-        low: Fewest multiply-accumulates that were asked for.
-    """
+    """Warnings for a plan."""
     warnings = []
     if opaque := _opaque(result):
         warnings.append(opaque)
@@ -226,12 +222,7 @@ def _design(problem: "PlanningProblem", choice: Choice) -> BranchDesign:
 
 
 def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True) -> PlanResult:
-    """The prediction and controls of a design that was searched for, without warnings.
-
-    Args:
-        choice: Of `choose` for the same request.
-        trained: Whether the sequential network of the same cost, which would have to be trained, is among the controls.
-    """
+    """The prediction and controls of a design that was searched for; `trained` asks for the sequential network, which would have to be trained."""
     result, design = choice.result, _design(problem, choice)
     tried = problem.config.tries
     search = _SearchFacts(
@@ -361,11 +352,7 @@ class PlanningProblem:
         accuracy_source: AccuracySource | None = None,
         like: "PlanningProblem | None" = None,
     ) -> "PlanningProblem":
-        """A request, checked.
-
-        Args:
-            like: One for the same network, on another device or in other precisions, from which what was built is taken.
-        """
+        """A request, checked; what was built is taken from one `like` it, for the same network."""
         checked = config.checked(device)
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
@@ -537,12 +524,7 @@ def choose(
 def stretched_space(
     graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merged: bool, holders: Sequence[str] | None = None
 ) -> DesignSpace:
-    """The designs of a request whose segments stay whole or become scaled copies, where it lets them.
-
-    Args:
-        merged: Whether stages that follow each other may become one segment.
-        holders: Processors that may hold a tensor between segments; those of the request if None.
-    """
+    """The designs of a request whose segments stay whole or become scaled copies; stages that follow each other may be `merged`."""
     space = _space(config, costs, stages, _join(config), holders=holders)
     return merge_stages(graph, space) if merged and "stretch" in config.planned_kinds else space
 
@@ -597,12 +579,7 @@ def _cut(graph: OpGraph, config: PlanConfig, space: DesignSpace, *, merged: bool
 
 
 def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> list[Searched]:
-    """The designs on fewer of the processors where a request for those would merge stages.
-
-    One processor more may let stages branch by themselves, so that nothing is merged; the
-    design must not be slower for it. Its options are told for all processors of the request,
-    as are those of its space, whose designs it is compared with.
-    """
+    """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     if config.merge != "auto" or config.meet or "stretch" not in config.planned_kinds or config.strategy != "exact" or config.widens:
         return []
     if config.best_in.tried:

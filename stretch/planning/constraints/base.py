@@ -33,11 +33,7 @@ class Limit:
 
 
 class Constraint(ABC):
-    """A rule of designs.
-
-    Its value is that of its option in a request; where that is None, the rule
-    is not asked for, and no method is called with it.
-    """
+    """A rule of designs. Its value is that of its option in a request; where that is None, the rule is not asked for, and no method is called."""
 
     #: How it is asked for.
     option: ClassVar[Option]

@@ -1,10 +1,9 @@
 """Predicted accuracy of a design, whatever it is predicted from.
 
-A source gives every way to run a segment a loss. Losses add up over the segments of a design,
-as latency does, so that the exact search can weigh the two; what they say of a whole design,
-in top-1 or in agreement with the original, is the source's to tell. There are two:
-`AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, and
-`Sensitivity`, fitted to what the original itself loses on images.
+A source gives every way to run a segment a loss. Losses add up over the segments of a design, as
+latency does; what they say of a whole design, in top-1 or in agreement with the original, is the
+source's to tell: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
+`Sensitivity`, fitted by `stretch.sensitivity` to what the original itself loses on images.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,23 +42,12 @@ SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str]) -> Floats:
-    """What a predictor sees of one segment.
-
-    Args:
-        depths: Depth ratios, (branches, n).
-        widths: Width ratios, (branches, n).
-        macs: Multiply-accumulates over the original segment's, (n,).
-        names: Of `SEGMENT_FEATURES`.
-    """
+    """What a predictor sees of one segment: of depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
     return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
 
 def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
-    """The features of every option of a segment in scaled copies.
-
-    Args:
-        names: Of `SEGMENT_FEATURES`.
-    """
+    """The features of every option of a segment in scaled copies."""
     segment = options.segment
     grid = options.scales_of()
 
@@ -70,11 +58,7 @@ def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
 
 
 def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str]) -> list[tuple[Segment, Floats]]:
-    """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features.
-
-    Args:
-        names: Of `SEGMENT_FEATURES`.
-    """
+    """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features."""
     result = []
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         join = join_of(part.join)

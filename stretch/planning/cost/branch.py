@@ -1,8 +1,6 @@
 """What one branch of one segment costs: multiply-accumulates, time, parameters, memory.
 
-A branch at full depth is built once per width; the costs of the shallower ones
-follow by leaving out the kernels of dropped units, which is exact because units
-share no kernel.
+A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -249,11 +247,7 @@ class _Change(NamedTuple):
 
 
 class Costs:
-    """Costs of branches, whole segments, joins and transfers on one device.
-
-    Args:
-        rewrites: What scaled branches have instead of some operators, by processor name.
-    """
+    """Costs of branches, whole segments, joins and transfers on one device."""
 
     def __init__(
         self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -347,18 +341,7 @@ class Costs:
             self._rewire(segment, processor, rewired)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
-        """Cost of a branch before its join.
-
-        Args:
-            segment: The original segment.
-            processor: Where it would run.
-            depth: Blocks kept.
-            width: Channels of its backbone.
-            in_channels: Channels that arrive; the original's if None.
-
-        Raises:
-            StretchError: If the segment cannot be scaled so.
-        """
+        """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
         key = (self._remember(segment), processor, depth, width, channels)
         known = self._branches.get(key)

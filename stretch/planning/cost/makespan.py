@@ -4,13 +4,8 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
-where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the model's input and
-output are in the host's memory. Of what arrives and leaves, a band of rows moves
-the rows that it reads and writes; a branch of channels reads all that arrives.
-Portions of a segment run as
-`stretch.planning.cost.makespan` has it: each fetches what it reads, and what the
-last one writes stays where it is. What runs beside the backbone of a network with
-several inputs or outputs is in one schedule with it (`stretch.planning.cost.makespan`).
+where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its
+computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read.
 """
 
 import heapq
@@ -89,12 +84,7 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
 def run(
     places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
 ) -> tuple[list[float], list[float], list[int | None]]:
-    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor.
-
-    Args:
-        readers: As `waiting` gives them.
-        missing: As `waiting` gives them.
-    """
+    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
     left = list(missing)
     ready: list[list[int]] = [[] for _ in range(processors)]
     for number, place in enumerate(places):

@@ -78,11 +78,7 @@ class SegmentOptions:
         return [c[i] for c, i in zip(self.candidates, self.scales_of(np.array([index]))[:, 0].tolist(), strict=True)]
 
     def scales_of(self, indices: Ints | None = None) -> Ints:
-        """Of combinations of scaled copies, the number of each branch's candidate (branches × combinations).
-
-        Args:
-            indices: Of the combinations; None for all.
-        """
+        """Of some combinations of scaled copies, or all, the number of each branch's candidate (branches × combinations)."""
         every = np.arange(len(self.macs)) if indices is None else indices
         numbers = every if self.numbers is None else self.numbers[every]
         return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)

@@ -19,10 +19,7 @@ _EXAMPLE = "a design has [[segments]] with name and branches = [{processor, dept
 
 
 def safe_name(processor: str) -> str:
-    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``.
-
-    The prefix keeps a branch from hiding torch's `Module.cpu`.
-    """
+    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``, so that no branch hides torch's `Module.cpu`."""
     return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
 
 

@@ -86,23 +86,11 @@ class Division:
         return self.joins[0]
 
     def check(self, segment: "Segment", design: Any, shares: Sequence[Share]) -> None:
-        """Refuse shares that are not the whole segment once.
-
-        Args:
-            design: A `stretch.planning.design.branch_design.SegmentDesign`.
-
-        Raises:
-            StretchError: Names the segment, and says what would be right.
-        """
+        """Refuse shares that are not the whole segment once; the sentence names the segment and says what would be right."""
         raise NotImplementedError
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """What each branch computes.
-
-        Args:
-            graph: The segment in one piece.
-            names: What the pieces are called.
-        """
+        """What each branch computes of a segment, which is given in one piece."""
         raise NotImplementedError
 
     def text(self, share: Share) -> str:
@@ -116,21 +104,13 @@ class Division:
         return graph
 
     def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
-        """Time that branches spend on what the segment in one piece computes once, ms.
-
-        Args:
-            pieces: Of each branch its graph, what that takes alone, and the factor on it beside others.
-        """
+        """Time that branches spend on what the segment in one piece computes once, ms; of each its graph, estimate, and contention factor are given."""
         return 0.0
 
     # the search
 
     def ways(self, parts: Any) -> Iterable[tuple[int, Any]]:
-        """Ways to run the parts of a network, and runs of them, each by the number of its first part.
-
-        Args:
-            parts: A `stretch.planning.search.parts.PartSpace`; the ways are `SegmentOptions`.
-        """
+        """Ways (`SegmentOptions`) to run parts of a `stretch.planning.search.parts.PartSpace`, and runs of them, each by its first part."""
         raise NotImplementedError
 
     def possible(self, graph: OpGraph) -> Collection[str]:
@@ -232,13 +212,7 @@ def _check_scale(segment: "Segment", name: str, branch: Any, division: Division)
 def check_ranges(
     where: str, division: Division, names: Sequence[str], shares: Sequence[Share], count: int, what: str, of: str
 ) -> list[tuple[int, int]]:
-    """The shares as ranges that follow each other from 0 to a count, none of them empty.
-
-    Args:
-        names: Of the branches.
-        what: What is divided, as ``rows``.
-        of: What has so many of them, in a sentence.
-    """
+    """The shares as ranges that follow each other from 0 to a count of something, none of them empty."""
     at, ranges = 0, []
     for name, share in zip(names, shares, strict=True):
         if len(share) != 2 or not all(isinstance(bound, int) for bound in share):

@@ -47,11 +47,7 @@ def aligns(device: DeviceProfile, processors: Iterable[str]) -> dict[str, int]:
 
 
 def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
-    """Widths a branch of `segment` may have, ascending; the original width is always one.
-
-    Args:
-        ceiling: Largest width ratio; above 1 where a sequential control widens.
-    """
+    """Widths a branch of `segment` may have, ascending, the original among them; `ceiling` is above 1 where a sequential control widens."""
     full = segment.width
     if segment.fixed_width:
         return [full]
@@ -77,11 +73,7 @@ def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict
 
 
 def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
-    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`.
-
-    Args:
-        align: Step; 1 is used where `width` is not a multiple of it or too small.
-    """
+    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`, or 1 where that does not divide `width`."""
     result: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
     return result
 
@@ -110,8 +102,7 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
 def dropped_blocks(segment: Segment, depth: int) -> set[int]:
     """Numbers of the blocks that a segment with only `depth` of them does not have.
 
-    Units go from the end of the run that keeps the largest part of its own, so
-    that merged stages shrink evenly; the first blocks of a run stay.
+    Units go from the end of the run that keeps the largest part of its own, so that merged stages shrink evenly.
     """
     if not segment.min_depth <= depth <= segment.depth:
         raise StretchError(
@@ -254,11 +245,7 @@ class ScaledBranch:
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
-    """Units each group keeps in a branch.
-
-    Args:
-        channels: Channel groups of `source`.
-    """
+    """Units that each group of `source` keeps in a branch."""
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
     per = channels.per_unit

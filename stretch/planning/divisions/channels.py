@@ -1,17 +1,9 @@
 """Branches of channels: some channels of a segment's output, or of a hidden tensor whose projection is then a sum.
 
-A range of *output channels* is computed by the filters of the last convolution or
-linear layer that write it, and side by side the ranges are the output. A range of
-*hidden channels* is computed by its filters of the expanding layer and multiplied with its columns of the
-projecting one; each branch then has a partial sum of the whole output, and the sum
-of these is the output. What shifts a sum (a bias, the shift of a batch norm, a
-skip) belongs to the branch of the first channels alone.
-
-A part whose halves compute more than `MOST_REPEATED` twice is not offered, nor a
-division that takes more than `WORTH` times what the fastest processor takes for
-the part alone wherever it is. Parts that are built alike are costed once. Where
-the sum of hidden channels is followed by what needs it whole, such as the ReLU of
-a residual block, the part is divided up to the sum and the host does the rest.
+*Output channels* are computed by their filters of the last convolution or linear layer, and side by side they are the output.
+*Hidden channels* are computed by their filters of the expanding layer and multiplied with their columns of the projecting one,
+so that each branch has a partial sum. What shifts a sum (a bias, a batch norm's shift, a skip) belongs to the first branch alone.
+Where a sum is followed by what needs it whole, such as a ReLU, the part is divided up to the sum and the host does the rest.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -54,10 +46,7 @@ class Hidden:
 
 
 def find_hidden(graph: OpGraph) -> Hidden:
-    """The hidden tensor of a segment: what its last projection reads, with nothing behind that which needs the whole sum.
-
-    Where tensors are added, the projection is sought in the operand that takes most multiply-accumulates.
-    """
+    """The hidden tensor of a segment: what its last projection reads; where tensors are added, that in the operand of most multiply-accumulates."""
     tail: list[str] = []
     op = graph.by_name[graph.output]
     while not _projects(graph, op):
@@ -194,10 +183,7 @@ def _cone(graph: OpGraph, names: Iterable[str]) -> set[str]:
 
 
 def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> Piece:
-    """What computes some channels of a segment's output, or the part of its output that comes of some hidden channels.
-
-    It begins with all that arrives, and with a cut where it reads some channels of it.
-    """
+    """What computes some channels of a segment's output, or the part of its output that comes of some hidden channels."""
     tensor = divided_tensor(graph, hidden=hidden)
     if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
         raise StretchError(
@@ -333,11 +319,7 @@ class _Division:
 
 
 class ChannelWays:
-    """Ways to compute parts by channels, on every subset of the processors.
-
-    Args:
-        space: Where the options are added: its processors, costs and rules.
-    """
+    """Ways to compute parts by channels, on every subset of the processors."""
 
     def __init__(self, graph: OpGraph, space: DesignSpace) -> None:
         self.graph, self.space = graph, space

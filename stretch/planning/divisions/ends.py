@@ -1,10 +1,8 @@
 """Portions: a segment's operators divided along its own graph, each operator computed once.
 
-A segment need not be a bundle of paths that meet in its last operator: tensors of
-NASNet skip over the ends of modules, those of HRNet go back and forth between
-resolutions. So each portion only says which tensors it hands on, its ends. It
-computes what they need and no portion before it computes, and reads what
-crosses. Nothing is joined: the last portion writes the segment's end.
+Tensors of NASNet skip over the ends of modules, those of HRNet go back and forth between resolutions. So each portion
+only says which tensors it hands on, its ends. It computes what they need and no portion before it computes, and reads
+what crosses. Nothing is joined: the last portion writes the segment's end.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,11 +26,7 @@ from stretch.planning.search.space import DesignSpace
 
 
 def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
-    """The graphs of a segment's portions.
-
-    Operators keep their names. What a portion reads are its inputs, in the order in which its operators
-    read them; its ends are its outputs, in the order in which it computes them.
-    """
+    """The graphs of a segment's portions: what each reads is in the order in which it reads it, its ends in that in which it computes them."""
     maker: dict[str, int] = {}
     inside: list[set[str]] = []
     for i, (name, current) in enumerate(zip(names, ends, strict=True)):
@@ -244,10 +238,7 @@ def _merged(problem: Problem, groups: list[list[int]], processors: Sequence[int]
 
 
 def _joined(problem: Problem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
-    """Portions of which two are one, in an order in which they can run; None if there is none.
-
-    What lies between them and waits for the first stays behind, what the second waits for goes before.
-    """
+    """Portions of which two are one: what waits for the first stays behind, what the second waits for goes before; None if that is impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
     behind = {first}
     for number in range(first + 1, second):

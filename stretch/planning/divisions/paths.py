@@ -1,10 +1,7 @@
 """Parallel paths that a network has already: Inception's, NASNet's, a shortcut with a convolution.
 
-The last operator of a segment puts the results of paths together, side by side or
-added. Where no operator is part of two paths, each can be computed by itself, and
-what meets at the end is what met there before. In the search every division of the
-paths is an option, in the order in which they meet, on every subset of the
-processors in every order.
+The last operator of a segment puts them together, side by side or added. Where no operator is part of two paths, each can
+be computed by itself. In the search every division of the paths is an option, on every subset of the processors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +22,7 @@ JOINS: dict[str, JoinKind] = {"concat": "paths", "add": "terms"}
 
 
 def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
-    """Paths of a segment, as ranges of what its last operator reads: first, and the one behind the last.
-
-    What reads the same intermediate tensor is one path with everything between.
-    """
+    """Paths of a segment, as ranges of what its last operator reads; what reads the same intermediate tensor is one path."""
     last = graph.by_name[graph.output]
     # branches meet at feature maps
     if last.kind not in JOINS or len(last.shape) != 4:

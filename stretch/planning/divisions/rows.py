@@ -1,11 +1,7 @@
 """Bands of rows: branches that compute some rows of a segment's output each, of no more rows of everything than those need.
 
-Bands of one image are exact: put below each other they are the output of the whole
-graph. Rows that two bands both need are the halo: what is computed of them is
-computed twice. Any run of parts (`stretch.planning.search.parts`) may be computed in
-bands, on every subset of the processors. A run whose halves compute more than
-`MAX_HALO` twice is not offered, nor one that takes more than `WORTH` times what the
-fastest processor takes for it alone wherever it was divided.
+Bands of one image are exact: put below each other they are the output of the whole graph. Rows that two bands both need
+are the halo, which is computed twice. Any run of parts may be computed in bands, on every subset of the processors.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,11 +40,7 @@ PADDING_TAG = "whole_padding"
 
 
 def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
-    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name; those of no use are left out.
-
-    Args:
-        graph: Operators that end in a feature map.
-    """
+    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name; those of no use are left out."""
     return bands_of(graph, start, stop)[0]
 
 
@@ -73,12 +65,7 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
 
 
 def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool = False) -> OpGraph:
-    """The graph that computes rows `start` up to `stop` of a graph's output from the whole of its input.
-
-    Operators keep their names and weights. It begins with a cut of the rows that
-    it reads, and where an operator needs fewer rows of a tensor than another one,
-    or computes more than are needed, they are cut, too.
-    """
+    """The graph that computes rows `start` up to `stop` of a graph's output; rows that are not needed are cut off."""
     need, bands = bands_of(graph, start, stop)
     source = graph.input
     arguments = need[source.name] if handed else Rows(0, height(source.shape))
@@ -132,11 +119,7 @@ def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
 
 
 def handed(graph: OpGraph) -> OpGraph:
-    """A branch that is given the rows it reads: without the cut with which a band begins; others stay as they are.
-
-    Args:
-        graph: A branch, as `stretch.planning.design.scale` makes it.
-    """
+    """A branch that is given the rows it reads: without the cut with which a band begins; others stay as they are."""
     cut = graph.by_name.get(ENTRY_ROWS)
     if cut is None:
         return graph
@@ -161,10 +144,8 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
 def halo_ms(whole: OpGraph, bands: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
     """Time that bands spend on rows that the segment in one piece computes once, ms, all bands together.
 
-    Of an operator's rows, summed over the bands, those beyond the rows of the whole are
-    computed twice; a kernel's time counts with that share of the rows of its operators.
-    What the kernel takes whatever its rows is a part of its time, so less may be won
-    where the halo goes; cutting rows out is not computing, and counts for nothing.
+    Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; a kernel's time counts
+    with that share. Cutting rows out is not computing, and counts for nothing.
     """
     rows: dict[str, int] = {}
     for graph, _, _ in bands:
@@ -388,11 +369,7 @@ class _Known:
 
 
 class BandCosts:
-    """Costs of bands of runs of parts on one device.
-
-    Args:
-        parts: The parts of a network, in order, divided where no kernel spans.
-    """
+    """Costs of bands of runs of parts on one device."""
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs = costs

@@ -43,10 +43,7 @@ class ChannelGroups:
         return per
 
     def position(self, name: str, channel: int, kept: Mapping[int, int]) -> int:
-        """Where a channel of operator `name` stands when groups keep `kept` units.
-
-        Within a piece only where its group is frozen, so that the rest of the way is as it was.
-        """
+        """Where a channel of operator `name` stands when groups keep `kept` units; within a piece only where its group is frozen."""
         before = new = 0
         for group, size in self.pieces[name]:
             if before + self.units[group] * size > channel:
@@ -57,11 +54,7 @@ class ChannelGroups:
 
 
 def channel_groups(graph: OpGraph) -> ChannelGroups:
-    """Interpret `graph` over channel pieces.
-
-    Returns:
-        The pieces of every operator's output. The input's group is not frozen:
-    """
+    """Interpret `graph` over channel pieces."""
     groups = Groups()
     pieces: dict[str, Pieces] = {}
     for op in graph.ops:

@@ -23,11 +23,7 @@ ROUNDS = 14
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the designs of one space.
-
-    Designs within a range of parameters lie on the lower convex hull of latency and parameters, so
-    that a better one may exist between two prices: those are not called optimal.
-    """
+    """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""
 
     graph: OpGraph  # The original network.
     space: DesignSpace  # Its designs.
@@ -101,11 +97,7 @@ class Bounds:
         return search_result or search_exact(self.space, *self.macs, self.n_meet) or best
 
     def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[SearchResult], bool]:
-        """Whether a design that was tried keeps the bounds on whole designs.
-
-        Args:
-            accuracy_source: What predicts the accuracy of designs, where the request is about it.
-        """
+        """Whether a design that was tried keeps the bounds on whole designs."""
         budget, most = self.config.latency_budget or inf, inf
         if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
             most = accuracy_source.most_loss(wanted)

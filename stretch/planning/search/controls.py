@@ -1,8 +1,4 @@
-"""What a branched design must beat, predicted on the same device.
-
-Best single processor, the sequential model scaled to the same
-multiply-accumulates, the branched net as one graph on one processor, and the original with its operators split over processors.
-"""
+"""What a branched design must beat, predicted on the same device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,11 +39,7 @@ class Single:
 
 
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
-    """Every core set of the allowed processors at every allowed precision.
-
-    Allowed is a precision at least as wide as the narrowest one planned with:
-    a control must not win by being less accurate.
-    """
+    """Every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
     result: list[tuple[str, str]] = []
@@ -91,14 +83,9 @@ def sequential_same_macs(
     rules: Rules,
     macs: tuple[int, int],
 ) -> SequentialControl | None:
-    """The fastest sequential model whose segments are rescaled under the same floors.
+    """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
-    Depths fall to the floor, widths of the backbone range from the floor to
-    `WIDEST`. Dynamic programming over the width that arrives at each segment.
-
-    Args:
-        singles: Ways to run the original on one processor, as `ranked_singles` gives them.
-        rules: The constraints; those on communication do not apply.
+    Depths fall to the floor, widths range from it to `WIDEST`. Dynamic programming over the width that arrives at each segment.
     """
     best: SequentialControl | None = None
     for original in singles:
@@ -195,10 +182,7 @@ class OperatorSplit:
 
 
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> OperatorSplit:
-    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest.
-
-    No rule of a request binds it, and nothing need be split.
-    """
+    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
     backbone = backbone_of(graph).graph
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)

@@ -50,9 +50,7 @@ def explain_infeasible(
 ) -> InfeasibleError:
     """The error for a request that no design meets.
 
-    Every rule is dropped alone; of those whose absence helps, the one that
-    needs the smallest relative change is named with the nearest value that
-    works, which is checked by a search.
+    Every rule is dropped alone; of those whose absence helps, the one that needs the smallest relative change is named.
     """
     if not any(segment_options.branched for options in space.options for segment_options in options):
         hint = Message("give other meeting points with {}, or another model", OptionName("meet"))
@@ -160,11 +158,7 @@ def _outward(value: float, *, up: bool) -> float:
 
 
 def refusal(what: str | Message, rules: Sequence[TightRule]) -> InfeasibleError:
-    """The error whose hint names the nearest values with a design.
-
-    Args:
-        rules: The tightest rules; where there are several, they give way together.
-    """
+    """The error whose hint names the nearest values with a design; several rules give way together."""
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
     hint = Message(
         f"the nearest {noun} with a design {verb} {{}}", _listed([OptionName(rule.rule, rule.nearest) for rule in rules], " with ")

@@ -1,8 +1,6 @@
-"""Designs tried and varied, for what does not add up over the segments of a design.
+"""Designs tried and varied, for what does not add up over the segments of a design: it proves nothing.
 
-A seeded evolutionary search: a population of designs that keep all constraints, of which a
-segment's option is exchanged for another (mutation) or whose segments up to a meeting point are
-put before those of another from there on (crossover). The better ones stay. It proves nothing.
+A population, of which a segment's option is exchanged (mutation) or the first segments are put before another's last (crossover).
 """
 
 from collections.abc import Callable, Sequence
@@ -51,24 +49,12 @@ def evolve(
     seed: int = 0,
     evaluations: int = EVALUATIONS,
 ) -> SearchResult | None:
-    """The best design that an evolutionary search comes upon.
-
-    Args:
-        n_meet: Branched segments, at least.
-        starts: Designs to begin with, those that keep the constraints.
-
-    Returns:
-        The design, `value` its score and `evaluated` how many were judged; None if none was come upon.
-    """
+    """The best design that an evolutionary search comes upon, from some that it starts with; None if there was none."""
     return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(seed), evaluations).run(starts)
 
 
 def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> list[SearchResult]:
-    """Designs to begin with, by the exact search: the fastest in each of several ranges of multiply-accumulates, and without each processor.
-
-    Args:
-        n_meet: Branched segments, at least.
-    """
+    """Designs to begin with: the fastest in each of several ranges of multiply-accumulates, and without each processor."""
     ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()
     search_results = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
     for left_out in space.processors if len(space.processors) > 2 else ():

@@ -103,20 +103,14 @@ class ProcessorPowers:
     def groups(self, processors: Sequence[str]) -> list[tuple[str, ...]]:
         """Sets of processors of which each has to be searched by itself.
 
-        A processor waits in designs that give it work, and idles in others. Where that takes different power,
-        what it costs is known where it is said which processors have some. A design that leaves one of them idle is
-        found, at its own cost, with the smaller set.
+        Where a processor takes other power while it waits than while it idles, what it costs is known where it is said which have work.
         """
         if all(self.waiting[name] == self.idle[self.families[name]] for name in processors):
             return [tuple(processors)]
         return [some for count in range(len(processors), 0, -1) for some in combinations(processors, count)]
 
     def energy(self, processors: Sequence[str]) -> Measure:
-        """Energy of designs all of whose processors are these, mJ.
-
-        It is what `EnergyModel.plan_mj` says of their timelines where each of these has work, and no less where one has none,
-        since none takes more while it idles than while it waits.
-        """
+        """Energy of designs all of whose processors are these, mJ, as of `EnergyModel.plan_mj`; no less where one has no work."""
         working = {self.families[name] for name in processors}
         waits = sum(self.waiting[name] for name in processors) + sum(current for name, current in self.idle.items() if name not in working)
 

@@ -142,11 +142,7 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
 
 
 class Completion:
-    """Lower bound on the time from a state and a number of multiply-accumulates to the end.
-
-    Args:
-        layers: One per segment, in order.
-    """
+    """Lower bound on the time from a state and a number of multiply-accumulates to the end."""
 
     def __init__(self, layers: Sequence[Layer], final_ms: Floats, low: int, high: int) -> None:
         self.width = bucket_width(high)
@@ -290,11 +286,7 @@ def backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Flo
 def eliminate(
     layers: Sequence[Layer], reduced: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, limit: float
 ) -> list[Layer]:
-    """Layers without the options that no path faster than `limit` can use (Lagrangian bound).
-
-    Multiply-accumulates are sold at a price, which bounds every path from below
-    whatever the price is; a good price is found on the `reduced` layers.
-    """
+    """Layers without the options that no path faster than `limit` can use (Lagrangian bound, at a price that is good for the `reduced` layers)."""
     if not np.isfinite(limit):
         return list(layers)
 

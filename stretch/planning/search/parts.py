@@ -196,12 +196,7 @@ def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGra
 
 
 def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]], word: str) -> SegmentOptions:
-    """One sequence of processors, a segment divided among them in each of several ways.
-
-    Args:
-        rows: Of each way the branches.
-        word: Of the division.
-    """
+    """One sequence of processors, a segment divided among them by a way in each of several rows of branches."""
     costs = space.costs
     computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
     leaving = np.array([costs.transfers(b.processor, costs.host, np.array([row[i].writes for row in rows])) for i, b in enumerate(rows[0])])

@@ -95,10 +95,7 @@ def _union(graph: OpGraph, sets: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
-    """Groups of operators as tasks, in an order in which they can run.
-
-    A kernel's operators but the last are read by nobody else, so groups of them never wait for each other in a circle.
-    """
+    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no circle."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
     position = {op.name: i for i, op in enumerate(graph.ops)}

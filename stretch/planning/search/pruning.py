@@ -105,11 +105,7 @@ class _Move:
 
 
 class _Distances:
-    """The least cost from the start to each segment and from there to the end, by holder and number of branched segments.
-
-    Args:
-        n_meet: Branched segments, at least.
-    """
+    """The least cost from the start to each segment and from there to the end, by holder and number of branched segments."""
 
     def __init__(self, space: DesignSpace, n_meet: int, moves: Sequence[tuple[_Move, Floats]]) -> None:
         count, holders = len(space.segments), len(space.holders)
@@ -178,13 +174,7 @@ def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
 
 
 class _Priced:
-    """A space at a price of a multiply-accumulate.
-
-    Args:
-        offers: Of all scales, by the segment at which they start.
-        n_meet: Branched segments, at least.
-        price: In ms.
-    """
+    """A space and all scales of its offers at a price of a multiply-accumulate, ms."""
 
     def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
         self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
@@ -250,12 +240,7 @@ class _Priced:
 
 
 class _PriceTable:
-    """What the combinations of an offer cost at a price of a multiply-accumulate, worked out by the widths of the branches.
-
-    Args:
-        holders: Processors that may hold what arrives.
-        price: In ms.
-    """
+    """What the combinations of an offer cost at a price of a multiply-accumulate, worked out by the widths of the branches."""
 
     def __init__(self, offer: LazyOptions, holders: Sequence[str], price: float) -> None:
         self.offer, joins = offer, offer.joins

@@ -64,11 +64,7 @@ class Rules:
         return all(item.offers_width(value, segment, width) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
-        """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios.
-
-        Args:
-            legal: Widths that the processor's slice and the segment's groups allow.
-        """
+        """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
         allowed = [width for width in legal if self.offers_width(segment, width)]
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
@@ -265,10 +261,7 @@ class OptionsCache:
 
 
 class _Grid:
-    """All combinations of branches' scales, with an axis for the width of each branch and one for its depth.
-
-    What depends on few of the axes is not repeated for the others.
-    """
+    """All combinations of branches' scales, with axes for the width and the depth of each branch: what depends on few is not repeated."""
 
     def __init__(self, offer: LazyOptions) -> None:
         self.offer, self.sizes = offer, [(len(widths), len(depths)) for widths, depths in offer.scales]
@@ -354,25 +347,15 @@ FEWEST = Thinning(4, 3)
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    Most joins keep the width of the backbone, so segments are independent of each
-    other. One that widens it, such as `concat`, couples them: then costs hold
-    for the number of channels that `arriving` states per segment. Where what
-    follows cannot read other widths, `project` takes its place.
-
-    Scaled copies are offers (`stretch.planning.search.space`) until somebody asks for all options:
-    some searches work out the few that they need.
+    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples
+    them: then costs hold for the channels that `arriving` states per segment, and where what follows cannot read
+    other widths, `project` takes its place.
 
     Args:
-        segments: The segments of the network, in order.
-        processors: Processors that branches may use.
-        costs: Costs on the device.
-        rules: The constraints.
-        join: How branches meet.
-        arriving: Channels that arrive at each segment; the original's if None.
         stretched: Whether segments may become scaled copies; else all stay whole.
         kept: Names of those that may not.
-        holders: Processors that may hold a tensor between segments; those that branches may use if None. Designs of spaces that
-            differ in `processors` alone can be told by the same measures where these are the same.
+        holders: Processors that may hold a tensor between segments; those that branches may use if None. Spaces with the same
+            ones are told by the same measures.
     """
 
     def __init__(
@@ -452,10 +435,7 @@ class DesignSpace:
         return max(o.span for options in (*self.ready, *self.offers) for o in options)
 
     def alone_ms(self, options: SegmentOptions) -> float:
-        """The original segment on the fastest of the processors that its options use, ms.
-
-        Rules compare with it, so that what two processors may do does not depend on which others there are.
-        """
+        """The original segment on the fastest of the processors that its options use, whichever others there are, ms: rules compare with it."""
         if options.alone_ms is not None:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
@@ -493,10 +473,7 @@ class DesignSpace:
         return other
 
     def with_runs(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
-        """The same with offers of runs of segments; of more than `MOST_COMBINATIONS` combinations `options` has only those of a few scales.
-
-        Those of many branches are thinned first.
-        """
+        """The same with offers of runs of segments; of more than `MOST_COMBINATIONS`, `options` has a few scales, of many branches first."""
         thinned = False
         for branches in range(len(self.processors), 1, -1):
             if sum(offer.count for extra in more for offer in extra) <= MOST_COMBINATIONS:
