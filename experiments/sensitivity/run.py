@@ -129,8 +129,7 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
     """Designs of a network's stages, merged or not, on a device."""
     from stretch.planning.plan import PlanningProblem, stretched_space
 
-    request = PlanningProblem.of(graph, device, config)
-    return stretched_space(graph, request.config, request.costs, request.stages, merged=True)
+    return stretched_space(PlanningProblem.of(graph, device, config), merged=True)
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":

@@ -20,7 +20,7 @@ from stretch.planning.cost.times import run_mj
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.plan import PlanningProblem, choose, search_request
+from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
 from stretch.planning.result import control_fields, filled, plain
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
@@ -40,8 +40,7 @@ from stretch.planning.search.exact import (
 )
 from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.parts import merge_neighbours, without_stretched
-from stretch.planning.search.placing import place_sides
+from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.pruning import pruned
 from stretch.planning.search.space import DesignSpace, Rules
 
@@ -318,7 +317,8 @@ def front(
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     request = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    parts = search_request(problem.backbone, request, problem.costs, problem.stages, source)
+    asked = problem.asking(request)
+    parts = search_request(asked)
     result, values = [], []
     for part in parts:
         if part.result is not None:
@@ -329,7 +329,7 @@ def front(
             values += [[criteria.value(name, item) for name in current] for item in some]
     if not result:
         # the planner's own refusal names the tightest rule
-        choose(problem.backbone, request, problem.costs, problem.stages, source)
+        choose(asked)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     kept = _spread(undominated(result, values), count or MOST)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
@@ -474,10 +474,7 @@ class Levels:
 def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesign:
     """A design that was searched for, complete."""
     source = problem.accuracy_source
-    parts = merge_neighbours(problem.backbone, problem.stages, search_result.segments(problem.costs))
-    design = place_sides(
-        problem.graph, BranchDesign(problem.graph.name, problem.device.id, parts), problem.costs, problem.config.processors
-    )
+    design = design_of(problem, search_result)
     ms = timeline(problem.graph, design, problem.costs).makespan_ms if design.sides else search_result.ms
     loss = None if source is None else loss_of(search_result, source)
     peak = max(int(options.peak_bytes[index]) for options, index in search_result.picks)
@@ -505,7 +502,7 @@ def diverse_front(
                 Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name))),
                 Message("leave it out, or plan one design with {}", OptionName(name)),
             )
-    choice = choose(request.backbone, checked, request.costs, request.stages, request.accuracy_source)
+    choice = choose(request)
     goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
     result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
     values = tuple(goal.value(space, item.picks) for item in result)
