@@ -37,6 +37,7 @@ from stretch.planning.search.exact import (
     on_only,
     search_least,
     weighed,
+    working,
 )
 from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
@@ -142,10 +143,7 @@ class Criteria:
             return float(search_result.macs)
         if name == "latency":
             return search_result.ms
-        working = {item for options, _ in search_result.picks for item in options.working(self.space.costs.host)}
-        return self._measure(name, [processor for processor in self.space.processors if processor in working]).total(
-            self.space, search_result.picks
-        )
+        return self._measure(name, working(self.space, search_result.picks)).total(self.space, search_result.picks)
 
     def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
         """The design that has least of one thing."""

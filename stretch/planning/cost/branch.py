@@ -226,18 +226,8 @@ class BranchCost(NamedTuple):
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
 
 
-class _BlockSums(NamedTuple):
-    """What the kernels of one block of a branch take together, on one processor."""
-
-    macs: int
-    params: int
-    ms: float
-    contended_ms: float
-    peak_bytes: int
-
-
-class _Change(NamedTuple):
-    """What other arriving channels add to a branch; `peak_bytes` are those of the kernels that change."""
+class _Sums(NamedTuple):
+    """What the kernels of one block of a branch take together, or what other arriving channels add to it."""
 
     macs: int
     params: int
@@ -260,11 +250,11 @@ class Costs:
         self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
         self._dropped: dict[tuple[int, int], frozenset[int]] = {}
-        self._summed: dict[tuple[int, str], tuple[FullDepth, list[tuple[int, _BlockSums]]]] = {}
-        self._blocks: dict[tuple[int, str], tuple[Built, _BlockSums]] = {}
+        self._summed: dict[tuple[int, str], tuple[FullDepth, list[tuple[int, _Sums]]]] = {}
+        self._blocks: dict[tuple[int, str], tuple[Built, _Sums]] = {}
         self._prepared: set[tuple[int, str, int, int]] = set()
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
-        self._changes: dict[tuple[int, str, int, int], _Change] = {}
+        self._changes: dict[tuple[int, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._rewiring: dict[int, bool] = {}
         self._remembered: dict[type, object] = {}
@@ -376,20 +366,20 @@ class Costs:
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
-    def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _BlockSums]]:
+    def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
         """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
         key = (id(whole), processor)
         if key not in self._summed:
             self._summed[key] = whole, [(block, self._block(built, processor)) for block, built in whole.blocks]
         return self._summed[key][1]
 
-    def _block(self, built: Built, processor: str) -> _BlockSums:
+    def _block(self, built: Built, processor: str) -> _Sums:
         key = (id(built), processor)
         if key not in self._blocks:
             time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
             macs = sum([kernel.macs for kernel in built.kernels])
             peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-            self._blocks[key] = built, _BlockSums(macs, built.params, time.ms, time.contended_ms, peak)
+            self._blocks[key] = built, _Sums(macs, built.params, time.ms, time.contended_ms, peak)
         return self._blocks[key][1]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
@@ -470,7 +460,7 @@ class Costs:
             self._rewiring[key] = dense and not segment.passes_input
         return self._rewiring[key]
 
-    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Change:
+    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""
         key = (id(segment), processor, width, channels)
         if key not in self._changes:
@@ -487,7 +477,7 @@ class Costs:
         for (width, count), after in zip(scales, changed, strict=True):
             weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
             now, then = list(islice(times, len(after))), before[width]
-            self._changes[number, processor, width, count] = _Change(
+            self._changes[number, processor, width, count] = _Sums(
                 sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
                 sum(weights),
                 sum([time.ms for time in now]) - then.ms,

@@ -12,7 +12,7 @@ from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.own_options import STRETCH
 from stretch.planning.search.diagnose import refusal
-from stretch.planning.search.exact import LATENCY, AdditiveCost, SearchResult, Within, additive, search_exact, search_least_loss
+from stretch.planning.search.exact import LATENCY, SearchResult, Within, additive, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.space import DesignSpace
@@ -44,11 +44,20 @@ class Bounds:
         if low <= fastest.params <= high:
             return fastest
         sign = 1.0 if fastest.params > high else -1.0
-        seen = self._explore(
-            lambda price: lambda options: sign * price * options.params,
-            fastest.ms / fastest.params,
-            lambda result: result.params <= high if sign > 0 else result.params >= low,
-        )
+        # prices are doubled until a design has come far enough, then narrowed to where it first does
+        seen: list[SearchResult] = []
+        cheap, dear, price = 0.0, 0.0, fastest.ms / fastest.params
+        for _ in range(ROUNDS):
+            toll = sign * price
+            search_result = search_exact(self.space, *self.macs, self.n_meet, lambda options, toll=toll: toll * options.params)
+            if search_result is None:
+                break
+            seen.append(search_result)
+            if search_result.params <= high if sign > 0 else search_result.params >= low:
+                dear = price
+            else:
+                cheap = price
+            price = (cheap + dear) / 2 if dear else price * 2
         inside = [result for result in seen if low <= result.params <= high]
         if inside:
             return _bounded(min(inside, key=lambda r: r.ms), fastest)
@@ -116,22 +125,6 @@ class Bounds:
             result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
         return result
 
-    def _explore(self, toll: Callable[[float], AdditiveCost], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
-        """Designs at prices that are doubled until a design has come far enough, then narrowed to where it first does."""
-        seen: list[SearchResult] = []
-        low, high, price = 0.0, 0.0, unit
-        for _ in range(ROUNDS):
-            search_result = search_exact(self.space, *self.macs, self.n_meet, toll(price))
-            if search_result is None:
-                break
-            seen.append(search_result)
-            if far(search_result):
-                high = price
-            else:
-                low = price
-            price = (low + high) / 2 if high else price * 2
-        return seen
-
 
 def loss_of(search_result: SearchResult, accuracy_source: AccuracySource) -> float:
     """What a design that was searched for is predicted to lose."""
@@ -140,8 +133,5 @@ def loss_of(search_result: SearchResult, accuracy_source: AccuracySource) -> flo
 
 def _bounded(search_result: SearchResult, fastest: SearchResult) -> SearchResult:
     """A design that keeps a bound, as a search reports it."""
-    if all(a is b and i == j for (a, i), (b, j) in zip(search_result.picks, fastest.picks, strict=False)) and len(
-        search_result.picks
-    ) == len(fastest.picks):
-        return fastest
-    return replace(search_result, optimal=False, gap=search_result.ms / fastest.ms - 1)
+    one, other = ([(id(options), index) for options, index in item.picks] for item in (search_result, fastest))
+    return fastest if one == other else replace(search_result, optimal=False, gap=search_result.ms / fastest.ms - 1)

@@ -1,5 +1,6 @@
 """Why no design meets the constraints: the tightest rule and the nearest value at which there is one."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -121,7 +122,8 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
 
     ladder, tight, loose = suspect.limit.ladder, suspect.limit.value, suspect.limit.loosest
     if ladder is not None:
-        return _first_step(ladder, works)
+        # the last step is known to work
+        return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=works)]
     # First by factors of ten, so that bisection starts near the value.
     outward = 10.0 if loose > tight else 0.1
     near = tight * outward
@@ -133,18 +135,6 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
         tight, loose = (tight, middle) if works(middle) else (middle, loose)
     rounded = _outward(loose, up=loose > suspect.limit.value)
     return rounded if works(rounded) else loose
-
-
-def _first_step(ladder: tuple[float, ...], works: Callable[[float], bool]) -> float:
-    """The first step of a ladder that works; the last one is known to."""
-    low, high = 0, len(ladder) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if works(ladder[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return ladder[high]
 
 
 def _outward(value: float, *, up: bool) -> float:

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.search.exact import LATENCY, SearchResult, on_only, search_exact
-from stretch.planning.search.goal import Picks, Score
+from stretch.planning.search.exact import LATENCY, Picks, SearchResult, held, on_only, search_exact
+from stretch.planning.search.goal import Score
 from stretch.planning.search.space import DesignSpace
 
 #: Designs that are judged, at most.
@@ -128,11 +128,10 @@ class _Search:
         space, macs = self.space, _macs(picks)
         if not self.low <= macs <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
-        holder = space.holders.index(space.costs.host)
-        for options, index in picks:
+        for options, index, name in held(space, picks)[0]:
+            holder = space.holders.index(name)
             if not options.allowed[holder, index] or not np.isfinite(options.ms[holder, index]):
                 return False
-            holder = space.holders.index(options.holder(space.costs.host))
         return self.keeps(SearchResult(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), 0))
 
     def _any(self, first: int, behind: int) -> list[Pick]:

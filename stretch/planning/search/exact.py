@@ -5,7 +5,7 @@ segments have been branched so far, and how many of the next segments are
 already covered because stages are merged.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -30,6 +30,25 @@ from stretch.planning.search.space import DesignSpace
 AdditiveCost = Callable[[SegmentOptions], Floats]
 
 
+#: Options and the index of the chosen one, segment by segment.
+Picks = Sequence[tuple[SegmentOptions, int]]
+
+
+def held(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, int, str]], str]:
+    """Each choice with the processor that holds what arrives at it, and the one that holds the network's output."""
+    holder, rows = space.costs.host, []
+    for options, index in picks:
+        rows.append((options, index, holder))
+        holder = options.holder(space.costs.host)
+    return rows, holder
+
+
+def working(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
+    """Processors that a design gives work to."""
+    names = {name for options, _ in picks for name in options.working(space.costs.host)}
+    return tuple(name for name in space.processors if name in names)
+
+
 @dataclass(frozen=True)
 class Measure:
     """What adds up over the segments of a design."""
@@ -39,13 +58,11 @@ class Measure:
     ]  # What each option of a segment adds, by holder of what arrives: an array that broadcasts to `SegmentOptions.ms`.
     leaving: Callable[[DesignSpace, str], float]  # What it adds that a processor holds the network's output.
 
-    def total(self, space: DesignSpace, picks: Iterable[tuple[SegmentOptions, int]]) -> float:
+    def total(self, space: DesignSpace, picks: Picks) -> float:
         """Of a whole design."""
-        holder, result = space.costs.host, 0.0
-        for options, index in picks:
-            result += float(np.broadcast_to(self.of(options), options.ms.shape)[space.holders.index(holder), index])
-            holder = options.holder(space.costs.host)
-        return result + self.leaving(space, holder)
+        rows, last = held(space, picks)
+        total = sum(float(np.broadcast_to(self.of(o), o.ms.shape)[space.holders.index(holder), index]) for o, index, holder in rows)
+        return total + self.leaving(space, last)
 
 
 def _nothing(space: DesignSpace, holder: str) -> float:

@@ -435,19 +435,16 @@ def highest(function: Callable[[float], float], left: float, right: float, steps
     """Where a concave function is highest between two numbers, nearly, and how high (golden section)."""
     a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
     at_a, at_b = function(a), function(b)
-    best = max((at_a, a), (at_b, b))
     for _ in range(steps):
         if at_a < at_b:
             left, a, at_a = a, b, at_b
             b = left + GOLDEN * (right - left)
             at_b = function(b)
-            best = max(best, (at_b, b))
         else:
             right, b, at_b = b, a, at_a
             a = right - GOLDEN * (right - left)
             at_a = function(a)
-            best = max(best, (at_a, a))
-    return best[1], best[0]
+    return (a, at_a) if at_a > at_b else (b, at_b)
 
 
 def _useful(problem: _Problem, price: float, limit: float) -> list[Layer]:

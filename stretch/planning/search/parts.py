@@ -34,18 +34,8 @@ Floats = NDArray[np.float64]
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
-class _PartsCache:
-    """Parts of networks, the same ones each time, so that what is built of them is found again."""
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]] = {}
-
-    def parts(self, graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool, vectors: bool) -> list[Segment]:
-        """Those of a stage, as `divide` makes them."""
-        key = (id(stage), clean, every, vectors)
-        if key not in self._parts:
-            self._parts[key] = stage, divide(graph, stage, clean, every=every, vectors=vectors)
-        return self._parts[key][1]
+class _PartsCache(dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]]):
+    """Parts of stages, the same ones each time, so that what is built of them is found again; with each stage, whose identity stays its own."""
 
 
 class PartSpace:
@@ -63,9 +53,12 @@ class PartSpace:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
         costs = space.costs
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        divisions = costs.built(_PartsCache)
-        key = (frozenset(clean), single, vectors)
-        self.by_stage = [divisions.parts(graph, stage, *key) if divided else [stage] for stage in space.segments]
+        known, self.by_stage = costs.built(_PartsCache), []
+        for stage in space.segments:
+            key = (id(stage), frozenset(clean), single, vectors)
+            if divided and key not in known:
+                known[key] = stage, divide(graph, stage, clean, every=single, vectors=vectors)
+            self.by_stage.append(known[key][1] if divided else [stage])
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
@@ -237,14 +230,9 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
         run = stages[first : last + 1]
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
-        segment = space.costs.cut(graph, merged_name(run), run[0].start, run[-1].end)
+        segment = space.costs.cut(graph, f"{run[0].name}_to_{run[-1].name}", run[0].start, run[-1].end)
         more[first] += space.offered(segment, first, len(run))
     return space.with_runs(more)
-
-
-def merged_name(stages: Sequence[Segment]) -> str:
-    """Name of a segment of several stages, such as ``s2_to_s4``."""
-    return f"{stages[0].name}_to_{stages[-1].name}"
 
 
 # Segments that need no seam: parts of a stage that one processor runs one after the other are one segment.

@@ -166,9 +166,6 @@ MOST_EXACT = 1024
 #: Schedules that one search computes at most.
 MOST_TRIED = 4000
 
-#: Prices of a processor that are tried around the best so far, and how often the range of them is halved.
-_PRICES, _ZOOMS = 9, 14
-
 #: Times that differ by less, in ms, are equal.
 TIE = 1e-9
 
@@ -248,33 +245,6 @@ class Problem:
             places.append(place)
             ms.append(took)
         return max(run(places, ms, readers, missing, self.count)[1])
-
-    def bound_ms(self) -> float:
-        """A time that no placement can be below: the longest chain of tasks on their fastest processors, or all work divided at will."""
-        until: list[float] = []
-        for task, sources in enumerate(self.tasks.sources):
-            until.append(min(self.ms[task]) + max((until[source] for source in sources), default=0.0))
-        return max(until[-1], divided_ms(np.array(self.ms)))
-
-
-def divided_ms(ms: Floats) -> float:
-    """The least time in which work can be done that may be divided among processors at will; at most a little less.
-
-    By duality: whatever prices a millisecond of each processor has, in sum 1, the work cannot be done in less time than
-    it costs on the cheapest processors. The best prices are approached step by step, and every step is a bound.
-    """
-    count = ms.shape[1]
-    best, centre, width = 0.0, np.full(count - 1, 1 / count), 1.0
-    steps = np.array(list(product(np.linspace(-1, 1, _PRICES), repeat=count - 1)))
-    for _ in range(_ZOOMS):
-        grid = np.clip(centre + steps * width, 0, 1)
-        grid = grid[grid.sum(axis=1) <= 1]
-        prices = np.concatenate([1 - grid.sum(axis=1, keepdims=True), grid], axis=1)
-        total = (ms[None, :, :] * prices[:, None, :]).min(axis=2).sum(axis=1)
-        if total.max() > best:
-            best, centre = float(total.max()), grid[int(total.argmax())]
-        width /= 2
-    return best
 
 
 def place(problem: Problem) -> Placed:

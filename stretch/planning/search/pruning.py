@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from stretch.planning.cost.options import Ints, SegmentOptions
 from stretch.planning.search.exact import SearchResult, search_exact
-from stretch.planning.search.layers import TIE
+from stretch.planning.search.layers import TIE, highest
 from stretch.planning.search.space import SAMPLE, DesignSpace, Floats, LazyOptions, Thinning
 
 #: Combinations of a space below which all of them are worked out.
@@ -36,7 +36,6 @@ MOST = 2_000_000
 CHUNK, LOOKS = 100_000, 12
 #: Steps of a golden section for the price.
 STEPS = 24
-GOLDEN = (5**0.5 - 1) / 2
 
 
 def search_pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
@@ -158,19 +157,7 @@ def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
         return float(_Distances(space, n_meet, moves).to_end[0, start, 0]) + price * (low if price >= 0 else high)
 
     scale = 4 * bound(0.0) / max(low, 1)
-    left, right = -scale, scale
-    a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
-    at_a, at_b = bound(a), bound(b)
-    for _ in range(STEPS):
-        if at_a < at_b:
-            left, a, at_a = a, b, at_b
-            b = left + GOLDEN * (right - left)
-            at_b = bound(b)
-        else:
-            right, b, at_b = b, a, at_a
-            a = right - GOLDEN * (right - left)
-            at_a = bound(a)
-    return a if at_a > at_b else b
+    return highest(bound, -scale, scale, STEPS)[0]
 
 
 class _Priced:

@@ -130,20 +130,16 @@ class LazyOptions:
     def full(self) -> "LazyOptions":
         """The same with all scales."""
         # one that remembered itself would be kept until garbage is collected, and all that is known of its device with it
-        return self if self.thinning is None else self._full
+        return self if self.thinning is None else self.thinned(None)
 
-    @cached_property
-    def _full(self) -> "LazyOptions":
-        return replace(self, thinning=None)
-
-    def thinned(self, thinning: Thinning) -> "LazyOptions":
+    def thinned(self, thinning: Thinning | None) -> "LazyOptions":
         """The same with fewer scales, and the same one each time."""
         if thinning not in self._thinned:
             self._thinned[thinning] = replace(self, thinning=thinning)
         return self._thinned[thinning]
 
     @cached_property
-    def _thinned(self) -> dict[Thinning, "LazyOptions"]:
+    def _thinned(self) -> dict[Thinning | None, "LazyOptions"]:
         return {}
 
     @property
