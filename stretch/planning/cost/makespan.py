@@ -19,7 +19,7 @@ from predictors.joins import join_of
 from predictors.predictor import LatencyPredictor
 from predictors.side_by_side import ProcessorWork, ends
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
+from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, added_up
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
 from stretch.planning.network.backbone import Backbone, backbone_of
@@ -127,32 +127,17 @@ def run(
 # where several could start on a processor, the backbone comes before the sides that do not feed it.
 
 
-@dataclass(frozen=True)
-class WholeTimeline:
-    """Everything on one timeline."""
-
-    segments: tuple[SegmentTime, ...]  # Of the backbone, each with when it starts.
-    sides: tuple[SideTime, ...]  # Beside it.
-    #: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the backbone first and the others
-    #: last, the numbers of those that end before it starts.
-    waits: tuple[tuple[int, ...], ...]
-
-
-def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], returned: Sequence[str], costs: Costs) -> BranchTime:
-    """A side on a processor."""
-    estimate = costs.predictor.predict(graph, processor, costs.precision.get(processor))
-    into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in graph.inputs]
-    out = [costs.moves(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs if name in returned]
-    links: dict[str, float] = {}
-    for moved in (*into, *out):
-        for far, ms in moved.items():
-            links[far] = links.get(far, 0.0) + ms
-    in_ms, out_ms = (sum(ms for moved in value for ms in moved.values()) for value in (into, out))
-    scale = BranchScale(processor, 0, 0)
+def _timed(
+    scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
+) -> BranchTime:
+    """A branch, or a side, that moves what it reads and what it writes: ms by processor at the far end of each link."""
+    estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
+    in_ms, out_ms = (sum(added_up(item for links in moved for item in links.items()).values()) for moved in (into, out))
+    links = added_up(item for links in (*into, *out) for item in links.items())
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> WholeTimeline:
+def beside(backbone: Backbone, design: BranchDesign, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Timeline:
     """The backbone and its sides on one timeline."""
     jobs: list[Job] = []
     writers: dict[str, int] = {}
@@ -188,12 +173,11 @@ def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[s
         )
         rows.append(replace(row, branches=branches, start_ms=at))
         at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
-    sides = tuple(_started(side, times[side.name], scheduled, numbers[side.name]) for side in backbone.sides)
-    return WholeTimeline(tuple(rows), sides, scheduled.waits)
-
-
-def _started(side: OpGraph, time: BranchTime, result: Schedule, number: int) -> SideTime:
-    return SideTime(side.name, side, replace(time, start_ms=result.starts[number], waits=result.waits[number]))
+    sides = []
+    for side in backbone.sides:
+        number = numbers[side.name]
+        sides.append(SideTime(side.name, side, replace(times[side.name], start_ms=scheduled.starts[number], waits=scheduled.waits[number])))
+    return Timeline(design, tuple(rows), {}, tuple(sides), scheduled.waits)
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
@@ -227,10 +211,7 @@ class SidedTimes:
         holders |= written
         self._add(self._backbone.after, placed, holders, times)
         design = replace(self._design, sides=tuple(sides))
-        if not times:
-            return Timeline(design, tuple(rows), {})
-        whole = beside(self._backbone, rows, times)
-        return Timeline(design, whole.segments, {}, whole.sides, whole.waits)
+        return beside(self._backbone, design, rows, times) if times else Timeline(design, tuple(rows), {})
 
     def _add(self, some: Sequence[OpGraph], placed: Mapping[str, str], holders: dict[str, str], times: dict[str, BranchTime]) -> None:
         """The times of some sides, and who holds what they write."""
@@ -238,7 +219,10 @@ class SidedTimes:
             processor = placed[side.name]
             key = side.name, processor, tuple(holders[source.name] for source in side.inputs)
             if key not in self._sides:
-                self._sides[key] = side_time(side, processor, holders, self._graph.outputs, self._costs)
+                costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
+                into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in side.inputs]
+                out = [costs.moves(processor, costs.host, prod(side.by_name[name].shape)) for name in returned]
+                self._sides[key] = _timed(BranchScale(processor, 0, 0), side, into, out, costs)
             times[side.name] = self._sides[key]
             holders.update(dict.fromkeys(side.outputs, processor))
 
@@ -296,18 +280,13 @@ def segment_time(
 
 def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
     """A branch that also moves what it writes to the host."""
-    links = {far: time.links.get(far, 0.0) + moved.get(far, 0.0) for far in (*time.links, *moved)}
-    return replace(time, links=links, out_ms=time.out_ms + sum(moved.values()))
+    return replace(time, links=added_up([*time.links.items(), *moved.items()]), out_ms=time.out_ms + sum(moved.values()))
 
 
 def _branch(scale: BranchScale, graph: OpGraph, holder: str, joined: bool, costs: Costs) -> BranchTime:
     """One branch, from what arrives until its output is on the host where branches meet."""
-    estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-    entering = costs.moves(holder, scale.processor, prod(graph.input.shape))
-    links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
-    into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
-    return BranchTime(scale, graph.macs, graph.params, into, links, alone, 0.0, out, estimate)
+    return _timed(scale, graph, [costs.moves(holder, scale.processor, prod(graph.input.shape))], [leaving], costs)
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
@@ -329,13 +308,8 @@ def subgraph_times(
     writers: dict[str, int] = {}
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
-        estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
-        links: dict[str, float] = {}
-        for source in graph.inputs:
-            for far, ms in costs.moves(holders[source.name], scale.processor, prod(source.shape)).items():
-                links[far] = links.get(far, 0.0) + ms
-        alone, slowed = estimate.computing_ms, estimate.contended_ms - estimate.computing_ms
-        times.append(BranchTime(scale, graph.macs, graph.params, sum(links.values()), links, alone, slowed, 0.0, estimate))
+        time = _timed(scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs)
+        times.append(replace(time, contention_ms=time.estimate.contended_ms - time.ms))
         reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))
         holders.update(dict.fromkeys(graph.outputs, scale.processor))

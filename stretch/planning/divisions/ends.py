@@ -5,8 +5,9 @@ only says which tensors it hands on, its ends. It computes what they need and no
 what crosses. Nothing is joined: the last portion writes the segment's end.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -15,8 +16,9 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, schedule, subgraph_times
+from stretch.planning.cost.makespan import schedule, subgraph_times
 from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.times import BranchTime, computed
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment
@@ -130,34 +132,24 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
     tasks = find_tasks(segment.graph, launched)
     if not tasks.parallel or len(tasks) > MOST_TASKS:
         return []
-    moving = _Moving(costs, segment)
+
+    @cache
+    def moving(tensor: str, source: str, target: str) -> float:
+        return costs.transfer(source, target, prod(segment.graph.by_name[tensor].shape))
+
     ms = task_times(tasks, launched, space)
     result: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
             # what arrives may be held by a host that computes nothing: then it has a number of its own
             names = (*space.processors, *(name for name in space.holders if name not in space.processors))
-            problem = Problem(tasks, ms, lambda tensor, a, b, names=names: moving.ms(tensor, names[a], names[b]), names.index(holder), end)
+            problem = Problem(tasks, ms, lambda tensor, a, b, names=names: moving(tensor, names[a], names[b]), names.index(holder), end)
             placed = place(problem)
             scales = portions(problem, placed, space, segment)
             key = tuple((scale.processor, scale.ends or ()) for scale in scales)
             if len({scale.processor for scale in scales}) > 1 and key not in result:
                 result[key] = _ways(space, segment, scales, alone_ms, moving)
     return [options for options in result.values() if np.isfinite(options.ms).any()]
-
-
-class _Moving:
-    """Transfers of a segment's tensors, each worked out once."""
-
-    def __init__(self, costs: Costs, segment: Segment) -> None:
-        self._costs, self._graph = costs, segment.graph
-        self._known: dict[tuple[int, str, str], float] = {}
-
-    def ms(self, tensor: str, source: str, target: str) -> float:
-        key = (prod(self._graph.by_name[tensor].shape), source, target)
-        if key not in self._known:
-            self._known[key] = self._costs.transfer(source, target, key[0])
-        return self._known[key]
 
 
 def task_times(tasks: TaskGraph, launched: Sequence[Sequence[Kernel]], space: DesignSpace) -> np.ndarray:
@@ -253,18 +245,18 @@ def _joined(problem: Problem, groups: list[list[int]], first: int, second: int) 
 
 
 def _ways(
-    space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: _Moving
+    space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: Callable[[str, str, str], float]
 ) -> SegmentOptions:
     """One placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
     costs = space.costs
     graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), [scale.ends or () for scale in scales])
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
     ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
-    computed = [_computing(run) for run in runs]
+    busy = [computed(run) for run in runs]
     end = scales[-1].processor
     for i, holder in enumerate(space.holders):
         alone = min(
-            moving.ms(segment.start, holder, processor) + time + moving.ms(segment.end, processor, end)
+            moving(segment.start, holder, processor) + time + moving(segment.end, processor, end)
             for processor, time in zip(space.processors, alone_ms, strict=True)
         )
         if ms[i, 0] >= alone:
@@ -278,36 +270,21 @@ def _ways(
         ms=ms,
         allowed=np.ones((len(space.holders), 1), bool),
         depth=np.ones(1),
-        exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, computed, strict=True)]),
-        slowest_ms=np.array([max(computed[0].values())]),
-        fastest_ms=np.array([min(computed[0].values())]),
-        peak_bytes=np.array([_peak_bytes(costs, runs[0])]),
+        exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, busy, strict=True)]),
+        slowest_ms=np.array([max(busy[0].values())]),
+        fastest_ms=np.array([min(busy[0].values())]),
+        # the largest kernels that may run at once, one a processor
+        peak_bytes=np.array([sum(max(_peak(costs, b) for b in runs[0] if b.scale.processor == name) for name in busy[0])]),
         alone_ms=min(alone_ms),
-        busy=lambda: {name: np.array([[item[name]] for item in computed]) for name in computed[0]},
+        busy=lambda: {name: np.array([[item[name]] for item in busy]) for name in busy[0]},
         division=DIVISION.word,
     )
 
 
-def _computing(run: Sequence[BranchTime]) -> dict[str, float]:
-    """How long each processor computes beside the others, ms."""
-    computing: dict[str, float] = {}
-    for item in run:
-        computing[item.scale.processor] = computing.get(item.scale.processor, 0.0) + item.ms + item.contention_ms
-    return computing
-
-
 def _cost(costs: Costs, segment: Segment, run: BranchTime, params: int) -> BranchCost:
+    contended, peak = run.ms + run.contention_ms, _peak(costs, run)
     return BranchCost(
-        run.scale.processor,
-        segment.depth,
-        segment.width,
-        "none",
-        run.macs,
-        params,
-        run.ms,
-        run.ms + run.contention_ms,
-        _peak(costs, run),
-        share=run.scale.ends,
+        run.scale.processor, segment.depth, segment.width, "none", run.macs, params, run.ms, contended, peak, share=run.scale.ends
     )
 
 
@@ -315,14 +292,6 @@ def _peak(costs: Costs, run: BranchTime) -> int:
     """Most bytes that a kernel of a portion reads and writes."""
     item = costs.item_bytes(run.scale.processor)
     return max(((kernel.kernel.cost.reads + kernel.kernel.cost.writes) * item for kernel in run.estimate.kernels), default=0)
-
-
-def _peak_bytes(costs: Costs, run: Sequence[BranchTime]) -> int:
-    """Bytes of the largest kernels that may run at once, one a processor."""
-    largest: dict[str, int] = {}
-    for item in run:
-        largest[item.scale.processor] = max(largest.get(item.scale.processor, 0), _peak(costs, item))
-    return sum(largest.values())
 
 
 class _Portions(Division):
