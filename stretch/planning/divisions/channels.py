@@ -300,22 +300,57 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Division:
-    """A tensor of a part whose channels may be divided."""
+class _Tensor:
+    """A tensor of a part whose channels may be divided, and what is known of its ranges, whatever the device."""
 
     join: JoinKind  # How branches meet.
     segment: Segment  # The part, or what is before its tail.
     tail: Segment | None  # What needs the whole sum; None for nothing.
-    channels: int  # Channels of the tensor.
+    channels: int  # Its channels.
     step: int  # Channels that belong together.
-
-    @property
-    def hidden(self) -> bool:
-        return self.join == HIDDEN
+    graphs: dict[Channels, OpGraph | None] = field(default_factory=dict)  # None where there is nothing to compute.
+    kernels: dict[tuple[Channels, str, tuple[str, ...]], list[Kernel]] = field(default_factory=dict)  # By backend.
 
     def ranges(self, split: Split, unit: int) -> list[Channels]:
         """Channels of each branch, divided behind some multiples of a unit."""
         return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
+
+    def graph(self, channels: Channels) -> OpGraph | None:
+        if channels not in self.graphs:
+            try:
+                part = channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN)
+                self.graphs[channels] = part.graph
+            except StretchError:
+                self.graphs[channels] = None
+        return self.graphs[channels]
+
+
+def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
+    """Tensors of a part that may be divided; not where halves compute too much twice."""
+    tensors = []
+    for join in (OUTPUT, HIDDEN):
+        segment, tail = _sections(graph, part, join)
+        try:
+            name = divided_tensor(segment.graph, hidden=join == HIDDEN)
+        except StretchError:
+            continue
+        tensor = _Tensor(join, segment, tail, width(segment.graph.by_name[name].shape), channel_step(segment.graph, name))
+        middle = tensor.channels // tensor.step // 2
+        if not middle or not is_between_groups(segment.graph, name, Channels(0, middle * tensor.step)):
+            continue
+        halves = [half for channels in tensor.ranges((middle,), tensor.step) if (half := tensor.graph(channels)) is not None]
+        macs = segment.graph.macs
+        if macs and len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MOST_REPEATED:
+            tensors.append(tensor)
+    return tensors
+
+
+class _Built:
+    """What is known of parts of networks, whatever the device: of those that are built alike, and where each is cut."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[Structure, list[_Tensor]] = {}
+        self.sections: dict[tuple[int, JoinKind], tuple[Segment, tuple[Segment, Segment | None]]] = {}
 
 
 class ChannelWays:
@@ -327,174 +362,98 @@ class ChannelWays:
 
     def of(self, part: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
         """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
-        key, built = structure(part.graph), self.space.costs.built(_Built)
-        if key not in self._alike:
-            self._alike[key] = _DividedPart(
-                self.space, self.graph, part, alone_ms, built.parts.setdefault(key, _DividedChannels())
-            ).options()
-        segments = {join: self._sections(part, join, built) for join in {options.join for options in self._alike[key]}}
-        result = [replace(options, segment=segments[options.join][0], tail=segments[options.join][1]) for options in self._alike[key]]
-        return [replace(options, allowed=self.space.allowed(options)) for options in result]
-
-    def _sections(self, part: Segment, join: JoinKind, built: "_Built") -> tuple[Segment, Segment | None]:
-        key = (id(part), join)
-        if key not in built.sections:
-            built.sections[key] = part, _sections(self.graph, part, join)
-        return built.sections[key][1]
-
-
-class _Built:
-    """What is known of parts of networks that are built alike, whatever the device, by their structure."""
-
-    def __init__(self) -> None:
-        self.parts: dict[Structure, _DividedChannels] = {}
-        self.sections: dict[tuple[int, JoinKind], tuple[Segment, tuple[Segment, Segment | None]]] = {}
-
-
-class _DividedChannels:
-    """Some channels of a part, as graphs and as the kernels of a backend."""
-
-    def __init__(self) -> None:
-        self.divisions: list[_Division] | None = None
-        self.graphs: dict[tuple[JoinKind, Channels], OpGraph | None] = {}
-        self.kernels: dict[tuple[JoinKind, Channels, str, tuple[str, ...]], list[Kernel]] = {}
+        alike, built = structure(part.graph), self.space.costs.built(_Built)
+        if alike not in self._alike:
+            if alike not in built.tensors:
+                built.tensors[alike] = _tensors(self.graph, part)
+            tensors = built.tensors[alike]
+            self._alike[alike] = [way for tensor in tensors for way in _DividedPart(self.space, part, alone_ms, tensor).options()]
+        ways = []
+        for options in self._alike[alike]:
+            key = (id(part), options.join)
+            if key not in built.sections:
+                built.sections[key] = part, _sections(self.graph, part, options.join)
+            segment, tail = built.sections[key][1]
+            ways.append(self.space.checked(replace(options, segment=segment, tail=tail)))
+        return ways
 
 
 class _DividedPart:
-    """One part and its divisions."""
+    """One part, divided by the channels of a tensor."""
 
-    def __init__(self, space: DesignSpace, graph: OpGraph, part: Segment, alone_ms: Sequence[float], divided: _DividedChannels) -> None:
-        self.space, self.graph, self.part, self.alone_ms = space, graph, part, alone_ms
-        self._divided_once, self._graphs, self._kernels = divided, divided.graphs, divided.kernels
-        self._costs: dict[tuple[JoinKind, Channels, str], BranchCost] = {}
+    def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
+        self.space, self.part, self.alone_ms, self.tensor = space, part, alone_ms, tensor
+        self._costs: dict[tuple[Channels, str], BranchCost] = {}
 
     def options(self) -> list[SegmentOptions]:
         """Every way that is worth it."""
-        result = []
-        for division in self._divisions():
-            for count in range(2, len(self.space.processors) + 1):
-                more = [
-                    options
-                    for subset in combinations(self.space.processors, count)
-                    for order in self._orders(division, subset)
-                    if (options := self._divided(division, order)) is not None
-                ]
-                if not more:
-                    # what does not pay in two branches does not in more
-                    break
-                result += more
+        processors, result = self.space.processors, []
+        if self.tensor.tail is not None and self.space.costs.host not in processors:
+            return []
+        for count in range(2, len(processors) + 1):
+            every = [order for subset in combinations(processors, count) for order in self._orders(subset)]
+            more = [options for order in every if (options := self._divided(order)) is not None]
+            if not more:
+                # what does not pay in two branches does not in more
+                break
+            result += more
         return result
 
-    def _divisions(self) -> list[_Division]:
-        """How the part may be divided on these processors."""
-        if self._divided_once.divisions is None:
-            self._divided_once.divisions = self._every_division()
-        joined = self.space.costs.host in self.space.processors
-        return [division for division in self._divided_once.divisions if division.tail is None or joined]
-
-    def _every_division(self) -> list[_Division]:
-        """How the part may be divided; not where halves compute too much twice."""
-        every_division = []
-        for join in (OUTPUT, HIDDEN):
-            segment, tail = _sections(self.graph, self.part, join)
-            try:
-                tensor = divided_tensor(segment.graph, hidden=join == HIDDEN)
-            except StretchError:
-                continue
-            division = _Division(join, segment, tail, width(segment.graph.by_name[tensor].shape), channel_step(segment.graph, tensor))
-            middle = division.channels // division.step // 2
-            if not middle or not is_between_groups(segment.graph, tensor, Channels(0, middle * division.step)):
-                continue
-            halves = [self._graph(division, half) for half in division.ranges((middle,), division.step)]
-            macs, known = segment.graph.macs, [half.macs for half in halves if half is not None]
-            if macs and len(known) == len(halves) and sum(known) / macs - 1 <= MOST_REPEATED:
-                every_division.append(division)
-        return every_division
-
-    def _orders(self, division: _Division, subset: tuple[str, ...]) -> list[tuple[str, ...]]:
+    def _orders(self, subset: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Sequences of processors that differ: of sums, in which of them has what is added once."""
-        if division.hidden:
+        if self.tensor.join == HIDDEN:
             return [(first, *(name for name in subset if name != first)) for first in subset]
         return orders(subset)
 
-    def _divided(self, division: _Division, order: tuple[str, ...]) -> SegmentOptions | None:
+    def _divided(self, order: tuple[str, ...]) -> SegmentOptions | None:
         """One sequence of processors, divided at every place that is offered; None where that is not worth it."""
-        costs = self.space.costs
-        unit = lcm(division.step, *(costs.align(name) for name in order))
+        costs, tensor = self.space.costs, self.tensor
+        unit = lcm(tensor.step, *(costs.align(name) for name in order))
         # what is left over behind the last whole unit belongs to the last branch
-        units = -(-division.channels // unit)
+        units = -(-tensor.channels // unit)
         if units < len(order):
             return None
-        tried = self._rows(division, order, coarse(units, len(order)), unit)
+        tried = self._rows(order, coarse(units, len(order)), unit)
         times = self._times(list(tried.values()), order) if tried else []
-        if not self._pays(times, division, order):
+        after = None if tensor.tail is None else costs.whole(tensor.tail, costs.host)
+        if not self._pays(times, order, 0.0 if after is None else after.ms):
             return None
         places = finer(units, len(order), list(tried), times)
-        rows = list({**tried, **self._rows(division, order, places, unit)}.values())
-        options = replace(part_options(self.space, division.segment, division.join, rows, DIVISION.word), alone_ms=min(self.alone_ms))
-        if division.tail is None:
+        rows = list({**tried, **self._rows(order, places, unit)}.values())
+        options = replace(part_options(self.space, tensor.segment, tensor.join, rows, DIVISION.word), alone_ms=min(self.alone_ms))
+        if after is None:
             return options
-        after = self._after(division)
-        host = self.space.costs.host
 
         def busy() -> dict[str, Floats]:
             current = options.busy()
-            return {**current, host: current.get(host, np.zeros(len(rows))) + after.ms}
+            return {**current, costs.host: current.get(costs.host, np.zeros(len(rows))) + after.ms}
 
-        return replace(
-            options,
-            tail=division.tail,
-            ms=options.ms + after.ms,
-            macs=options.macs + after.macs,
-            params=options.params + after.params,
-            busy=busy,
-        )
+        ms, macs, params = options.ms + after.ms, options.macs + after.macs, options.params + after.params
+        return replace(options, tail=tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
 
-    def _after(self, division: _Division) -> BranchCost:
-        """What the host does behind the sum."""
-        assert division.tail is not None
-        return self.space.costs.whole(division.tail, self.space.costs.host)
-
-    def _rows(self, division: _Division, order: tuple[str, ...], splits: Sequence[Split], unit: int) -> dict[Split, list[BranchCost]]:
+    def _rows(self, order: tuple[str, ...], splits: Sequence[Split], unit: int) -> dict[Split, list[BranchCost]]:
         """The branches at each place; places between which a branch would compute nothing are left out."""
-        wanted = {split: division.ranges(split, unit) for split in splits}
-        able = {s: ranges for s, ranges in wanted.items() if all(self._graph(division, item) is not None for item in ranges)}
+        wanted = {split: self.tensor.ranges(split, unit) for split in splits}
+        able = {split: ranges for split, ranges in wanted.items() if all(self.tensor.graph(item) is not None for item in ranges)}
         for at, processor in enumerate(order):
             # at once, since a fit's trees are walked for many kernels in little more time than for one
-            new = {ranges[at] for ranges in able.values() if (division.join, ranges[at], processor) not in self._costs}
-            self.space.costs.kernels_time([k for item in new for k in self._launched(division, item, processor)], processor)
-        return {
-            split: [self._cost(division, item, processor) for item, processor in zip(ranges, order, strict=True)]
-            for split, ranges in able.items()
-        }
+            new = {ranges[at] for ranges in able.values() if (ranges[at], processor) not in self._costs}
+            self.space.costs.kernels_time([kernel for item in new for kernel in self._launched(item, processor)], processor)
+        return {split: [self._cost(*pair) for pair in zip(ranges, order, strict=True)] for split, ranges in able.items()}
 
-    def _graph(self, division: _Division, channels: Channels) -> OpGraph | None:
-        """The graph of some channels; None where there is nothing to compute."""
-        key = (division.join, channels)
-        if key not in self._graphs:
-            segment = division.segment
-            try:
-                self._graphs[key] = channel_part(segment.graph, segment.name, channels, hidden=division.hidden).graph
-            except StretchError:
-                self._graphs[key] = None
-        return self._graphs[key]
-
-    def _launched(self, division: _Division, channels: Channels, processor: str) -> list[Kernel]:
+    def _launched(self, channels: Channels, processor: str) -> list[Kernel]:
         """Kernels of some channels; those of one backend are the same on all its processors."""
         predictor = self.space.costs.predictor
         profile = predictor.device.processor(processor).profile
-        key = (division.join, channels, profile.backend, profile.unsupported)
-        if key not in self._kernels:
-            graph = self._graph(division, channels)
-            self._kernels[key] = predictor.kernels(graph, processor) if graph is not None else []
-        return self._kernels[key]
+        key, kernels = (channels, profile.backend, profile.unsupported), self.tensor.kernels
+        if key not in kernels:
+            kernels[key] = predictor.kernels(self.tensor.graphs[channels], processor)
+        return kernels[key]
 
-    def _cost(self, division: _Division, channels: Channels, processor: str) -> BranchCost:
-        key = (division.join, channels, processor)
+    def _cost(self, channels: Channels, processor: str) -> BranchCost:
+        key, tensor = (channels, processor), self.tensor
         if key not in self._costs:
-            graph = self._graph(division, channels)
-            assert graph is not None
-            cost = part_cost(self.space, division.segment, processor, graph, self._launched(division, channels, processor))
+            cost = part_cost(self.space, tensor.segment, processor, tensor.graphs[channels], self._launched(channels, processor))
             self._costs[key] = cost._replace(share=(channels.start, channels.stop))
         return self._costs[key]
 
@@ -506,12 +465,11 @@ class _DividedPart:
         entering = [np.array([[costs.transfer(holder, p, arriving)] for p in order]) for holder in self.space.holders]
         return [alone + leaving + item for item in entering]
 
-    def _pays(self, tried: Sequence[Floats], division: _Division, order: tuple[str, ...]) -> bool:
+    def _pays(self, tried: Sequence[Floats], order: tuple[str, ...], after_ms: float) -> bool:
         """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders: by their times there."""
-        costs, part = self.space.costs, self.part
+        costs, part, tensor = self.space.costs, self.part, self.tensor
         arriving, written = prod(part.graph.input.shape), prod(part.graph.by_name[part.end].shape)
-        join = costs.join(division.segment, division.join, part.width, len(order))
-        join += self._after(division).ms if division.tail is not None else 0.0
+        join = costs.join(tensor.segment, tensor.join, part.width, len(order)) + after_ms
         for holder, times in zip(self.space.holders, tried, strict=False):
             alone = min(
                 costs.transfer(holder, p, arriving) + ms + costs.transfer(p, costs.host, written)
