@@ -9,7 +9,7 @@ from pathlib import Path
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows
 from predictors.shapes import Attr
-from stretch.planning.design.bands import needed_rows
+from stretch.planning.divisions.rows import needed_rows
 
 PICTURE = Path(__file__).parent / "images" / "bands.svg"
 

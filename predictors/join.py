@@ -22,21 +22,14 @@ class Join:
     convolves: bool = False
     whole: bool = False  # Whether that convolution writes every channel of the backbone; else it writes the branch's part of them.
     adds: bool = False  # Whether what these convolutions write is added up, so that their weights are found together.
-    bands: bool = False  # Whether each branch computes a band of the rows of the original segment's output, exactly.
-    paths: bool = False  # Whether each branch computes some of the paths that the original segment has already, exactly.
-    channels: bool = False  # Whether each branch computes some channels of the original segment, exactly.
-    hidden: bool = False  # Whether these are hidden channels, of which each branch adds its part to every channel of the output.
-    placed: bool = False  # Whether each branch computes a portion of the original segment's operators, exactly, and hands tensors on.
+    exact: bool = (
+        False  # Whether each branch computes a share of the original segment (`stretch.planning.divisions`), and together all of it.
+    )
 
     @property
-    def exact(self) -> bool:
-        """Whether the branches together compute what the original segment does."""
-        return self.bands or self.paths or self.channels or self.placed
-
-    @property
-    def shares(self) -> bool:
-        """Whether the branches have parts of the same weights, or the same ones, which count once."""
-        return self.bands or self.channels
+    def hands_on(self) -> bool:
+        """Whether branches hand tensors to each other instead of meeting: the last one writes the segment's end."""
+        return self.exact and self.meets is None
 
     @property
     def divides(self) -> bool:

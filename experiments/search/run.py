@@ -67,7 +67,7 @@ def one_core() -> Iterator[None]:
 def chosen(graph: OpGraph, device: str, config: PlanConfig) -> tuple[SearchResult, float]:
     """The design of a request, and the decimal logarithm of the number of those it was chosen from."""
     request = PlanningProblem.of(graph, load_device(device), config)
-    choice = choose(request.backbone, request.config, request.costs, request.stages)
+    choice = choose(request)
     return choice.result, choice.space.size_log10
 
 

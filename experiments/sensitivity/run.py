@@ -129,15 +129,15 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
     """Designs of a network's stages, merged or not, on a device."""
     from stretch.planning.plan import PlanningProblem, stretched_space
 
-    request = PlanningProblem.of(graph, device, config)
-    return stretched_space(graph, request.config, request.costs, request.stages, merged=True)
+    return stretched_space(PlanningProblem.of(graph, device, config), merged=True)
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
     """What is fitted to measurements of this experiment."""
     from stretch import __version__
-    from stretch.planning.cost.accuracy import MeasuredOn, fit
+    from stretch.planning.cost.accuracy import MeasuredOn
     from stretch.planning.network.segments import split_segments
+    from stretch.sensitivity.fit import fit
 
     on = MeasuredOn(
         weights=NETWORKS[network].weights, images=FITTED, held_back=HELD_BACK, pictures="natural photographs", device=DEVICE,
@@ -162,10 +162,10 @@ def front_rows(
     """The front of one network on some processors, exact and stretched segments together, each row with its design."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
-    from stretch.planning.own_options import KINDS
+    from stretch.planning.design.division import exact_kinds
     from stretch.planning.pareto import front, front_answer
 
-    config = PlanConfig(processors=processors, kinds=tuple(KINDS), macs=macs, **LOOSE)
+    config = PlanConfig(processors=processors, kinds=("stretch", *exact_kinds()), macs=macs, **LOOSE)
     answer = front_answer(front(graph, load_device(device), config, ("latency", "agreement"), TOP, source), {})
     result = []
     for design in answer.designs:
@@ -248,7 +248,7 @@ FRONT_PREDICTED = ("predicted_ms", "speedup", "over_sequential", "predicted", "l
 
 def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     """How well random designs of one network are ranked, and each of them."""
-    from stretch.planning.cost.accuracy import loss_of_design, spearman
+    from stretch.sensitivity.fit import loss_of_design, spearman
 
     random = _read(run["random"])
     predictions = [source.prediction(loss_of_design(source, item.segments)) for item in random]

@@ -29,4 +29,4 @@ meetings.register("rows")(
         axes=ROWS,
     )
 )
-joins.register("rows")(Join("rows", bands=True))
+joins.register("rows")(Join("rows", exact=True))

@@ -2,5 +2,5 @@
 
 from predictors.join import Join, joins
 
-joins.register("channels")(Join("concat", channels=True))
-joins.register("partial_sums")(Join("sum", channels=True, hidden=True))
+joins.register("channels")(Join("concat", exact=True))
+joins.register("partial_sums")(Join("sum", exact=True))

@@ -2,5 +2,5 @@
 
 from predictors.join import Join, joins
 
-joins.register("paths")(Join("concat", paths=True))
-joins.register("terms")(Join("sum", paths=True))
+joins.register("paths")(Join("concat", exact=True))
+joins.register("terms")(Join("sum", exact=True))

@@ -2,4 +2,4 @@
 
 from predictors.join import Join, joins
 
-joins.register("placed")(Join(None, placed=True))
+joins.register("placed")(Join(None, exact=True))

@@ -112,7 +112,7 @@ def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[s
     processors = [branch.processor for branch in segment.branches]
     # A subgraph that was moved to another processor keeps the name of its branch.
     of = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
-    twice = len(set(processors)) != len(processors) and not join_of(segment.join).placed
+    twice = len(set(processors)) != len(processors) and not join_of(segment.join).hands_on
     if twice or len(entries) != len(processors) or of != set(processors):
         listed = _listed([entry.name for entry in entries])
         yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {listed}"

@@ -19,8 +19,8 @@ from scheduler.progress import Progress, silent
 from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import DesignDraft, load_draft
+from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.own_options import KINDS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -126,7 +126,7 @@ def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     """The request, with segments divided exactly where it can be searched for."""
     if config.strategy != "exact" or config.widens:
         return config
-    return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *(kind for kind, exact in KINDS.items() if exact)))))
+    return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 
 
 def _worst(result: "Branched") -> list[str]:

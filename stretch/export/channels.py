@@ -16,15 +16,15 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from predictors.joins import JoinKind, join_of
 from predictors.shapes import Shape
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.formats.onnx import OnnxFile
 from stretch.export.onnx import to_onnx, weights_of
-from stretch.planning.design.branch_design import BranchDesign, undivided
-from stretch.planning.design.channels import Taken
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
+from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import safe_name, scaled_branches
+from stretch.planning.divisions.channels import HIDDEN
 
 #: Properties of a branch's file: the operators of its whole segment, and its share of their weights.
 SEGMENT, TAKEN = "stretch.segment", "stretch.taken"
@@ -39,11 +39,11 @@ Scales = dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
 def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
     """Properties of the file of each branch of output channels, by the name of its subgraph."""
     statements_by_subgraph: dict[str, dict[str, str]] = {}
-    if not any(_is_divided(part.join) for part in design.segments):
+    if not any(map(_is_divided, design.segments)):
         return statements_by_subgraph
     wholes = scaled_branches(graph, undivided(design))
     for part, (whole, *_), branches in zip(design.segments, wholes, scaled_branches(graph, design), strict=True):
-        if _is_divided(part.join):
+        if _is_divided(part):
             segment = whole.graph.to_json().decode()
             for scale, branch in zip(part.branches, branches, strict=True):
                 taken = msgspec.json.encode(branch.taken).decode()
@@ -53,12 +53,14 @@ def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]
 
 def is_divided(manifest: Manifest, sub: SubgraphEntry) -> bool:
     """Whether a subgraph computes some output channels of its segment."""
-    return _is_divided(_join(manifest, sub))
+    part = _design(manifest, sub)
+    return part is not None and _is_divided(part)
 
 
 def is_partial_sum(manifest: Manifest, sub: SubgraphEntry) -> bool:
     """Whether a subgraph computes a partial sum from some hidden channels of its segment."""
-    return join_of(_join(manifest, sub)).hidden
+    part = _design(manifest, sub)
+    return part is not None and part.join == HIDDEN
 
 
 def whole_of(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
@@ -125,17 +127,17 @@ def in_scales(branch: onnx.ModelProto, scales: Scales) -> onnx.ModelProto:
     return branch
 
 
-def _is_divided(join: str) -> bool:
-    return join_of(join).channels and not join_of(join).hidden
+def _is_divided(part: SegmentDesign) -> bool:
+    return part.division is not None and part.division.weights == "slices" and part.join != HIDDEN
 
 
-def _join(manifest: Manifest, sub: SubgraphEntry) -> JoinKind:
-    """The join of a subgraph's segment in the design; ``none`` if the bundle states no design."""
+def _design(manifest: Manifest, sub: SubgraphEntry) -> SegmentDesign | None:
+    """The design of a subgraph's segment; None if the bundle states no design."""
     try:
         design = msgspec.convert(manifest.design, BranchDesign)
     except msgspec.ValidationError:
-        return "none"
-    return next((part.join for part in design.segments if part.name == sub.segment), "none")
+        return None
+    return next((part for part in design.segments if part.name == sub.segment), None)
 
 
 def _prefix(sub: SubgraphEntry) -> str:

@@ -20,7 +20,7 @@ from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.opaque.calls import calls_of
 from stretch.opaque.snippets import prepare
 from stretch.operators.lowerings import lowerings
-from stretch.planning.design.bands import PADDING_TAG
+from stretch.planning.divisions.rows import PADDING_TAG
 
 IR_VERSION = 10
 

@@ -22,8 +22,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import NO_CLEAR_WINNER, PredictedRun, UncertainBranch, certainty, deciding, recommend, single_run
 from stretch.planning.cost.makespan import ideal_split_ms
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import Single, best_single
-from stretch.planning.search.operator_split import operator_split
+from stretch.planning.search.controls import Single, best_single, operator_split
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from predictors.graph import Op, OpGraph
-from stretch.planning.design.bands import ENTRY_ROWS
+from stretch.planning.divisions.rows import ENTRY_ROWS
 
 
 def subgraph_names(graph: OpGraph) -> list[str]:

@@ -11,10 +11,11 @@ from predictors.faults import nearest
 from predictors.joins import DEFAULT, join_of
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
+from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.objective import Objective, read_objective
 from stretch.planning.options import Option
-from stretch.planning.own_options import KINDS, OWN, SINGLE, WHOLE
+from stretch.planning.own_options import OWN, SINGLE, STRETCH, WHOLE
 
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
@@ -67,7 +68,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         named = tuple(kind for kind in self.kinds if kind != WHOLE)
         if named or self.strategy in SINGLE:
             return named or ("rows",)
-        return tuple(kind for kind, exact in KINDS.items() if exact) if self.lossless else ("stretch",)
+        return exact_kinds() if self.lossless else (STRETCH,)
 
     @property
     def best_in(self) -> Objective:
@@ -95,7 +96,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def exact(self) -> bool:
         """Whether every design that is asked for computes exactly what the original computes."""
-        return all(KINDS[kind] for kind in self.planned_kinds)
+        return STRETCH not in self.planned_kinds
 
     def having(self, values: Mapping[str, Any]) -> "PlanConfig":
         """This request with other options.
@@ -261,24 +262,24 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""
+        known = (STRETCH, *exact_kinds(), WHOLE)
         for kind in self.kinds:
-            if kind not in (*KINDS, WHOLE):
-                raise UnknownNameError.among("kind of segment", kind, (*KINDS, WHOLE))
+            if kind not in known:
+                raise UnknownNameError.among("kind of segment", kind, known)
         if set(self.kinds) == {WHOLE}:
             hint = Message("name one more, such as {}", OptionName("kinds", ("rows", WHOLE)))
             raise UsageError("segments that all stay whole leave nothing to plan", hint)
-        other = [kind for kind in self.kinds if not KINDS.get(kind, True)]
-        if self.lossless and other:
+        if self.lossless and STRETCH in self.kinds:
             hint = Message("leave out {} or {}", OptionName("lossless"), OptionName("kinds"))
-            raise UsageError(f"segments of the kind `{other[0]}` make another network, which a lossless design is not", hint)
-        if self.strategy in SINGLE and other:
+            raise UsageError(f"segments of the kind `{STRETCH}` make another network, which a lossless design is not", hint)
+        if self.strategy in SINGLE and STRETCH in self.kinds:
             hint = Message("leave out {} or {}", OptionName("strategy"), OptionName("kinds"))
-            raise UsageError(f"the strategy `{self.strategy}` divides a network exactly, and `{other[0]}` segments make another one", hint)
-        known = self.strategy in ("exact", "evolve", *SINGLE)
-        if set(self.planned_kinds) != {"stretch"} and (not known or self.widens):
-            what = f"`{self.join}` joins" if known else f"the strategy `{self.strategy}`"
-            option = "join" if known else "strategy"
-            exact = next(kind for kind in self.planned_kinds if KINDS[kind])
+            raise UsageError(f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one", hint)
+        able = self.strategy in ("exact", "evolve", *SINGLE)
+        if set(self.planned_kinds) != {STRETCH} and (not able or self.widens):
+            what = f"`{self.join}` joins" if able else f"the strategy `{self.strategy}`"
+            option = "join" if able else "strategy"
+            exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
             raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Message("leave out {}", OptionName(option)))
 
 

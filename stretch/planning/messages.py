@@ -1,8 +1,6 @@
 """Sentences that speak of a request's options: the planner says which, and each edge spells them as its user wrote them.
 
-The same request is made with flags (`stretch branch`), with keys (a recipe) and with
-arguments (Python). So an error or a warning of the planner does not contain
-``--alpha 0.2``: it contains a `OptionName` of the option ``alpha`` with the value 0.2.
+An error does not contain ``--alpha 0.2``, but an `OptionName`, which is a flag, a key of a recipe or an argument of Python.
 """
 
 import copy
@@ -49,13 +47,7 @@ Spelling = Callable[[OptionName], str]
 
 
 class Message(str):
-    """A sentence with mentions of options.
-
-    As a string it spells them as Python does.
-
-    Args:
-        template: The sentence, with ``{}`` in place of every part.
-    """
+    """A sentence with mentions of options, in place of each ``{}`` of its template; as a string it spells them as Python does."""
 
     __slots__ = ("parts", "template")
 

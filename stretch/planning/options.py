@@ -78,11 +78,7 @@ class Option:
         return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
 
     def read(self, word: Any) -> Any:
-        """The value that a flag's word, or a value of TOML, stands for.
-
-        Args:
-            word: As the command line's or TOML's parser gives it.
-        """
+        """The value that a flag's word, or a value of TOML, stands for."""
         try:
             value = self._parsed(word) if isinstance(word, str | Path) else word
         except ValueError as error:
@@ -120,11 +116,7 @@ class Option:
 
 
 def read_setting(text: str) -> tuple[str, Any]:
-    """Key and value of ``key=value``, whose value is TOML; words may stand without quotes.
-
-    Raises:
-        UsageError: If it is not understood.
-    """
+    """Key and value of ``key=value``, whose value is TOML; words may stand without quotes."""
     key, equals, word = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise UsageError(f"--set {text} is not understood", "write it as --set KEY=VALUE")

@@ -17,8 +17,8 @@ STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__fil
 #: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
 SINGLE = ("operator_split",)
 
-#: What may become of a segment beside staying whole, and whether that computes exactly what the original computes.
-KINDS = {"stretch": False, "rows": True, "channels": True, "graph": True}
+#: What may become of a segment beside what its exact divisions are called (`stretch.planning.design.division`): scaled copies.
+STRETCH = "stretch"
 
 #: What a segment may always stay; a request may name it beside others.
 WHOLE = "whole"

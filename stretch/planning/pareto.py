@@ -17,22 +17,33 @@ from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, Predicted
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import run_mj
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.plan import PlanningProblem, choose, search_request
-from stretch.planning.result import plain
-from stretch.planning.search.banded import without_stretched
+from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
+from stretch.planning.result import control_fields, filled, plain
 from stretch.planning.search.bounds import loss_of
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
-from stretch.planning.search.exact import SearchResult, Within, search_least
+from stretch.planning.search.exact import (
+    LATENCY,
+    MACS,
+    AdditiveCost,
+    Floats,
+    Measure,
+    ProcessorPowers,
+    SearchResult,
+    Within,
+    additive,
+    on_only,
+    search_least,
+    weighed,
+    working,
+)
 from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, MACS, AdditiveCost, Floats, Measure, ProcessorPowers, additive, on_only, weighed
-from stretch.planning.search.merging import merge_neighbours
-from stretch.planning.search.placing import place_sides
+from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.pruning import pruned
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
@@ -132,10 +143,7 @@ class Criteria:
             return float(search_result.macs)
         if name == "latency":
             return search_result.ms
-        working = {item for options, _ in search_result.picks for item in options.working(self.space.costs.host)}
-        return self._measure(name, [processor for processor in self.space.processors if processor in working]).total(
-            self.space, search_result.picks
-        )
+        return self._measure(name, working(self.space, search_result.picks)).total(self.space, search_result.picks)
 
     def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
         """The design that has least of one thing."""
@@ -307,7 +315,8 @@ def front(
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     request = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    parts = search_request(problem.backbone, request, problem.costs, problem.stages, source)
+    asked = problem.asking(request)
+    parts = search_request(asked)
     result, values = [], []
     for part in parts:
         if part.result is not None:
@@ -318,7 +327,7 @@ def front(
             values += [[criteria.value(name, item) for name in current] for item in some]
     if not result:
         # the planner's own refusal names the tightest rule
-        choose(problem.backbone, request, problem.costs, problem.stages, source)
+        choose(asked)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     kept = _spread(undominated(result, values), count or MOST)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
@@ -463,10 +472,7 @@ class Levels:
 def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesign:
     """A design that was searched for, complete."""
     source = problem.accuracy_source
-    parts = merge_neighbours(problem.backbone, problem.stages, search_result.segments(problem.costs))
-    design = place_sides(
-        problem.graph, BranchDesign(problem.graph.name, problem.device.id, parts), problem.costs, problem.config.processors
-    )
+    design = design_of(problem, search_result)
     ms = timeline(problem.graph, design, problem.costs).makespan_ms if design.sides else search_result.ms
     loss = None if source is None else loss_of(search_result, source)
     peak = max(int(options.peak_bytes[index]) for options, index in search_result.picks)
@@ -478,12 +484,7 @@ def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesi
 def diverse_front(
     graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
 ) -> Front:
-    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
-
-    Args:
-        within: How many times the best one's value the others may have, at most.
-        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-    """
+    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
     if not 1 <= within < float("inf"):
         raise UsageError(Message("{} {} is not a factor from 1 up", OptionName("within"), f"{within:g}"), "write it as 1.2")
     request = PlanningProblem.of(graph, device, config, accuracy_source)
@@ -499,7 +500,7 @@ def diverse_front(
                 Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name))),
                 Message("leave it out, or plan one design with {}", OptionName(name)),
             )
-    choice = choose(request.backbone, checked, request.costs, request.stages, request.accuracy_source)
+    choice = choose(request)
     goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
     result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
     values = tuple(goal.value(space, item.picks) for item in result)
@@ -580,26 +581,18 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
         for number, (item, value) in enumerate(zip(front.designs, values, strict=True), 1)
     ]
     source = request.accuracy_source
-    return FrontAnswer(
+    return filled(
+        FrontAnswer,
+        front,
+        **control_fields(request.graph, single, sequential),
         model=request.graph.name,
         device=request.device.id,
         processors=list(config.processors),
         pareto=list(front.weighed),
         objective=None if front.values is None else config.objective,
-        within=front.within,
-        optimal=front.optimal,
-        gap=front.gap,
         precision=dict(config.precision),
         rounding=sorted(set(config.precision.values()) - {"fp32"}, reverse=True),
         designs=rows,
-        best_single_ms=single.ms,
-        best_single_processor=single.processor,
-        best_single_precision=single.precision,
-        sequential_same_macs_ms=sequential.single.ms if sequential else None,
-        sequential_same_macs_processor=sequential.single.processor if sequential else None,
-        sequential_same_macs_ratio=sequential.macs / request.graph.macs if sequential else None,
-        evaluated=front.evaluated,
-        space_log10=front.space_log10,
         seconds=seconds,
         sensitivity=source.on if isinstance(source, Sensitivity) else None,
     )
@@ -610,7 +603,9 @@ def _row(
 ) -> FrontDesignAnswer:
     request, source = front.problem, front.problem.accuracy_source
     run = timeline(request.graph, front_design.design, request.costs)
-    return FrontDesignAnswer(
+    return filled(
+        FrontDesignAnswer,
+        front_design,
         name=name,
         predicted_ms=run.makespan_ms,
         speedup=single_ms / run.makespan_ms,
@@ -618,25 +613,18 @@ def _row(
         macs=run.macs,
         macs_ratio=run.macs / request.graph.macs,
         params=run.params,
-        n_meet=front_design.n_meet,
-        exact=front_design.exact,
         branches=[words_of(part) for part in front_design.design.segments if not part.whole],
         accuracy=None if source is None or front_design.loss is None else source.prediction(front_design.loss),
         energy_mj=run_mj(run, request.device),
-        peak_bytes=front_design.peak_bytes,
-        optimal=front_design.optimal,
         value=value,
-        design=front_design.design,
     )
 
 
 def words_of(part: SegmentDesign) -> str:
     """A branched segment in a few words."""
+    division = part.division
 
-    def share(branch: Any) -> str:
-        for what in ("rows", "channels", "paths"):
-            if (span := getattr(branch, what)) is not None:
-                return f"{what} {span[0]}:{span[1]}"
-        return "" if branch.ends is not None else f"{branch.depth}×{branch.width}"
+    def share(branch: BranchScale) -> str:
+        return f"{branch.depth}×{branch.width}" if division is None else division.text(shares_of(branch)[division.word])
 
     return f"{part.name}: " + " | ".join(f"{branch.processor} {share(branch)}".rstrip() for branch in part.branches)

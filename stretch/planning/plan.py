@@ -18,7 +18,6 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from predictors.rows import height
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
 from stretch.planning.cost.ahead import ahead
@@ -26,23 +25,23 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival
 from stretch.planning.cost.makespan import ideal_split_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.segments import Segment, mixing, split_segments
+from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.own_options import STRETCH
 from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds
-from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs
+from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.diagnose import explain_infeasible, refusal
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact
 from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
-from stretch.planning.search.merging import cut_blocks, merge_neighbours, merge_stages
+from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import search_some
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.strategies import search
 
 #: Kinds of opaque operators that are named.
@@ -50,12 +49,237 @@ MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A design that was searched for."""
+class PlanningProblem:
+    """A request with what it is answered from."""
 
-    result: SearchResult  # The design.
-    space: DesignSpace  # The designs it was chosen from.
-    n_meet: int  # Branched segments that it was to have, at least.
+    graph: OpGraph  # The original network.
+    device: DeviceProfile  # The device's profile.
+    config: PlanConfig  # The request, checked.
+    stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
+    costs: Costs  # On the device, in the planned precisions.
+    accuracy_source: AccuracySource | None  # What predicts the accuracy of designs, where the request has one.
+
+    @cached_property
+    def backbone(self) -> OpGraph:
+        """What is searched for a design: the network, or of one with several inputs or outputs its backbone."""
+        return backbone_of(self.graph).graph
+
+    @property
+    def far_ahead(self) -> bool:
+        """Whether one processor is so far ahead that it is best used alone."""
+        predictor, precision = self.costs.predictor, self.config.precision
+        best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).computing_ms)
+        return ahead(self.graph, predictor, precision, best).far
+
+    @property
+    def macs(self) -> tuple[int, int]:
+        """Fewest and most multiply-accumulates of a design of the backbone."""
+        low, high = self.config.macs
+        return ceil(low * self.backbone.macs), floor(high * self.backbone.macs)
+
+    @property
+    def goal(self) -> Goal:
+        """What the exact search looks for."""
+        return Goal.of(self.config.best_in, self.device, self.config.processors)
+
+    def asking(self, config: PlanConfig) -> "PlanningProblem":
+        """The same for another checked request."""
+        return replace(self, config=config)
+
+    def space(
+        self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None, holders: Sequence[str] | None = None
+    ) -> DesignSpace:
+        """The designs of some segments; arguments are those of `DesignSpace`."""
+        config, stretched = self.config, STRETCH in self.config.planned_kinds
+        rules = Rules.of(config)
+        return DesignSpace(
+            segments, config.processors, self.costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders
+        )
+
+    def stage_space(self, holders: Sequence[str] | None = None) -> DesignSpace:
+        """The designs of its stages; a join that couples segments is compared with the one that keeps them independent."""
+        return self.space(self.stages, DEFAULT if self.config.widens else self.config.meets_by, holders=holders)
+
+    @classmethod
+    def of(
+        cls,
+        graph: OpGraph,
+        device: DeviceProfile,
+        config: PlanConfig,
+        accuracy_source: AccuracySource | None = None,
+        like: "PlanningProblem | None" = None,
+    ) -> "PlanningProblem":
+        """A request, checked; what was built is taken from one `like` it, for the same network."""
+        checked = config.checked(device)
+        if accuracy_source is None and checked.accuracy:
+            accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
+        checked.check_source(accuracy_source)
+        settings = LatencyPredictor(device), checked.precision, checked.rewrites_on(checked.processors, device)
+        if like is not None and like.config.meet == checked.meet:
+            return cls(graph, device, checked, like.stages, like.costs.on(*settings), accuracy_source)
+        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), Costs(*settings), accuracy_source)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Designs of a request, and the best of them."""
+
+    space: DesignSpace  # The designs.
+    n_meet: int  # Branched segments that they have, at least.
+    result: SearchResult | None  # The best one; None if there is none.
+
+
+def plan(
+    graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None, accuracy_source: AccuracySource | None = None
+) -> PlanResult:
+    """The fastest design that meets the constraints, and its controls.
+
+    Args:
+        config: What is asked for; defaults if None.
+        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
+    """
+    request = config or PlanConfig()
+    problem = PlanningProblem.of(graph, device, request, accuracy_source)
+    problem, choice, instead = _choice(problem, request)
+    result = designed(problem, choice)
+    unused = unused_processors(problem, choice, result.design.processors)
+    if problem.config.best_in.tried and problem.config.strategy != "evolve":
+        said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
+        instead = (*instead, Message(said, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")))
+    if problem.config.exact:
+        faster = _in_default_precisions(problem, request) if result.design.n_meet else None
+    else:
+        faster = _merged(problem, choice, result.run.makespan_ms)
+    more = (*([faster] if faster else []), *(item.reason for item in unused))
+    return replace(result, unused=unused, warnings=(*instead, *_warnings(problem, result), *more))
+
+
+def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | None:
+    """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
+    config, result, source = problem.config, choice.result, problem.accuracy_source
+    # where it is known what merged stages lose, they were among the designs that were searched
+    apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
+    apart = apart and all(options.span == 1 for options, _ in result.picks)
+    if not (apart and result.n_meet and config.best_in.only_latency and config.strategy == "exact" and STRETCH in config.planned_kinds):
+        return None
+    try:
+        merged = choose(problem.asking(msgspec.structs.replace(config, merge="always")), explain=False)
+    except InfeasibleError:
+        return None
+    merged_ms, points = timeline(problem.graph, design_of(problem, merged.result), problem.costs).makespan_ms, merged.result.n_meet
+    if ms < LEAST_GAIN * merged_ms:
+        return None
+    text = "stages stay apart, since fewer meeting points lower the accuracy; with {} the design takes {} ms instead of {} ms, with {} instead of {} meeting points"
+    return Message(text, OptionName("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
+
+
+def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
+    """The design that was searched for, with what lies beside its backbone."""
+    parts = merge_neighbours(problem.backbone, problem.stages, result.segments(problem.costs))
+    design = BranchDesign(problem.graph.name, problem.device.id, parts)
+    return place_sides(problem.graph, design, problem.costs, problem.config.processors)
+
+
+def designed(problem: PlanningProblem, choice: Searched, *, trained: bool = True) -> PlanResult:
+    """The prediction and controls of a design that was searched for; `trained` asks for the sequential network, which would have to be trained."""
+    return _compare(problem, design_of(problem, choice.result), choice, trained=trained)
+
+
+def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
+    """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
+    device = problem.device
+    names = request.processors or tuple(device.processors)
+    usual = {name: device.processor(name).default_precision for name in names}
+    if request.precision or usual == problem.config.precision or "int8" not in usual.values():
+        return None
+    planned = ", ".join(f"{name} {at}" for name, at in problem.config.precision.items())
+    mention = OptionName("precision", {name: at for name, at in usual.items() if at == "int8"})
+    rounds = "int8 rounds, and its ranges are found on images"
+    other = PlanningProblem.of(
+        problem.graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
+    )
+    alone = ranked_singles(other.graph, other.costs, other.config.processors)[0]
+    try:
+        result = choose(other, explain=False).result
+    except InfeasibleError:
+        text = "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}"
+        return Message(text, planned, mention, alone.processor, f"{alone.ms:.2f}", rounds)
+    text = "planned in precisions that need no images ({}); with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}"
+    return Message(text, planned, mention, f"{result.ms:.2f}", f"{alone.ms / result.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds)
+
+
+def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, Searched, tuple[Message, ...]]:
+    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
+    # as a request without a word is completed for these processors
+    usual = PlanConfig(processors=problem.config.processors).checked(problem.device)
+    try:
+        return problem, choose(problem, explain=problem.config != usual or not problem.far_ahead), ()
+    except InfeasibleError as error:
+        refused, config = error, problem.config
+    current = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
+    if current or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
+        raise refused
+    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
+    divided = Message("{}: the network is divided exactly instead, as with {}", refused.message, OptionName("lossless"))
+    instead = [(exact, divided)]
+    if config.n_meet == usual.n_meet:
+        whole = Message("{}, not even exactly: the network stays whole", refused.message)
+        instead.append((exact.asking(msgspec.structs.replace(exact.config, n_meet=0)), whole))
+    for other, said in instead:
+        with suppress(InfeasibleError):
+            return other, choose(replace(other, accuracy_source=None)), (said,)
+    raise refused
+
+
+def evaluate(
+    graph: OpGraph,
+    device: DeviceProfile,
+    design: BranchDesign,
+    config: PlanConfig | None = None,
+    accuracy_source: AccuracySource | None = None,
+) -> PlanResult:
+    """The prediction and controls of a design made elsewhere, such as by hand.
+
+    Constraints are not enforced: what the design breaks stands in `warnings`.
+
+    Args:
+        config: Precisions, floors and ranges for the controls; defaults if None.
+        accuracy_source: As of `plan`.
+    """
+    request = config or PlanConfig()
+    if not request.processors:
+        # A design may keep to one processor; its controls are then found among all of them.
+        several = len({device.processor(p).family for p in design.processors}) > 1
+        request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
+    problem = PlanningProblem.of(graph, device, request, accuracy_source)
+    result = _compare(problem, design)
+    return replace(result, warnings=_warnings(problem, result))
+
+
+def _compare(problem: PlanningProblem, design: BranchDesign, choice: Searched | None = None, *, trained: bool = True) -> PlanResult:
+    """A design beside its controls."""
+    graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
+    singles, found = ranked_singles(graph, costs, config.processors), choice.result if choice else None
+    return PlanResult(
+        graph,
+        costs,
+        config,
+        design,
+        problem.stages,
+        timeline(graph, design, costs),
+        singles[0],
+        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
+        ranked_singles(scaled_graph(graph, design), costs, config.processors)[0],
+        ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
+        found.optimal and not config.tries if found else None,
+        None if found is None or config.tries or isnan(found.gap) else found.gap,
+        found.evaluated if found else 1,
+        choice.space.size_log10 if choice else None,
+        source.answer(graph, design) if source is not None else None,
+    )
+
+
+# What a person should know of a plan.
 
 
 def _measure(rival: Rival) -> str:
@@ -71,21 +295,6 @@ def _alone(result: PlanResult) -> str:
         f"use {outcome.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
         f"for {outcome.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {outcome.divided_ms:.2f} ms; {pays}"
     )
-
-
-def _undivided(result: PlanResult) -> str | None:
-    """Which operators keep blocks from being split by rows; None where none does."""
-    undivided: dict[str, list[str]] = {}
-    for stage in result.stages:
-        tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
-        order = {op.name: i for i, op in enumerate(stage.graph.ops)}
-        # what is behind the last tensor with rows divides nothing that is left to divide
-        for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
-            undivided.setdefault(kind, []).append(stage.name)
-    if not undivided:
-        return None
-    where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in undivided.items())
-    return f"blocks around operators that need every row of what they read are not split by rows: {where}"
 
 
 def _opaque(result: PlanResult) -> str | None:
@@ -140,16 +349,10 @@ def _unsupported(result: PlanResult) -> str | None:
     return f"{text}: the CPU computes them, and times count the exchange there and back" if text else None
 
 
-def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
-    """Warnings for a plan.
-
-    Args:
-        low: Fewest multiply-accumulates that were asked for.
-    """
-    warnings = []
-    if opaque := _opaque(result):
-        warnings.append(opaque)
-    warnings += [value for value in (_rewritten(result), _in_parts(result), _unsupported(result)) if value]
+def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
+    """What a person should know of a plan."""
+    warnings = [text for told in (_opaque, _rewritten, _in_parts, _unsupported) if (text := told(result))]
+    low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.macs)
     guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
     if guessed:
         warnings.append(guessed)
@@ -166,8 +369,7 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
         )
-    if "rows" in result.config.planned_kinds and (why := _undivided(result)):
-        warnings.append(why)
+    warnings += [remark for division in of_kinds(result.config.planned_kinds) if (remark := division.remark(result.stages))]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     if result.recommended.startswith("single:") and result.ahead.far:
@@ -191,259 +393,18 @@ def warnings_of(result: PlanResult, low: int, high: int) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def plan(
-    graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None, accuracy_source: AccuracySource | None = None
-) -> PlanResult:
-    """The fastest design that meets the constraints, and its controls.
-
-    Args:
-        config: What is asked for; defaults if None.
-        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-    """
-    request = config or PlanConfig()
-    problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    problem, choice, instead = _choice(problem, request)
-    result = designed(problem, choice)
-    unused = unused_processors(problem.backbone, problem.config, choice, result.design.processors)
-    if problem.config.best_in.tried and problem.config.strategy != "evolve":
-        said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
-        instead = (*instead, Message(said, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")))
-    if problem.config.exact:
-        faster = _in_default_precisions(problem, request) if result.design.n_meet else None
-    else:
-        faster = _merged(problem, choice, result.run.makespan_ms)
-    more = (*([faster] if faster else []), *(item.reason for item in unused))
-    return replace(result, unused=unused, warnings=(*instead, *_warnings(problem, result), *more))
-
-
-def _merged(problem: "PlanningProblem", choice: Choice, ms: float) -> Message | None:
-    """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
-    config, result, source = problem.config, choice.result, problem.accuracy_source
-    # where it is known what merged stages lose, they were among the designs that were searched
-    apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
-    apart = apart and all(options.span == 1 for options, _ in result.picks)
-    if not (apart and result.n_meet and config.best_in.only_latency and config.strategy == "exact" and "stretch" in config.planned_kinds):
-        return None
-    always = msgspec.structs.replace(config, merge="always")
-    try:
-        merged = choose(problem.backbone, always, problem.costs, problem.stages, source, explain=False)
-    except InfeasibleError:
-        return None
-    merged_ms, points = timeline(problem.graph, _design(problem, merged), problem.costs).makespan_ms, merged.result.n_meet
-    if ms < LEAST_GAIN * merged_ms:
-        return None
-    text = "stages stay apart, since fewer meeting points lower the accuracy; with {} the design takes {} ms instead of {} ms, with {} instead of {} meeting points"
-    return Message(text, OptionName("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
-
-
-def _design(problem: "PlanningProblem", choice: Choice) -> BranchDesign:
-    """The design that was searched for, with what lies beside its backbone."""
-    parts = merge_neighbours(problem.backbone, problem.stages, choice.result.segments(problem.costs))
-    design = BranchDesign(problem.graph.name, problem.device.id, parts)
-    return place_sides(problem.graph, design, problem.costs, problem.config.processors)
-
-
-def designed(problem: "PlanningProblem", choice: Choice, *, trained: bool = True) -> PlanResult:
-    """The prediction and controls of a design that was searched for, without warnings.
-
-    Args:
-        choice: Of `choose` for the same request.
-        trained: Whether the sequential network of the same cost, which would have to be trained, is among the controls.
-    """
-    result, design = choice.result, _design(problem, choice)
-    tried = problem.config.tries
-    search = _SearchFacts(
-        result.optimal and not tried, None if tried or isnan(result.gap) else result.gap, result.evaluated, choice.space.size_log10
-    )
-    return _compare(problem, design, search, trained=trained)
-
-
-def _in_default_precisions(problem: "PlanningProblem", request: PlanConfig) -> Message | None:
-    """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
-    device = problem.device
-    names = request.processors or tuple(device.processors)
-    usual = {name: device.processor(name).default_precision for name in names}
-    if request.precision or usual == problem.config.precision or "int8" not in usual.values():
-        return None
-    planned = ", ".join(f"{name} {at}" for name, at in problem.config.precision.items())
-    mention = OptionName("precision", {name: at for name, at in usual.items() if at == "int8"})
-    rounds = "int8 rounds, and its ranges are found on images"
-    other = PlanningProblem.of(
-        problem.graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
-    )
-    alone = ranked_singles(other.graph, other.costs, other.config.processors)[0]
-    try:
-        result = choose(other.backbone, other.config, other.costs, other.stages, None, explain=False).result
-    except InfeasibleError:
-        return Message(
-            "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}",
-            planned,
-            mention,
-            alone.processor,
-            f"{alone.ms:.2f}",
-            rounds,
-        )
-    return Message(
-        "planned in precisions that need no images ({}); with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}",
-        planned, mention, f"{result.ms:.2f}", f"{alone.ms / result.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds,
-    )  # fmt: skip
-
-
-def _choice(problem: "PlanningProblem", request: PlanConfig) -> tuple["PlanningProblem", Choice, tuple[Message, ...]]:
-    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
-    # as a request without a word is completed for these processors
-    usual = PlanConfig(processors=problem.config.processors).checked(problem.device)
-    explained = problem.config != usual or not problem.far_ahead
-    try:
-        return (
-            problem,
-            choose(problem.backbone, problem.config, problem.costs, problem.stages, problem.accuracy_source, explain=explained),
-            (),
-        )
-    except InfeasibleError as error:
-        refused, config = error, problem.config
-    current = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
-    if current or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
-        raise refused
-    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
-    divided = Message("{}: the network is divided exactly instead, as with {}", refused.message, OptionName("lossless"))
-    instead = [(exact, divided)]
-    if config.n_meet == usual.n_meet:
-        whole = Message("{}, not even exactly: the network stays whole", refused.message)
-        instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
-    for other, said in instead:
-        with suppress(InfeasibleError):
-            return other, choose(other.backbone, other.config, other.costs, other.stages, None), (said,)
-    raise refused
-
-
-def evaluate(
-    graph: OpGraph,
-    device: DeviceProfile,
-    design: BranchDesign,
-    config: PlanConfig | None = None,
-    accuracy_source: AccuracySource | None = None,
-) -> PlanResult:
-    """The prediction and controls of a design made elsewhere, such as by hand.
-
-    Constraints are not enforced: what the design breaks stands in `warnings`.
-
-    Args:
-        config: Precisions, floors and ranges for the controls; defaults if None.
-        accuracy_source: As of `plan`.
-    """
-    request = config or PlanConfig()
-    if not request.processors:
-        # A design may keep to one processor; its controls are then found among all of them.
-        several = len({device.processor(p).family for p in design.processors}) > 1
-        request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
-    problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _compare(problem, design, _SearchFacts())
-    return replace(result, warnings=_warnings(problem, result))
-
-
-@dataclass(frozen=True)
-class PlanningProblem:
-    """A request with what it is answered from."""
-
-    graph: OpGraph  # The original network.
-    device: DeviceProfile  # The device's profile.
-    config: PlanConfig  # The request, checked.
-    stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
-    costs: Costs  # On the device, in the planned precisions.
-    accuracy_source: AccuracySource | None  # What predicts the accuracy of designs, where the request has one.
-
-    @cached_property
-    def backbone(self) -> OpGraph:
-        """What is searched for a design: the network, or of one with several inputs or outputs its backbone."""
-        return backbone_of(self.graph).graph
-
-    @property
-    def far_ahead(self) -> bool:
-        """Whether one processor is so far ahead that it is best used alone."""
-        predictor, precision = self.costs.predictor, self.config.precision
-        best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).computing_ms)
-        return ahead(self.graph, predictor, precision, best).far
-
-    @property
-    def macs(self) -> tuple[int, int]:
-        """Fewest and most multiply-accumulates of a design of the backbone."""
-        return macs_range(self.backbone, self.config)
-
-    @classmethod
-    def of(
-        cls,
-        graph: OpGraph,
-        device: DeviceProfile,
-        config: PlanConfig,
-        accuracy_source: AccuracySource | None = None,
-        like: "PlanningProblem | None" = None,
-    ) -> "PlanningProblem":
-        """A request, checked.
-
-        Args:
-            like: One for the same network, on another device or in other precisions, from which what was built is taken.
-        """
-        checked = config.checked(device)
-        if accuracy_source is None and checked.accuracy:
-            accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
-        checked.check_source(accuracy_source)
-        settings = LatencyPredictor(device), checked.precision, checked.rewrites_on(checked.processors, device)
-        if like is not None and like.config.meet == checked.meet:
-            return cls(graph, device, checked, like.stages, like.costs.on(*settings), accuracy_source)
-        return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), Costs(*settings), accuracy_source)
-
-
-@dataclass(frozen=True)
-class _SearchFacts:
-    """What is known of how a design was found; by default that it was not searched for."""
-
-    optimal: bool | None = None
-    gap: float | None = None
-    evaluated: int = 1
-    space_log10: float | None = None
-
-
-def _compare(problem: PlanningProblem, design: BranchDesign, search: _SearchFacts, *, trained: bool = True) -> PlanResult:
-    """A design beside its controls."""
-    graph, config, costs, accuracy_source = problem.graph, problem.config, problem.costs, problem.accuracy_source
-    singles = ranked_singles(graph, costs, config.processors)
-    return PlanResult(
-        graph,
-        costs,
-        config,
-        design,
-        problem.stages,
-        timeline(graph, design, costs),
-        singles[0],
-        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
-        best_single(scaled_graph(graph, design), costs, config.processors),
-        ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
-        search.optimal,
-        search.gap,
-        search.evaluated,
-        search.space_log10,
-        accuracy_source.answer(graph, design) if accuracy_source is not None else None,
-    )
-
-
-def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
-    """What a person should know of a plan."""
-    low, high = problem.macs
-    beside = problem.graph.macs - problem.backbone.macs
-    return warnings_of(result, low + beside, high + beside)
-
-
-def unused_processors(graph: OpGraph, config: PlanConfig, choice: Choice, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:
+def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:
     """Every processor of the request that a design leaves out."""
-    idle = [name for name in config.processors if name not in used]
+    config = problem.config
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and free
-    return tuple(
-        _unused(name, _fastest_with(graph, config, choice, name) if comparable else None, choice.result.ms, _rule(choice.space, name))
-        for name in idle
-    )
+    result = []
+    for name in config.processors:
+        if name not in used:
+            best = search_exact(choice.space, *problem.macs, choice.n_meet, using=name) if comparable else None
+            result.append(_unused(name, None if best is None else best.ms, choice.result.ms, _rule(choice.space, name)))
+    return tuple(result)
 
 
 def _unused(processor: str, ms: float | None, best_ms: float, rule: str) -> UnusedProcessor:
@@ -456,12 +417,6 @@ def _unused(processor: str, ms: float | None, best_ms: float, rule: str) -> Unus
     reasons = reasons or ["no design within the constraints uses it"]
     reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", processor, *reasons)
     return UnusedProcessor(processor=processor, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason)
-
-
-def _fastest_with(graph: OpGraph, config: PlanConfig, choice: Choice, processor: str) -> float | None:
-    """The fastest design that uses a processor."""
-    best = search_exact(choice.space, *macs_range(graph, config), choice.n_meet, using=processor)
-    return None if best is None else best.ms
 
 
 def _rule(space: DesignSpace, processor: str) -> str:
@@ -489,29 +444,7 @@ def _rule(space: DesignSpace, processor: str) -> str:
 # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
 
 
-@dataclass(frozen=True)
-class Searched:
-    """Designs of a request, and the best of them."""
-
-    space: DesignSpace  # The designs.
-    n_meet: int  # Branched segments that they have, at least.
-    result: SearchResult | None  # The best one; None if there is none.
-
-
-def macs_range(graph: OpGraph, config: PlanConfig) -> tuple[int, int]:
-    """Fewest and most multiply-accumulates of a design."""
-    return ceil(config.macs[0] * graph.macs), floor(config.macs[1] * graph.macs)
-
-
-def choose(
-    graph: OpGraph,
-    config: PlanConfig,
-    costs: Costs,
-    stages: Sequence[Segment],
-    accuracy_source: AccuracySource | None = None,
-    *,
-    explain: bool = True,
-) -> Choice:
+def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
     With ``merge = "auto"`` stages are merged only where the request has no
@@ -521,145 +454,125 @@ def choose(
     Args:
         explain: Whether to look for the tightest rule where there is no design, which takes several searches.
     """
-    _check(config, accuracy_source)
-    goal = _goal(config, costs)
-    parts = search_request(graph, config, costs, stages, accuracy_source)
+    config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
+    _check(config, source)
+    parts = search_request(problem)
     space, n_meet = parts[0].space, parts[0].n_meet
     least = least_of([part.result for part in parts if part.result is not None])
     if least is None and not explain:
-        raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
+        raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
     if least is None:
-        raise _refusal(graph, config, costs, stages, space)
-    bounds = Bounds(graph, space, config, macs_range(graph, config), n_meet, goal)
+        raise _refusal(problem, space)
+    bounds = Bounds(problem.backbone, space, config, problem.macs, n_meet, goal)
     if config.params is not None:
         least = bounds.within_params(least)
-    if accuracy_source is not None and getattr(config, accuracy_source.option) is not None:
-        least = bounds.accurate_enough(least, accuracy_source)
-    if accuracy_source is not None and config.objective == "accuracy":
-        least = bounds.most_accurate(least, accuracy_source)
+    if source is not None and getattr(config, source.option) is not None:
+        least = bounds.accurate_enough(least, source)
+    if source is not None and config.objective == "accuracy":
+        least = bounds.most_accurate(least, source)
     if config.latency_budget is not None and least.ms > config.latency_budget and not config.best_in.only_latency:
         least = bounds.fast_enough(least)
     if config.latency_budget is not None and least.ms > config.latency_budget:
         what = Message(
             "the fastest design of `{}` on {} takes {} ms, more than {}",
-            graph.name, costs.predictor.device.id, f"{least.ms:.4g}", OptionName("latency_budget", config.latency_budget),
+            problem.backbone.name, costs.predictor.device.id, f"{least.ms:.4g}", OptionName("latency_budget", config.latency_budget),
         )  # fmt: skip
         raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(least.ms * 1000) / 1000)])
     if config.best_in.tried:
-        score, macs = score_of(config.best_in, goal, space), macs_range(graph, config)
-        starts = [least, *fastest_designs(space, *macs, n_meet)]
-        least = evolve(space, *macs, n_meet, score, starts, keeps=bounds.keeps(accuracy_source)) or least
-    return Choice(least, space, n_meet)
+        starts = [least, *fastest_designs(space, *problem.macs, n_meet)]
+        least = evolve(space, *problem.macs, n_meet, score_of(config.best_in, goal, space), starts, keeps=bounds.keeps(source)) or least
+    return Searched(space, n_meet, least)
 
 
-def stretched_space(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merged: bool, holders: Sequence[str] | None = None
-) -> DesignSpace:
-    """The designs of a request whose segments stay whole or become scaled copies, where it lets them.
-
-    Args:
-        merged: Whether stages that follow each other may become one segment.
-        holders: Processors that may hold a tensor between segments; those of the request if None.
-    """
-    space = _space(config, costs, stages, _join(config), holders=holders)
-    return merge_stages(graph, space) if merged and "stretch" in config.planned_kinds else space
+def stretched_space(problem: PlanningProblem, *, merged: bool, holders: Sequence[str] | None = None) -> DesignSpace:
+    """The designs of a request whose segments stay whole or become scaled copies; stages that follow each other may be `merged`."""
+    space = problem.stage_space(holders)
+    return merge_stages(problem.backbone, space) if merged and STRETCH in problem.config.planned_kinds else space
 
 
-def search_request(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], accuracy_source: AccuracySource | None
-) -> list[Searched]:
+def search_request(problem: PlanningProblem) -> list[Searched]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
-    for name in config.keep:
-        if name not in (names := [stage.name for stage in stages]):
+    for name in problem.config.keep:
+        if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
-    merges = accuracy_source is not None and accuracy_source.merges
-    searched = _searched(graph, config, costs, stages, merges=merges)
-    if accuracy_source is None and config.params is None:
-        searched += _by_fewer(graph, config, costs, stages)
+    source = problem.accuracy_source
+    searched = _searched(problem, merges=source is not None and source.merges)
+    if source is None and problem.config.params is None:
+        searched += _by_fewer(problem)
     return searched
 
 
-def _searched(
-    graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], *, merges: bool, holders: Sequence[str] | None = None
-) -> list[Searched]:
+def _searched(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] | None = None) -> list[Searched]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
     With `merges` it is known what merged stages lose, so that they need not be kept for the last.
     """
+    graph, config = problem.backbone, problem.config
     merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
-    space = stretched_space(graph, config, costs, stages, merged=merged, holders=holders)
+    space = stretched_space(problem, merged=merged, holders=holders)
     fine, n_meet, searched = space, config.n_meet, None
-    if "stretch" in config.planned_kinds:
-        fine = _cut(graph, config, space, merged=merged)
-        searched = _search(graph, config, costs, fine, n_meet)
+    if STRETCH in config.planned_kinds:
+        fine = _cut(problem, space, merged=merged)
+        searched = _search(problem, fine, n_meet)
         # Meeting points that were asked for stay.
         if searched is None and config.merge == "auto" and not config.meet and not merges:
             space, merged = merge_stages(graph, space), True
-            fine = _cut(graph, config, space, merged=True)
+            fine = _cut(problem, space, merged=True)
             for n_meet in range(max(space.most_meetings, config.n_meet), config.n_meet - 1, -1):
-                searched = _search(graph, config, costs, fine, n_meet)
+                searched = _search(problem, fine, n_meet)
                 if searched is not None:
                     break
-    if set(config.planned_kinds) == {"stretch"}:
+    if set(config.planned_kinds) == {STRETCH}:
         return [Searched(fine, n_meet, searched)]
     if config.exact or config.cuts == "stages":
         mixed = with_exact_kinds(graph, config, space)
     else:
         mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    return _mixed(graph, config, costs, mixed, n_meet)
+    return _mixed(problem, mixed, n_meet)
 
 
-def _cut(graph: OpGraph, config: PlanConfig, space: DesignSpace, *, merged: bool) -> DesignSpace:
+def _cut(problem: PlanningProblem, space: DesignSpace, *, merged: bool) -> DesignSpace:
     """A space of stages as it is, or cut at blocks where that is asked for."""
-    return space if config.cuts == "stages" else cut_blocks(graph, config, space, merged=merged)
+    return space if problem.config.cuts == "stages" else cut_blocks(problem.backbone, problem.config, space, merged=merged)
 
 
-def _by_fewer(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment]) -> list[Searched]:
-    """The designs on fewer of the processors where a request for those would merge stages.
-
-    One processor more may let stages branch by themselves, so that nothing is merged; the
-    design must not be slower for it. Its options are told for all processors of the request,
-    as are those of its space, whose designs it is compared with.
-    """
-    if config.merge != "auto" or config.meet or "stretch" not in config.planned_kinds or config.strategy != "exact" or config.widens:
+def _by_fewer(problem: PlanningProblem) -> list[Searched]:
+    """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
+    config = problem.config
+    if config.merge != "auto" or config.meet or STRETCH not in config.planned_kinds or config.strategy != "exact" or config.widens:
         return []
     if config.best_in.tried:
         return []
     by_fewer: list[Searched] = []
     for count in range(2, len(config.processors)):
         for some in combinations(config.processors, count):
-            request = config.on(some)
-            if search_some(_space(request, costs, stages, _join(request)), *macs_range(graph, config), config.n_meet) is None:
-                by_fewer += _searched(graph, request, costs, stages, merges=False, holders=config.processors)
+            fewer = problem.asking(config.on(some))
+            if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
+                by_fewer += _searched(fewer, merges=False, holders=config.processors)
     return by_fewer
 
 
-def _goal(config: PlanConfig, costs: Costs) -> Goal:
-    """What the exact search of a request looks for."""
-    return Goal.of(config.best_in, costs.predictor.device, config.processors)
-
-
-def _mixed(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> list[Searched]:
+def _mixed(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> list[Searched]:
     """The designs of a space with segments that are divided exactly, and the best of them.
 
     Where scaled copies need merged stages, they keep as many meeting points as they
     can have; a design without them loses no accuracy and needs no more than are asked for.
     """
-    goal, macs = _goal(config, costs), macs_range(graph, config)
+    config, macs = problem.config, problem.macs
     several = config.strategy in ("exact", "evolve")
-    best = _best(graph, config, goal, space, n_meet) if several else search(config.strategy, space, *macs, n_meet)
-    mixed = [Searched(space, n_meet, best)]
+    mixed = [Searched(space, n_meet, _best(problem, space, n_meet) if several else search(config.strategy, space, *macs, n_meet))]
     if n_meet > config.n_meet:
         same = without_stretched(space)
-        mixed.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, goal)))
+        mixed.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, problem.goal)))
     return mixed
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     """Refuse what no search can do."""
+    widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
     if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
         raise UsageError(
-            f"accuracy is planned for by the exact search and joins other than {_widening()} only",
+            f"accuracy is planned for by the exact search and joins other than {widening} only",
             Message("leave out {} and {}", OptionName("strategy"), OptionName("join")),
         )
     if config.widens and (config.strategy != "exact" or config.params is not None):
@@ -669,92 +582,70 @@ def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
         )
 
 
-def _join(config: PlanConfig) -> JoinKind:
-    # Joins that couple segments are compared with the one that keeps them independent.
-    return DEFAULT if config.widens else config.meets_by
-
-
-def _widening() -> str:
-    return " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-
-
-def _space(
-    config: PlanConfig,
-    costs: Costs,
-    segments: Sequence[Segment],
-    join: JoinKind,
-    arriving: Sequence[int] | None = None,
-    holders: Sequence[str] | None = None,
-) -> DesignSpace:
-    rules, stretched = Rules.of(config), "stretch" in config.planned_kinds
-    return DesignSpace(segments, config.processors, costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders)
-
-
-def _search(graph: OpGraph, config: PlanConfig, costs: Costs, space: DesignSpace, n_meet: int) -> SearchResult | None:
-    low, high = macs_range(graph, config)
-    goal = _goal(config, costs)
+def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
+    config, macs = problem.config, problem.macs
     if config.strategy in ("exact", "evolve") and not config.widens:
-        return _best(graph, config, goal, space, n_meet)
+        return _best(problem, space, n_meet)
+    segments = space.segments
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
-        guide = search_exact(space, low, high, n_meet)
+        guide = search_exact(space, *macs, n_meet)
         if guide is None:
             return None
-        space = _space(config, costs, [options.segment for options, _ in guide.picks], _join(config))
+        segments = [options.segment for options, _ in guide.picks]
+        space = problem.space(segments, DEFAULT if config.widens else config.meets_by)
     if config.widens:
-        search_result = search_concat(lambda arriving: _space(config, costs, space.segments, config.join, arriving), low, high, n_meet)
+        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), *macs, n_meet)
     else:
-        search_result = search(config.strategy, space, low, high, n_meet)
-    if search_result is None and search_exact(space, low, high, n_meet) is not None:
+        search_result = search(config.strategy, space, *macs, n_meet)
+    if search_result is None and search_exact(space, *macs, n_meet) is not None:
         if config.widens:
             raise InfeasibleError(
-                f"no design of `{graph.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
+                f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
                 Message("use {}", OptionName("join", DEFAULT)),
             )
-        raise _missed(graph, config)
+        raise _missed(problem)
     return search_result
 
 
-def _best(graph: OpGraph, config: PlanConfig, goal: Goal, space: DesignSpace, n_meet: int) -> SearchResult | None:
+def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
     """The best design of a space by the exact search, or the best one tried; for what does not add up the fastest, to begin with."""
-    macs = macs_range(graph, config)
-    if config.strategy == "exact" or config.best_in.tried:
+    macs, goal = problem.macs, problem.goal
+    if problem.config.strategy == "exact" or problem.config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
     result = evolve(space, *macs, n_meet, Added(goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:
-        raise _missed(graph, config)
+        raise _missed(problem)
     return result
 
 
-def _missed(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
+def _missed(problem: PlanningProblem) -> InfeasibleError:
     """The error for a strategy that overlooks every design."""
     return InfeasibleError(
-        f"the strategy `{config.strategy}` finds no design of `{graph.name}`, though there is one",
+        f"the strategy `{problem.config.strategy}` finds no design of `{problem.backbone.name}`, though there is one",
         Message("use {}", OptionName("strategy", "exact")),
     )
 
 
-def _refusal(graph: OpGraph, config: PlanConfig, costs: Costs, stages: Sequence[Segment], space: DesignSpace) -> InfeasibleError:
+def _refusal(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
     """The error for a request without a design; `space` is the largest one searched."""
-    if (
-        config.merge == "never"
-        and "stretch" in config.planned_kinds
-        and search_exact(merge_stages(graph, _space(config, costs, stages, _join(config))), *macs_range(graph, config), config.n_meet)
-        is not None
-    ):
-        return InfeasibleError(
-            f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
-            Message("let stages merge with {}", OptionName("merge", "auto")),
-            [TightRule("merge", "never", "auto")],
-        )
+    graph, config = problem.backbone, problem.config
+    if config.merge == "never" and STRETCH in config.planned_kinds:
+        merged = merge_stages(graph, problem.stage_space())
+        if search_exact(merged, *problem.macs, config.n_meet) is not None:
+            return InfeasibleError(
+                f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
+                Message("let stages merge with {}", OptionName("merge", "auto")),
+                [TightRule("merge", "never", "auto")],
+            )
 
     def build(request: PlanConfig) -> DesignSpace:
-        other = _space(request, costs, stages, _join(request))
-        if set(config.planned_kinds) != {"stretch"}:
+        other = problem.asking(request).stage_space()
+        if set(config.planned_kinds) != {STRETCH}:
             return with_exact_kinds(graph, request, other)
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
     result = explain_infeasible(graph, space, config, build)
-    if config.planned_kinds == ("stretch",):
+    if config.planned_kinds == (STRETCH,):
         result.hint = Message("{}, or split the network as it is with {}", result.hint or "", OptionName("lossless"))
     return result

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -12,7 +12,7 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph
 from predictors.host import HOST, host_among
-from predictors.joins import JoinKind, join_of
+from predictors.joins import JoinKind
 from predictors.models.base import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
@@ -42,20 +42,20 @@ from stretch.planning.cost.compare import (
 )
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
 from stretch.planning.objective import Objective
-from stretch.planning.search.controls import SequentialControl, Single
-from stretch.planning.search.operator_split import OperatorSplit, operator_split
+from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
 
-#: What became of a segment.
-SegmentKind = Literal["whole", "stretch", "rows", "channels", "graph"]
+S = TypeVar("S", bound=msgspec.Struct)
 
 
+@with_shares
 class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of one segment."""
+    """One branch of one segment; of one that is divided exactly with its share, under the word of the way."""
 
     name: str  # Its name in its segment, as its subgraph has it: that of its processor, and a number if that has several.
     processor: str  # Where it runs.
@@ -65,12 +65,6 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     join: JoinKind  # How it meets the others.
     partition: int  # Channels that it contributes to the joined tensor.
     align: int  # Inner channel counts are multiples of it.
-    rows: list[int] | None  # First row of the segment's output that it computes, and the one behind its last; None for all.
-    paths: list[int] | None  # First path of the segment's own that it computes, and the one behind its last; None for all.
-    #: First channel of the segment's output, or with the join ``partial_sums`` of its hidden tensor, that it computes, and the one behind
-    #: its last; None for all.
-    channels: list[int] | None
-    ends: list[str] | None  # Tensors that it hands on where it is a portion of the segment's operators; None else.
     rewrites: list[str]  # What it has instead of operators of the original, as ``silu=relu6``.
     macs: int  # Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
     params: int  # Learned numbers.
@@ -94,7 +88,7 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     macs: int  # Multiply-accumulates of the original.
     #: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows, ``channels`` for some channels
     #: each and ``graph`` for its own parallel paths and portions, which are not.
-    kind: SegmentKind
+    kind: str
     halo: float  # Multiply-accumulates that bands of rows do twice, over the original's.
     #: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share of its rows, over all bands,
     #: beyond those of the segment in one piece.
@@ -449,33 +443,24 @@ class PlanResult:
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
         makespan, sequential = self.run.makespan_ms, self.sequential
-        return Predicted(
+        return filled(
+            Predicted,
+            self,
+            **control_fields(self.graph, self.best_single, sequential),
             makespan_ms=makespan,
-            best_single_ms=self.best_single.ms,
-            best_single_processor=self.best_single.processor,
-            best_single_precision=self.best_single.precision,
-            speedup=self.speedup,
-            sequential_same_macs_ms=sequential.single.ms if sequential else None,
-            sequential_same_macs_processor=sequential.single.processor if sequential else None,
-            sequential_same_macs_ratio=sequential.macs / self.graph.macs if sequential else None,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
             operator_split_ms=self.operator_split.ms,
-            ideal_split_ms=self.ideal_split_ms,
             ideal_fraction=self.ideal_split_ms / makespan,
             efficiency=self.run.efficiency,
             communication_ms=self.run.communication_ms,
-            optimal=self.optimal,
-            gap=self.gap,
             **asdict(self.certainty),
             **asdict(self.deciding),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             reference=sorted(self.recommendation.reference),
-            energy_mj=self.energy_mj,
             best_single_energy_mj=self._alone_mj(self.best_single),
             sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
-            energy=self.energy,
         )
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
@@ -485,27 +470,18 @@ class PlanResult:
             spelling: How its sentences write options; as arguments of Python if None.
         """
         params, words = self.graph.params, spelling or as_argument
-        return PlanAnswer(
+        return filled(
+            PlanAnswer,
+            self,
             model=self.graph.name,
             device=self.device.id,
-            calibrated=self.calibrated,
             macs=self.run.macs,
             params=self.run.params,
-            macs_ratio=self.macs_ratio,
             params_ratio=self.run.params / params if params else None,
             n_meet=self.design.n_meet,
-            exact=self.exact,
-            rounding=self.rounding,
-            halo=self.halo,
             halo_ms=self.run.halo_ms,
-            repeated=self.repeated,
             segments=[self._segment(row) for row in self.run.segments],
             sides=[_side(row) for row in self.run.sides],
-            design=self.design,
-            predicted=self.predicted,
-            objective=self.objective,
-            accuracy=self.accuracy,
-            recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
             unused=[
                 replace(item, rule=spelled(item.rule, words) if item.rule else None, reason=spelled(item.reason, words))
@@ -513,31 +489,31 @@ class PlanResult:
             ],
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
-            evaluated=self.evaluated,
-            space_log10=self.space_log10,
             precision=dict(self.config.precision),
             warnings=[spelled(warning, words) for warning in self.warnings],
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
-        return SegmentAnswer(
-            name=row.design.name,
-            start=row.design.start,
-            end=row.design.end,
-            stages=[stage.name for stage in self.stages_of(row.segment)],
-            shape=list(row.segment.graph.by_name[row.segment.end].shape),
-            depth=row.segment.depth,
-            width=row.segment.width,
-            macs=row.segment.graph.macs,
+        segment, macs = row.segment, row.segment.graph.macs
+        return filled(
+            SegmentAnswer,
+            row.design,
+            stages=[stage.name for stage in self.stages_of(segment)],
+            shape=list(segment.graph.by_name[segment.end].shape),
+            depth=segment.depth,
+            width=segment.width,
+            macs=macs,
             kind=_kind(row),
-            halo=row.halo_macs / row.segment.graph.macs if row.halo_macs else 0.0,
+            halo=row.halo_macs / macs if row.halo_macs else 0.0,
             halo_ms=row.halo_ms,
-            repeated=row.repeated_macs / row.segment.graph.macs if row.repeated_macs else 0.0,
-            join=row.design.join,
+            repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
             join_ms=row.join_ms,
             predicted_ms=row.ms,
             start_ms=row.start_ms,
-            branches=[_branch(name, run, row.design.join) for name, run in zip(row.design.names, row.branches, strict=True)],
+            branches=[
+                filled(BranchAnswer, run, name=name, join=row.design.join, predicted_ms=run.ms, **vars(run.scale))
+                for name, run in zip(row.design.names, row.branches, strict=True)
+            ],
         )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
@@ -550,55 +526,45 @@ class PlanResult:
 
 
 def _side(row: SideTime) -> SideAnswer:
-    return SideAnswer(
+    return filled(
+        SideAnswer,
+        row.time,
         name=row.name,
         processor=row.time.scale.processor,
         reads=[op.name for op in row.graph.inputs],
         writes=list(row.graph.outputs),
         operators=sum(op.kind != "input" for op in row.graph.ops),
-        macs=row.graph.macs,
-        start_ms=row.time.start_ms,
         predicted_ms=row.time.ms,
-        in_ms=row.time.in_ms,
-        out_ms=row.time.out_ms,
     )
 
 
-def _kind(row: SegmentTime) -> SegmentKind:
+def _kind(row: SegmentTime) -> str:
     """What became of a segment."""
-    join = join_of(row.design.join)
-    if join.exact:
-        return "rows" if join.bands else "channels" if join.channels else "graph"
+    division = row.design.division
+    if division is not None:
+        return division.kind
     changed = len(row.branches) > 1 or any(
         changing(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
     )
     return "stretch" if changed else "whole"
 
 
-def _branch(name: str, run: BranchTime, join: JoinKind) -> BranchAnswer:
-    scale = run.scale
-    return BranchAnswer(
-        name=name,
-        processor=scale.processor,
-        depth=scale.depth,
-        width=scale.width,
-        entry=scale.entry,
-        join=join,
-        partition=scale.partition,
-        align=scale.align,
-        rows=None if scale.rows is None else list(scale.rows),
-        paths=None if scale.paths is None else list(scale.paths),
-        channels=None if scale.channels is None else list(scale.channels),
-        ends=None if scale.ends is None else list(scale.ends),
-        rewrites=list(scale.rewrites),
-        macs=run.macs,
-        params=run.params,
-        start_ms=run.start_ms,
-        predicted_ms=run.ms,
-        contention_ms=run.contention_ms,
-        in_ms=run.in_ms,
-        out_ms=run.out_ms,
-    )
+def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl | None) -> dict[str, Any]:
+    """What answers say of the best single processor and of the sequential network of the same multiply-accumulates."""
+    return {
+        "best_single_ms": single.ms,
+        "best_single_processor": single.processor,
+        "best_single_precision": single.precision,
+        "sequential_same_macs_ms": sequential.single.ms if sequential else None,
+        "sequential_same_macs_processor": sequential.single.processor if sequential else None,
+        "sequential_same_macs_ratio": sequential.macs / graph.macs if sequential else None,
+    }
+
+
+def filled(struct: type[S], source: object, **others: Any) -> S:
+    """A struct whose fields are an object's attributes of the same names, but for some others."""
+    names = [name for name in struct.__struct_fields__ if name not in others and hasattr(source, name)]
+    return struct(**{name: getattr(source, name) for name in names}, **others)
 
 
 def exact_words(rounding: Sequence[str]) -> str:

@@ -1,9 +1,7 @@
 """Designs of two networks that suit each other: of candidates for each, the pair whose simulated run together is the best.
 
-Candidates of a network are the best design and others that differ from it for every set of processors
-(`stretch.planning.pareto.several`), and the whole network on each single processor. Every pair of candidates is simulated, its
-subgraphs taking turns as those of a `scheduler.Scheduler` do; so of these candidates the pair is the best one, which says
-nothing of designs that are none of them.
+Candidates are designs that differ, for every set of processors, and the whole network on each processor; every pair is
+simulated, its subgraphs taking turns as those of a `scheduler.Scheduler` do.
 """
 
 from collections.abc import Sequence

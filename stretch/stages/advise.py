@@ -236,7 +236,7 @@ def _on_device(
 def _planned(planning_problem: PlanningProblem, *, trained: bool) -> _Planned:
     """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
     try:
-        choice = choose(planning_problem.backbone, planning_problem.config, planning_problem.costs, planning_problem.stages, explain=False)
+        choice = choose(planning_problem, explain=False)
     except InfeasibleError as error:
         return _Planned(None, "no stretched branches meet the constraints" if trained else error.message)
     return _Planned(designed(planning_problem, choice, trained=trained))

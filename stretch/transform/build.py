@@ -31,10 +31,10 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     model = BranchedModel(captured.graph, design, captured.returned, branched)
     with torch.no_grad():
         families = heritages(captured, design, branched)
-        owned = any(join_of(part.join).channels for part in design.segments)
-        wholes = heritages(captured, undivided(design)) if owned else families
-        for part, family, (piece, *_) in zip(design.segments, families, wholes, strict=True):
-            if join_of(part.join).channels:
+        sliced = [part.division is not None and part.division.weights == "slices" for part in design.segments]
+        wholes = heritages(captured, undivided(design)) if any(sliced) else families
+        for part, in_slices, family, (piece, *_) in zip(design.segments, sliced, families, wholes, strict=True):
+            if in_slices:
                 fill_branch(model.segment(part.name).owner, captured, piece, part.branches[0])
                 continue
             for name, scale, heritage in zip(part.names, part.branches, family, strict=True):

@@ -13,7 +13,7 @@ from stretch.capture.captured import returned_by
 from stretch.capture.structure import Returned
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
-from stretch.planning.design.channels import Taken
+from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
 from stretch.planning.network.backbone import backbone_of
 from stretch.transform.parts import weights_in_parts
@@ -125,13 +125,14 @@ class BranchedSegment(nn.Module):
         super().__init__()
         # in a tuple, so that torch does not register it: it has no weights
         self._whole = () if whole is None else (Branch(whole),)
-        self._taken = tuple(branch.taken for branch in branches) if join_of(design.join).channels else ()
+        division = design.division
+        self._taken = tuple(branch.taken for branch in branches) if division is not None and division.weights == "slices" else ()
         if self._taken:
             (self.whole,) = self._whole
         self.parallel = False
         self._streams: list[torch.cuda.Stream] = []
         self.order = [safe_name(name) for name in design.names]
-        self.start, self.end, self.placed = design.start, design.end, join_of(design.join).placed
+        self.start, self.end, self.placed = design.start, design.end, join_of(design.join).hands_on
         for name, branch in zip(self.order, branches, strict=True):
             self.add_module(name, Branch(branch.graph))
         if len(branches) > 1 and not self.placed:
@@ -275,10 +276,10 @@ class BranchedModel(nn.Module):
             [s.name for s in backbone.after],
         )
         self._chain = not backbone.sides and len(graph.outputs) == 1 and self.returned.plain
-        parts = any(join_of(part.join).shares for part in design.segments)
+        parts = any(part.shares_weights for part in design.segments)
         wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
-            self.add_module(part.name, BranchedSegment(part, branches, whole.graph if join_of(part.join).shares else None))
+            self.add_module(part.name, BranchedSegment(part, branches, whole.graph if part.shares_weights else None))
         for side, side_design in zip(backbone.sides, design.sides, strict=True):
             self.add_module(side.name, Side(side, side_design.processor))
 

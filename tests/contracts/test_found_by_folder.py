@@ -1,4 +1,4 @@
-"""A device, a delegate, a verb, a form of export, a memory planner, a constraint and a search strategy are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages."""
+"""A device, a delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages."""
 
 import json
 import os
@@ -112,6 +112,44 @@ def _write(source, out, *, backwards: Annotated[bool, typer.Option("--backwards"
 
 
 exporters.register("names")(Exporter("the names of its subgraphs", _write, lambda answer: written_page((), (), answer.names)))
+'''
+
+DIVISION = '''"""A way to divide of a file: each branch computes all channels and cuts some out of them."""
+
+from itertools import permutations
+
+from predictors.graph import Op, OpGraph
+from stretch.planning.design.division import Division, Piece, check_ranges
+from stretch.planning.search.parts import part_cost, part_options
+
+
+def cut_out(graph, name, start, stop):
+    cut = Op("cut_out", "slice", (graph.output,), {"start": start, "stop": stop})
+    return OpGraph.build(name, [*graph.ops, cut], cut.name)
+
+
+class CutOuts(Division):
+    kind, joins, what, weights = "cut_outs", ("channels",), "channels cut out of all", "same"
+
+    def check(self, segment, design, shares):
+        check_ranges(f"segment `{segment.name}`", self, design.names, shares, segment.width, "channels", "its output")
+
+    def pieces(self, graph, names, shares, join):
+        return [Piece(cut_out(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
+
+    def ways(self, parts):
+        space = parts.space
+        for segment, first, last, _ in parts.pieces():
+            for order in permutations(space.processors, 2) if segment.branchable and segment.graph.macs else ():
+                row = []
+                for name, share in zip(order, ((0, 8), (8, segment.width)), strict=True):
+                    graph = cut_out(segment.graph, segment.name, *share)
+                    kernels = space.costs.predictor.kernels(graph, name)
+                    row.append(part_cost(space, segment, name, graph, kernels)._replace(share=share))
+                yield first, parts.run_options(part_options(space, segment, "channels", [row], self.word), first, last)
+
+
+DIVISION = CutOuts()
 '''
 
 #: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
@@ -278,6 +316,44 @@ def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
     large = json.loads(stretch(copy, *words, "--set", "strategy=largest"))
     assert 1.05 <= large["macs_ratio"] <= 1.4
     assert json.loads(stretch(copy, *words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_way_to_divide_in_a_new_file_is_planned_read_built_exported_and_run_with_the_right_numbers(copy):
+    (copy / "stretch/planning/divisions/cut_outs.py").write_text(DIVISION)
+    words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--json", "--kinds", "cut_outs", "--anyway", "--out")
+    planned = json.loads(stretch(copy, *words, copy / "b"))
+    (divided,) = (segment for segment in planned["segments"] if len(segment["branches"]) > 1)
+    assert (divided["kind"], planned["exact"]) == ("cut_outs", True)
+    assert divided["predicted_ms"] <= planned["predicted"]["makespan_ms"]
+    assert divided["repeated"] == pytest.approx(1.0)
+    assert [branch["cut_outs"] for branch in divided["branches"]] == [[0, 8], [8, divided["width"]]]
+    assert all(branch["rows"] is None for branch in divided["branches"])
+    code = """
+import msgspec, numpy as np, torch
+from pathlib import Path
+from scheduler.bundle.load import load_bundle
+from scheduler.runtime.session import Session
+from stretch.capture import capture
+from stretch.models import load_model
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.resolve import resolve_design
+from stretch.transform import build
+
+module = load_model("tiny_resnet", weights="none").module.eval()
+bundle, captured = load_bundle("b", check_hashes=True), capture(module, (1, 3, 32, 32), "tiny_resnet")
+design = msgspec.convert(bundle.manifest.design, BranchDesign)
+Path("d.toml").write_text(design_to_toml(design))
+assert "cut_outs = [" in Path("d.toml").read_text()
+assert resolve_design(load_draft(Path("d.toml")), captured.graph, design.device, {"cpu": 8, "gpu": 4}, "cpu") == design
+x = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+with torch.inference_mode(), Session(bundle) as session:
+    wanted = module(x)
+    for got in (build(captured, design)(x), torch.from_numpy(np.array(session(x.numpy())))):
+        assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+"""
+    python(copy, code)
 
 
 DESIGN = """

@@ -13,8 +13,8 @@ from predictors.rows import height
 from predictors.shapes import ints
 from stretch.capture import Captured, capture
 from stretch.operators.convolution import PaddedConv2d
-from stretch.planning.design.bands import needed_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.divisions.rows import needed_rows
 from stretch.planning.network.segments import Segment, cut_points, cut_segment
 from tests.stretch.designs import whole
 

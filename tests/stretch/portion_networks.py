@@ -6,7 +6,7 @@ from torch import nn
 
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.subgraphs import subgraph_ends
+from stretch.planning.divisions.ends import subgraph_ends
 from stretch.planning.network.segments import cut_segment
 
 WIDTH = 4

@@ -1,9 +1,4 @@
-"""What a design must keep to (paper 003, equations 4 to 6 and section 4.3): a file for each rule.
-
-Every module of this folder is imported with the package, so that a file with a
-constraint of its own is found as it is: planned with, named where it leaves no
-design, and asked for by flag, recipe key and argument.
-"""
+"""What a design must keep to (paper 003, equations 4 to 6 and section 4.3): a file for each rule, which is planned with, named and asked for as it is."""
 
 from predictors.registry import import_modules
 from stretch.planning.constraints.base import Bound, Constraint, Limit, all_constraints, constraints

@@ -33,11 +33,7 @@ class Limit:
 
 
 class Constraint(ABC):
-    """A rule of designs.
-
-    Its value is that of its option in a request; where that is None, the rule
-    is not asked for, and no method is called with it.
-    """
+    """A rule of designs. Its value is that of its option in a request; where that is None, the rule is not asked for, and no method is called."""
 
     #: How it is asked for.
     option: ClassVar[Option]
@@ -78,13 +74,16 @@ class Bound(Constraint):
     #: The end of a sentence about the best share that there is: the first number that share, the second the value.
     words: ClassVar[str]
 
-    @abstractmethod
+    #: The array of `SegmentOptions` that is compared.
+    measured: ClassVar[str]
+
     def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
         """What is compared, per combination."""
+        return getattr(options, self.measured)
 
-    @abstractmethod
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
-        """What it is compared with."""
+        """What it is compared with: the original segment on the fastest of its processors."""
+        return segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
         """Which combinations keep to it."""

@@ -10,7 +10,7 @@ from stretch.planning.constraints.base import Bound, Constraint, Limit, register
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
-    from stretch.planning.cost.options import Floats, Ints, SegmentOptions
+    from stretch.planning.cost.options import Floats, SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Floors are lowered in these steps, each of which needs a new design space.
@@ -20,14 +20,9 @@ STEPS = tuple(round(0.975 - 0.025 * i, 3) for i in range(37))
 RATIO_ROUNDING = 1e-9
 
 
-def floor_limit(value: float) -> Limit:
-    """A floor with the steps below it."""
-    return Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))
-
-
 @register
 class Balance(Bound):
-    """Branches take similar time on their own processors."""
+    """Branches take similar time on their own processors (equation 6)."""
 
     option = Option(
         "balance",
@@ -36,25 +31,17 @@ class Balance(Bound):
         "Fastest over slowest branch of a stretched segment, at least.",
         "Fastest over slowest branch of a segment, at least: multiply-accumulates in proportion to processor speed (eq. 6), as a bound.",
     )
-    exact = False
-    at_most = False
+    exact, at_most, measured = False, False, "fastest_ms"
     words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
-
-    def part(self, options: "SegmentOptions") -> "Floats":
-        """The fastest branch."""
-        return options.fastest_ms
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> "Floats":
         """The slowest branch."""
         return options.slowest_ms
 
 
-# A branched segment keeps its share of the computation; else the search would empty the expensive ones.
-
-
 @register
 class Capacity(Bound):
-    """Multiply-accumulates of a branched segment over the original's."""
+    """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
 
     option = Option(
         "segment_macs",
@@ -63,25 +50,17 @@ class Capacity(Bound):
         "MACs of each stretched segment over the original segment's, at least.",
         "Multiply-accumulates of each branched segment over the original segment's, at least.",
     )
-    exact = False
-    at_most = False
+    exact, at_most, measured = False, False, "macs"
     words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
-
-    def part(self, options: "SegmentOptions") -> "Ints":
-        """Those of the branches and their join."""
-        return options.macs
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the original."""
         return options.segment.graph.macs
 
 
-# Equation 4 of paper 003: the exchange at a meeting point is amortised over its segment.
-
-
 @register
 class Communication(Bound):
-    """Transfers and the join take no more than a share of the segment."""
+    """The exchange at a meeting point is amortised over its segment (equation 4)."""
 
     option = Option(
         "alpha",
@@ -90,43 +69,93 @@ class Communication(Bound):
         "Communication of a stretched segment over its latency, at most.",
         "Communication of a segment over its latency, at most (NN-Stretch paper, eq. 4).",
     )
-    exact = False
+    exact, measured = False, "exchange_ms"
     words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
-
-    def part(self, options: "SegmentOptions") -> "Floats":
-        """Time that transfers and the join take."""
-        return options.exchange_ms
-
-    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """The original segment on the fastest of its processors."""
-        return segment_ms
-
-
-# A branch keeps some of its segment's blocks.
 
 
 @register
-class DepthFloor(Constraint):
+class Straggler(Bound):
+    """No branch takes much longer than the original segment (equation 5)."""
+
+    option = Option(
+        "beta",
+        Positive,
+        1.1,
+        "A stretched branch over the whole segment on the fastest of its processors, at most.",
+        "A branch on its processor over the original segment on the fastest of its processors, at most (eq. 5).",
+    )
+    exact, measured = False, "slowest_ms"
+    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
+
+
+@register
+class PeakMemory(Bound):
+    """What runs at the same time fits into memory together."""
+
+    option = Option(
+        "peak_memory",
+        Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None,
+        None,
+        "Bytes of activations alive at one time, at most.",
+    )
+    whole, measured = True, "peak_bytes"
+    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """One byte: the bound is no share."""
+        return 1
+
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """The bytes, up to those of the largest combination."""
+        largest = max(int(way.peak_bytes.max()) for way in options)
+        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+
+
+class _Floor(Constraint):
+    """A branch keeps some of its segment."""
+
+    offers = True
+
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        return [floor_limit(value)]
+
+
+def floor_limit(value: float) -> Limit:
+    """A floor with the steps below it."""
+    return Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))
+
+
+@register
+class DepthFloor(_Floor):
     """Blocks of a branch over those of its segment."""
 
     option = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least.")
-    offers = True
 
     def offers_depth(self, value: float, segment: "Segment", depth: int) -> bool:
         """Whether these are enough blocks."""
         return depth >= value * segment.depth - RATIO_ROUNDING
 
-    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The floor."""
-        return [floor_limit(value)]
 
+@register
+class WidthFloor(_Floor):
+    """Channels of a branch over those of its segment."""
 
-# Branches meet often enough; the search sees to it.
+    option = Option(
+        "min_width",
+        Ratio | None,
+        None,
+        "Width ratio of a branch, at least; 0.5 for two processors, 0.375 for three.",
+        "Width ratio of a branch, at least; None for 0.5 with two processors and 0.375 with more.",
+    )
+
+    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
+        """Whether these are enough channels."""
+        return width >= value * segment.width - RATIO_ROUNDING
 
 
 @register
 class Meetings(Constraint):
-    """Meeting points of a design."""
+    """Branches meet often enough; the search sees to it."""
 
     option = Option(
         "n_meet",
@@ -141,68 +170,9 @@ class Meetings(Constraint):
         return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
 
-# What runs at the same time fits into memory together.
-
-
-@register
-class PeakMemory(Bound):
-    """Activation bytes alive at one time."""
-
-    option = Option(
-        "peak_memory",
-        Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None,
-        None,
-        "Bytes of activations alive at one time, at most.",
-    )
-    whole = True
-    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
-
-    def part(self, options: "SegmentOptions") -> "Ints":
-        """Those of all branches."""
-        return options.peak_bytes
-
-    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """One byte: the bound is no share."""
-        return 1
-
-    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The bytes, up to those of the largest combination."""
-        largest = max(int(way.peak_bytes.max()) for way in options)
-        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
-
-
-# Equation 5 of paper 003: no branch takes much longer than the original segment.
-
-
-@register
-class Straggler(Bound):
-    """The slowest branch takes no more than so many times the original segment."""
-
-    option = Option(
-        "beta",
-        Positive,
-        1.1,
-        "A stretched branch over the whole segment on the fastest of its processors, at most.",
-        "A branch on its processor over the original segment on the fastest of its processors, at most (eq. 5).",
-    )
-    exact = False
-    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
-
-    def part(self, options: "SegmentOptions") -> "Floats":
-        """The slowest branch."""
-        return options.slowest_ms
-
-    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """The original segment on the fastest of its processors."""
-        return segment_ms
-
-
-# The whole design computes about as much as the original; the search sees to it.
-
-
 @register
 class TotalMacs(Constraint):
-    """Multiply-accumulates of the branched over those of the original model, without those that bands of rows do twice."""
+    """The whole design computes about as much as the original, without what bands of rows do twice; the search sees to it."""
 
     option = Option(
         "macs",
@@ -220,28 +190,3 @@ class TotalMacs(Constraint):
             Limit(low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
             Limit(high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
         ]
-
-
-# A branch keeps some of its segment's channels.
-
-
-@register
-class WidthFloor(Constraint):
-    """Channels of a branch over those of its segment."""
-
-    option = Option(
-        "min_width",
-        Ratio | None,
-        None,
-        "Width ratio of a branch, at least; 0.5 for two processors, 0.375 for three.",
-        "Width ratio of a branch, at least; None for 0.5 with two processors and 0.375 with more.",
-    )
-    offers = True
-
-    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
-        """Whether these are enough channels."""
-        return width >= value * segment.width - RATIO_ROUNDING
-
-    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """The floor."""
-        return [floor_limit(value)]

@@ -1,16 +1,14 @@
 """Predicted accuracy of a design, whatever it is predicted from.
 
-A source gives every way to run a segment a loss. Losses add up over the segments of a design,
-as latency does, so that the exact search can weigh the two; what they say of a whole design,
-in top-1 or in agreement with the original, is the source's to tell. There are two:
-`AccuracyPredictor`, fitted by `stretch.train.extract` to subnets of a trained supernet, and
-`Sensitivity`, fitted to what the original itself loses on images.
+A source gives every way to run a segment a loss. Losses add up over the segments of a design, as
+latency does; what they say of a whole design, in top-1 or in agreement with the original, is the
+source's to tell: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
+`Sensitivity`, fitted by `stretch.sensitivity` to what the original itself loses on images.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -44,23 +42,12 @@ SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str]) -> Floats:
-    """What a predictor sees of one segment.
-
-    Args:
-        depths: Depth ratios, (branches, n).
-        widths: Width ratios, (branches, n).
-        macs: Multiply-accumulates over the original segment's, (n,).
-        names: Of `SEGMENT_FEATURES`.
-    """
+    """What a predictor sees of one segment: of depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
     return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
 
 def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
-    """The features of every option of a segment in scaled copies.
-
-    Args:
-        names: Of `SEGMENT_FEATURES`.
-    """
+    """The features of every option of a segment in scaled copies."""
     segment = options.segment
     grid = options.scales_of()
 
@@ -71,11 +58,7 @@ def option_features(options: SegmentOptions, names: Sequence[str]) -> Floats:
 
 
 def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str]) -> list[tuple[Segment, Floats]]:
-    """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features.
-
-    Args:
-        names: Of `SEGMENT_FEATURES`.
-    """
+    """Every segment of a design that is not the original's, neither whole at full size nor exact parts of it, with its features."""
     result = []
     for part, segment, scaled in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
         join = join_of(part.join)
@@ -110,45 +93,6 @@ class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "predicted"  # Always ``predicted``.
 
 
-class AccuracySource(Protocol):
-    """What tells how accurate a design is without building it."""
-
-    @property
-    def model(self) -> str:
-        """Name of the network."""
-        ...
-
-    @property
-    def option(self) -> str:
-        """The planner's option that bounds what it predicts."""
-        ...
-
-    @property
-    def merges(self) -> bool:
-        """Whether it knows what merged stages lose."""
-        ...
-
-    def losses(self, options: SegmentOptions) -> Floats:
-        """What each option of a segment adds to the loss of a design, (n,)."""
-        ...
-
-    def value(self, loss: float) -> float:
-        """Accuracy of a design of such a loss."""
-        ...
-
-    def most_loss(self, value: float) -> float:
-        """The largest loss at which a design is that accurate."""
-        ...
-
-    def prediction(self, loss: float) -> PredictedAccuracy:
-        """Accuracy of a design of such a loss as plain data."""
-        ...
-
-    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
-        """Accuracy of a design as plain data."""
-        ...
-
-
 class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fitted predictor."""
 
@@ -162,15 +106,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     rmse: float  # Of the same predictions.
     schema: int = SCHEMA  # Of the file.
 
-    @property
-    def option(self) -> str:
-        """The planner's option that bounds what it predicts."""
-        return "min_accuracy"
-
-    @property
-    def merges(self) -> bool:
-        """Whether it knows what merged stages lose: designs of a supernet share its stages."""
-        return False
+    option: ClassVar[str] = "min_accuracy"  # The planner's option that bounds what it predicts.
+    merges: ClassVar[bool] = False  # Whether it knows what merged stages lose: designs of a supernet share its stages.
 
     def value(self, loss: float) -> float:
         """Top-1 of a design of such a loss."""
@@ -227,14 +164,10 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
 # A segment is measured alone, in the original. In a design all that is behind it is calibrated
 # too and makes up for some of its error, so its loss counts the less the more stages follow.
 #
-# `stretch.sensitivity` measures, `stretch.planning.cost.accuracy` fits; this file needs neither.
+# `stretch.sensitivity` measures and fits; this file needs neither.
 
 #: What a segment's loss depends on, beside which segment it is.
 SEEN = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
-#: Of these, what only helps: its weight is zero or below.
-HELPS = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest")
-#: Errors are taken to lie between these: beyond the first the loss would have no end, what is below the second is rounding.
-MOST_ERROR, LEAST_ERROR = 0.98, 1e-6
 #: 97.5 % quantile of the normal distribution.
 Z = 1.959963984540054
 
@@ -310,6 +243,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     on: MeasuredOn  # What was measured, on what.
     kind: Literal["sensitivity"] = "sensitivity"  # Of the file.
     schema: int = SCHEMA  # Of the file.
+    option: ClassVar[str] = "min_agreement"
+    merges: ClassVar[bool] = True
 
     def stages_of(self, start: str, end: str) -> tuple[str, ...] | None:
         """The stages between two tensors; None where these are not ends of stages."""
@@ -349,16 +284,6 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 self._check_join(part.join)
         changed = [(self._stages(segment), row) for segment, row in changed_segments(graph, design, SEEN)]
         return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed)
-
-    @property
-    def option(self) -> str:
-        """The planner's option that bounds what it predicts."""
-        return "min_agreement"
-
-    @property
-    def merges(self) -> bool:
-        """Whether it knows what merged stages lose."""
-        return True
 
     def value(self, loss: float) -> float:
         """Agreement of a design of such a loss; 1 where nothing is lost."""
@@ -410,203 +335,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return stages
 
 
-# Fit a `Sensitivity` to what was measured: losses by ridge regression, agreement by one curve.
-
-#: Weights of the ridge penalty that are tried, on columns of unit spread.
-PENALTIES = np.logspace(-2, 2, 9)
-#: Size of what a segment has of its own: below 1, so that it is taken for what stages and features do not explain.
-OWN = 0.25
-#: What later stages make up for, found on the networks of `experiments/sensitivity`.
-RECOVERY = 1.25
-#: Whole designs from which on the curve is fitted to them alone.
-ENOUGH = 5
-#: Logarithm of a loss by which predictions may leave what was measured.
-BEYOND = 1.0
-#: Least slope of the curve: more loss is less agreement.
-FLATTEST = 0.05
-
-
-def loss(error: float) -> float:
-    """The loss of a network of a squared error: the negative logarithm of the share of the original's scores that is kept."""
-    return -float(np.log1p(-min(max(error, LEAST_ERROR), MOST_ERROR)))
-
-
-def fit(
-    model: str, join: JoinKind, stages: Sequence[Segment], alone: Sequence[Measured], designs: Sequence[Measured], on: MeasuredOn
-) -> Sensitivity:
-    """The predictor that explains what was measured.
-
-    Args:
-        stages: The network's stages, in order.
-        alone: Networks with one segment changed, at least one.
-    """
-    names = [stage.name for stage in stages]
-    table = _Table(names, [item.segments[0] for item in alone])
-    y = np.log([loss(item.error) for item in alone])
-    penalty, held_out = _penalty(table.columns, y, table.bounded)
-    base, weights = _ridge(table.columns, y, penalty, table.bounded)
-    of_stages, length, current, seen = table.parts(weights)
-    low, high = float(y.min()) - BEYOND, float(y.max()) + BEYOND
-    sensitivity = Sensitivity(
-        model=model,
-        join=join,
-        stages=tuple(Stage(name=s.name, start=s.start, end=s.end, loss=of_stages.get(s.name)) for s in stages),
-        base=base,
-        length=length,
-        measured=current,
-        weights=seen,
-        range=(low, high),
-        recovery=RECOVERY,
-        curve=(0.0, 1.0),
-        spread=0.0,
-        rank_correlation=None,
-        alone=tuple(alone),
-        designs=tuple(designs),
-        on=on,
-    )
-    if len(designs) >= ENOUGH:
-        points, logs = list(designs), np.log([loss_of_design(sensitivity, design.segments) for design in designs])
-    else:
-        points, logs = list(alone), held_out
-    shares = np.array([point.agreement for point in points])
-    curve = _curve(logs, shares, on.held_back)
-    wrong = _logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
-    spread = float(np.sqrt(np.square(wrong).sum() / max(1, len(wrong) - 2)))
-    return Sensitivity(
-        **{
-            name: getattr(sensitivity, name)
-            for name in sensitivity.__struct_fields__
-            if name not in ("curve", "spread", "rank_correlation")
-        },
-        curve=curve,
-        spread=spread,
-        rank_correlation=spearman(shares, -logs),
-    )
-
-
-def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:
-    """The loss that a predictor sees in a design of such segments."""
-    return sum(
-        predictor.counts(segment.stages) * float(predictor.loss_of(segment.stages, np.array([segment.features]))[0]) for segment in segments
-    )
-
-
-@dataclass(frozen=True)
-class _Table:
-    """What losses are regressed on."""
-
-    names: Sequence[str]  # Of all stages.
-    segments: Sequence[ChangedSegment]  # One for each measurement.
-
-    @property
-    def _known(self) -> list[str]:
-        return [name for name in self.names if any(name in segment.stages for segment in self.segments)]
-
-    @property
-    def _runs(self) -> list[str]:
-        return list(dict.fromkeys(" ".join(segment.stages) for segment in self.segments))
-
-    @property
-    def _scales(self) -> Floats:
-        """What a feature is divided by; infinity for one that never varies, which has no weight."""
-        spread = np.array([segment.features for segment in self.segments]).std(0)
-        return np.where(spread > 1e-9, spread, np.inf)
-
-    @property
-    def columns(self) -> Floats:
-        """(measurements, length + stages + segments + features)."""
-        length = np.log([[len(segment.stages)] for segment in self.segments])
-        stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._known] for segment in self.segments])
-        values = OWN * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
-        return np.hstack([length, stages, values, np.array([segment.features for segment in self.segments]) / self._scales])
-
-    @property
-    def bounded(self) -> NDArray[np.bool_]:
-        """Columns whose weight must not be above zero."""
-        others = np.zeros(1 + len(self._known) + len(self._runs), bool)
-        return np.concatenate([others, np.array([name in HELPS for name in SEEN])])
-
-    def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
-        """Weights of stages, of the length, of segments and of features."""
-        stages, runs = len(self._known), len(self._runs)
-        current = dict(zip(self._runs, (float(w) * OWN for w in weights[1 + stages : 1 + stages + runs]), strict=True))
-        of_stages = dict(zip(self._known, map(float, weights[1 : 1 + stages]), strict=True))
-        return of_stages, float(weights[0]), current, tuple(float(w) for w in weights[1 + stages + runs :] / self._scales)
-
-
-def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """Intercept and weights; those that are bounded and would be above zero are zero."""
-    mean = x.mean(0)
-    z, wrong = x - mean, y - y.mean()
-    free = np.ones(x.shape[1], bool)
-    while True:
-        some = z[:, free]
-        weights = np.zeros(x.shape[1])
-        weights[free] = np.linalg.solve(some.T @ some + penalty * np.eye(some.shape[1]), some.T @ wrong)
-        above = bounded & (weights > 0)
-        if not above.any():
-            return float(y.mean() - mean @ weights), weights
-        free &= ~above
-
-
-def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """The penalty that predicts measurements best from the others, and those predictions."""
-    if len(y) < 2:
-        return float(PENALTIES[-1]), y.copy()
-    best: tuple[float, float, Floats] | None = None
-    for penalty in PENALTIES:
-        values = np.zeros(len(y))
-        for i in range(len(y)):
-            rest = np.arange(len(y)) != i
-            base, weights = _ridge(x[rest], y[rest], float(penalty), bounded)
-            values[i] = base + x[i] @ weights
-        error = float(np.square(values - y).mean())
-        if best is None or error < best[0]:
-            best = error, float(penalty), values
-    assert best is not None
-    return best[1], best[2]
-
-
-def _logit(shares: Floats, images: int) -> Floats:
-    """Logarithm of the odds; a share of all or none counts half an image less or more."""
-    log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
-    return log
-
-
-def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
-    """Logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
-    intercept, slope = float(_logit(shares, images).mean() + logs.mean()), 1.0
-    for _ in range(100):
-        share = 1 / (1 + np.exp(-np.clip(intercept - slope * logs, -50, 50)))
-        weight = share * (1 - share) + 1e-6
-        # a prior worth one measurement at each end keeps few points from a slope without end
-        gradient = np.array([(shares - share).sum(), (-(shares - share) * logs).sum() - 0.1 * (slope - 1)])
-        hessian = np.array([[weight.sum(), -(weight * logs).sum()], [-(weight * logs).sum(), (weight * logs * logs).sum() + 0.1]])
-        change = np.linalg.solve(hessian, gradient)
-        change /= max(1.0, float(np.abs(change).max()) / 2)
-        intercept, slope = intercept + float(change[0]), slope + float(change[1])
-        if np.abs(change).max() < 1e-10:
-            break
-    if slope < FLATTEST:
-        slope = FLATTEST
-        intercept = float((_logit(shares, images) + slope * logs).mean())
-    return intercept, slope
-
-
-def spearman(first: Floats, second: Floats) -> float | None:
-    """Rank correlation, equal numbers having the mean of their ranks; None where one side has no order or there are fewer than three."""
-    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return None
-    a, b = _ranks(np.asarray(first, float)), _ranks(np.asarray(second, float))
-    return float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
-
-
-def _ranks(values: Floats) -> Floats:
-    less = (values[None, :] < values[:, None]).sum(1)
-    same = (values[None, :] == values[:, None]).sum(1)
-    result: Floats = less + (same + 1) / 2
-    return result
-
+#: What tells how accurate a design is without building it.
+AccuracySource = AccuracyPredictor | Sensitivity
 
 # Files of accuracy predictors, of either kind.
 
@@ -623,7 +353,7 @@ class _Kind(msgspec.Struct):
     schema: int = 1
 
 
-def save_accuracy(path: Path, predictor: AccuracyPredictor | Sensitivity) -> None:
+def save_accuracy(path: Path, predictor: AccuracySource) -> None:
     """Write a predictor as JSON, whole or not at all."""
     partial = path.with_name(f".{path.name}.part")
     try:
@@ -635,7 +365,7 @@ def save_accuracy(path: Path, predictor: AccuracyPredictor | Sensitivity) -> Non
         raise StretchError(f"cannot write {path}: {error.strerror}") from error
 
 
-def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
+def load_accuracy(path: Path, model: str) -> AccuracySource:
     """Read a predictor."""
     content = read_bytes(path, "accuracy predictor", MAX_BYTES, _HINT)
     try:
@@ -646,7 +376,7 @@ def load_accuracy(path: Path, model: str) -> AccuracyPredictor | Sensitivity:
         struct = known[kind.kind]
         if kind.schema != SCHEMA:
             raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it anew")
-        decoded: AccuracyPredictor | Sensitivity = msgspec.json.decode(content, type=struct)
+        decoded: AccuracySource = msgspec.json.decode(content, type=struct)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
     if decoded.model != model:

@@ -17,10 +17,8 @@ from stretch.planning.cost.branch import Costs
 class Ahead:
     """The fastest processor of a request beside the others, as if a network could be divided without any loss.
 
-    The division is as good as one can be that meets once in the middle of the network:
-    every processor computes its share in the time that it takes for so much of the whole, none
-    slows another down, and what crosses takes the fixed time of its link, there and back, for
-    each processor but the host.
+    Every processor computes its share in the time that it takes for so much of the whole, none slows another down, and what
+    crosses, once in the middle of the network, takes the fixed time of its link, there and back, for each but the host.
     """
 
     processor: str  # The fastest.
@@ -86,20 +84,13 @@ MOST_RATIOS = 48
 
 
 def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
-    """A lower bound on the makespan of every design that divides a network exactly over several processors.
+    """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
 
     Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
     contention. Of what crosses only the fixed time of each link there and back counts. It holds as far as part of a kernel takes at least
     its share of the kernel's time. That is a linear program: minimise T where the shares s of each group k add up to 1
     and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 bound it from below by
     Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
-
-    Args:
-        graph: The original network.
-        costs: On the device, in the planned precisions.
-
-    Returns:
-        ms, of the best of all subsets of two processors or more; infinite where there is one processor alone.
     """
     names = tuple(costs.precision)
     times = _times(graph, costs, names)

@@ -1,8 +1,6 @@
 """What one branch of one segment costs: multiply-accumulates, time, parameters, memory.
 
-A branch at full depth is built once per width; the costs of the shallower ones
-follow by leaving out the kernels of dropped units, which is exact because units
-share no kernel.
+A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,6 +22,7 @@ from predictors.predictor import KernelsTime, LatencyPredictor
 from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
+from stretch.planning.design.division import Share
 from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
 
@@ -219,29 +218,16 @@ class BranchCost(NamedTuple):
     #: Most activation bytes that one of its kernels reads and writes (where other channels arrive than in the original, at least that
     #: many).
     peak_bytes: int
-    rows: tuple[int, int] | None = None  # Rows of the segment's output that it computes; None for all.
+    share: Share | None = None  # What of a segment that is divided exactly it computes; None for what is none.
     reads: int = 0  # Of a part of the original segment, elements that it reads.
     writes: int = 0  # Of such a part, elements that it writes.
     #: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
     cut_ms: float = 0.0
-    paths: tuple[int, int] | None = None  # Paths of the segment that it computes; None for all.
-    channels: tuple[int, int] | None = None  # Channels that it computes, of the segment's output or of its hidden tensor; None for all.
-    ends: tuple[str, ...] | None = None  # Tensors that a portion of the segment hands on; None for what is none.
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
 
 
-class _BlockSums(NamedTuple):
-    """What the kernels of one block of a branch take together, on one processor."""
-
-    macs: int
-    params: int
-    ms: float
-    contended_ms: float
-    peak_bytes: int
-
-
-class _Change(NamedTuple):
-    """What other arriving channels add to a branch; `peak_bytes` are those of the kernels that change."""
+class _Sums(NamedTuple):
+    """What the kernels of one block of a branch take together, or what other arriving channels add to it."""
 
     macs: int
     params: int
@@ -251,11 +237,7 @@ class _Change(NamedTuple):
 
 
 class Costs:
-    """Costs of branches, whole segments, joins and transfers on one device.
-
-    Args:
-        rewrites: What scaled branches have instead of some operators, by processor name.
-    """
+    """Costs of branches, whole segments, joins and transfers on one device."""
 
     def __init__(
         self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -268,11 +250,11 @@ class Costs:
         self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
         self._dropped: dict[tuple[int, int], frozenset[int]] = {}
-        self._summed: dict[tuple[int, str], tuple[FullDepth, list[tuple[int, _BlockSums]]]] = {}
-        self._blocks: dict[tuple[int, str], tuple[Built, _BlockSums]] = {}
+        self._summed: dict[tuple[int, str], tuple[FullDepth, list[tuple[int, _Sums]]]] = {}
+        self._blocks: dict[tuple[int, str], tuple[Built, _Sums]] = {}
         self._prepared: set[tuple[int, str, int, int]] = set()
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
-        self._changes: dict[tuple[int, str, int, int], _Change] = {}
+        self._changes: dict[tuple[int, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._rewiring: dict[int, bool] = {}
         self._remembered: dict[type, object] = {}
@@ -349,18 +331,7 @@ class Costs:
             self._rewire(segment, processor, rewired)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
-        """Cost of a branch before its join.
-
-        Args:
-            segment: The original segment.
-            processor: Where it would run.
-            depth: Blocks kept.
-            width: Channels of its backbone.
-            in_channels: Channels that arrive; the original's if None.
-
-        Raises:
-            StretchError: If the segment cannot be scaled so.
-        """
+        """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
         key = (self._remember(segment), processor, depth, width, channels)
         known = self._branches.get(key)
@@ -395,20 +366,20 @@ class Costs:
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
-    def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _BlockSums]]:
+    def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
         """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
         key = (id(whole), processor)
         if key not in self._summed:
             self._summed[key] = whole, [(block, self._block(built, processor)) for block, built in whole.blocks]
         return self._summed[key][1]
 
-    def _block(self, built: Built, processor: str) -> _BlockSums:
+    def _block(self, built: Built, processor: str) -> _Sums:
         key = (id(built), processor)
         if key not in self._blocks:
             time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
             macs = sum([kernel.macs for kernel in built.kernels])
             peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-            self._blocks[key] = built, _BlockSums(macs, built.params, time.ms, time.contended_ms, peak)
+            self._blocks[key] = built, _Sums(macs, built.params, time.ms, time.contended_ms, peak)
         return self._blocks[key][1]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
@@ -489,7 +460,7 @@ class Costs:
             self._rewiring[key] = dense and not segment.passes_input
         return self._rewiring[key]
 
-    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Change:
+    def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""
         key = (id(segment), processor, width, channels)
         if key not in self._changes:
@@ -506,7 +477,7 @@ class Costs:
         for (width, count), after in zip(scales, changed, strict=True):
             weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
             now, then = list(islice(times, len(after))), before[width]
-            self._changes[number, processor, width, count] = _Change(
+            self._changes[number, processor, width, count] = _Sums(
                 sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
                 sum(weights),
                 sum([time.ms for time in now]) - then.ms,

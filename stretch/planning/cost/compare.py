@@ -1,8 +1,6 @@
 """Which of two predicted runs is faster, and how sure that is.
 
-Two runs on one device are predicted from the same numbers, so what decides is not
-whether the intervals of their times overlap, but in how many draws of those numbers
-(`stretch.planning.cost.compare`) the one is faster than the other.
+Two runs on one device are predicted from the same numbers, so what decides is in how many draws of those the one is faster.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -163,12 +161,7 @@ class UncertainBranch:
         contention_ms: float = 0.0,
         waits: tuple[int, ...] = (),
     ) -> "UncertainBranch":
-        """A branch from the estimate of its computation.
-
-        Args:
-            links: Transfers, ms by processor at the far end.
-            contention_ms: What it takes longer beside other branches.
-        """
+        """A branch from the estimate of its computation."""
         moving = {link(processor, device): ms for processor, ms in links.items()}
         slowed = {contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
         return cls(added(kernels(estimate, device), moving, slowed), waits)
@@ -307,11 +300,7 @@ def advised(
 
 
 def certainty(recommendation: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
-    """How sure a recommendation is.
-
-    Args:
-        single: The best single processor, if it was compared.
-    """
+    """How sure a recommendation is."""
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
     figures = [at_links(branched, single, end) for end in ends]
     faster = {rival.name.partition(":")[0]: rival.probability for rival in recommendation.rivals}
@@ -326,12 +315,7 @@ def certainty(recommendation: Recommendation, branched: PredictedRun, single: Pr
 
 
 def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Callable[[Unknown], float]) -> LinkFigure:
-    """The two runs if transfers took other times than stated.
-
-    Args:
-        single: The best single processor, if it was compared.
-        factor_of: Factor on the time of each link.
-    """
+    """The two runs if transfers took other times than stated."""
     links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(LINK)}
     factors = {key: factor_of(key) for key in links or {Unknown(LINK, *LINK_SPREAD)}}
     ms = branched.ms(factors)
@@ -399,11 +383,7 @@ ROBUST = 0.9
 
 
 def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
-    """Segments one after the other, each time by the number it is proportional to.
-
-    Args:
-        output: Transfer of the result to the host, ms by processor at the far end of the link.
-    """
+    """Segments one after the other, each time by the number it is proportional to; `output` is the transfer of the result, ms by far end."""
     branches = [
         [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
         for row in segments
@@ -448,11 +428,7 @@ class Deciding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deciding(branched: PredictedRun, controls: Mapping[str, PredictedRun], names: Collection[str], single: str | None) -> Deciding:
-    """What a recommendation hangs on.
-
-    Args:
-        single: Name of the best single processor among them, as ``single:gpu``; None if it was not compared.
-    """
+    """What a recommendation hangs on."""
     beatable = {name: control for name, control in controls.items() if name not in names}
     draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
     groups = sorted({key.group for key in draws if key.group})

@@ -4,32 +4,24 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
-where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the model's input and
-output are in the host's memory. Of what arrives and leaves, a band of rows moves
-the rows that it reads and writes; a branch of channels reads all that arrives.
-Portions of a segment run as
-`stretch.planning.cost.makespan` has it: each fetches what it reads, and what the
-last one writes stays where it is. What runs beside the backbone of a network with
-several inputs or outputs is in one schedule with it (`stretch.planning.cost.makespan`).
+where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its
+computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read.
 """
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.joins import join_of
-from predictors.predictor import Estimate, LatencyPredictor
-from predictors.rows import height
+from predictors.predictor import LatencyPredictor
 from predictors.side_by_side import ProcessorWork, ends
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.elision import cuts_itself, handed
-from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline
+from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, added_up
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
-from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scale_branch, scaled_branches
+from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment
 
@@ -92,12 +84,7 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
 def run(
     places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
 ) -> tuple[list[float], list[float], list[int | None]]:
-    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor.
-
-    Args:
-        readers: As `waiting` gives them.
-        missing: As `waiting` gives them.
-    """
+    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
     left = list(missing)
     ready: list[list[int]] = [[] for _ in range(processors)]
     for number, place in enumerate(places):
@@ -140,32 +127,17 @@ def run(
 # where several could start on a processor, the backbone comes before the sides that do not feed it.
 
 
-@dataclass(frozen=True)
-class WholeTimeline:
-    """Everything on one timeline."""
-
-    segments: tuple[SegmentTime, ...]  # Of the backbone, each with when it starts.
-    sides: tuple[SideTime, ...]  # Beside it.
-    #: For each branch, join that takes time and side, in the order of `segments` with the sides that feed the backbone first and the others
-    #: last, the numbers of those that end before it starts.
-    waits: tuple[tuple[int, ...], ...]
-
-
-def side_time(graph: OpGraph, processor: str, holders: Mapping[str, str], returned: Sequence[str], costs: Costs) -> BranchTime:
-    """A side on a processor."""
-    estimate = costs.predictor.predict(graph, processor, costs.precision.get(processor))
-    into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in graph.inputs]
-    out = [costs.moves(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs if name in returned]
-    links: dict[str, float] = {}
-    for moved in (*into, *out):
-        for far, ms in moved.items():
-            links[far] = links.get(far, 0.0) + ms
-    in_ms, out_ms = (sum(ms for moved in value for ms in moved.values()) for value in (into, out))
-    scale = BranchScale(processor, 0, 0)
+def _timed(
+    scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
+) -> BranchTime:
+    """A branch, or a side, that moves what it reads and what it writes: ms by processor at the far end of each link."""
+    estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
+    in_ms, out_ms = (sum(added_up(item for links in moved for item in links.items()).values()) for moved in (into, out))
+    links = added_up(item for links in (*into, *out) for item in links.items())
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> WholeTimeline:
+def beside(backbone: Backbone, design: BranchDesign, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Timeline:
     """The backbone and its sides on one timeline."""
     jobs: list[Job] = []
     writers: dict[str, int] = {}
@@ -201,43 +173,11 @@ def beside(backbone: Backbone, segments: Sequence[SegmentTime], times: Mapping[s
         )
         rows.append(replace(row, branches=branches, start_ms=at))
         at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
-    sides = tuple(_started(side, times[side.name], scheduled, numbers[side.name]) for side in backbone.sides)
-    return WholeTimeline(tuple(rows), sides, scheduled.waits)
-
-
-def _started(side: OpGraph, time: BranchTime, result: Schedule, number: int) -> SideTime:
-    return SideTime(side.name, side, replace(time, start_ms=result.starts[number], waits=result.waits[number]))
-
-
-class TimedBand(NamedTuple):
-    """A band of a segment."""
-
-    graph: OpGraph  # Its operators, called as in the segment.
-    estimate: Estimate  # What they take alone.
-    contention: float  # Factor on that beside the other bands.
-
-
-def halo_ms(whole: OpGraph, bands: Sequence[TimedBand]) -> float:
-    """Time that bands spend on rows that the segment in one piece computes once, ms, all bands together.
-
-    Of an operator's rows, summed over the bands, those beyond the rows of the whole are
-    computed twice; a kernel's time counts with that share of the rows of its operators.
-    What the kernel takes whatever its rows is a part of its time, so less may be won
-    where the halo goes; cutting rows out is not computing, and counts for nothing.
-    """
-    rows: dict[str, int] = {}
-    for band in bands:
-        for op in band.graph.ops:
-            rows[op.name] = rows.get(op.name, 0) + height(op.shape)
-    twice = {
-        name: max(0.0, 1 - height(whole.by_name[name].shape) / count) for name, count in rows.items() if name in whole.by_name and count
-    }
-    total = 0.0
-    for band in bands:
-        for kernel in band.estimate.kernels:
-            share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
-            total += kernel.time.ms * share * band.contention
-    return total
+    sides = []
+    for side in backbone.sides:
+        number = numbers[side.name]
+        sides.append(SideTime(side.name, side, replace(times[side.name], start_ms=scheduled.starts[number], waits=scheduled.waits[number])))
+    return Timeline(design, tuple(rows), {}, tuple(sides), scheduled.waits)
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
@@ -271,10 +211,7 @@ class SidedTimes:
         holders |= written
         self._add(self._backbone.after, placed, holders, times)
         design = replace(self._design, sides=tuple(sides))
-        if not times:
-            return Timeline(design, tuple(rows), {})
-        whole = beside(self._backbone, rows, times)
-        return Timeline(design, whole.segments, {}, whole.sides, whole.waits)
+        return beside(self._backbone, design, rows, times) if times else Timeline(design, tuple(rows), {})
 
     def _add(self, some: Sequence[OpGraph], placed: Mapping[str, str], holders: dict[str, str], times: dict[str, BranchTime]) -> None:
         """The times of some sides, and who holds what they write."""
@@ -282,7 +219,10 @@ class SidedTimes:
             processor = placed[side.name]
             key = side.name, processor, tuple(holders[source.name] for source in side.inputs)
             if key not in self._sides:
-                self._sides[key] = side_time(side, processor, holders, self._graph.outputs, self._costs)
+                costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
+                into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in side.inputs]
+                out = [costs.moves(processor, costs.host, prod(side.by_name[name].shape)) for name in returned]
+                self._sides[key] = _timed(BranchScale(processor, 0, 0), side, into, out, costs)
             times[side.name] = self._sides[key]
             holders.update(dict.fromkeys(side.outputs, processor))
 
@@ -314,47 +254,39 @@ def segment_time(
     returned: bool = False,
 ) -> tuple[SegmentTime, str]:
     """One segment as if it began at once, and the processor that holds its end."""
-    shape = segment.graph.input.shape
-    elements = shape[0] * channels * prod(shape[2:])
-    joined = len(part.branches) > 1
+    joined, division = len(part.branches) > 1, part.division
     graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
-    if join_of(part.join).placed:
+    if join_of(part.join).hands_on:
         times = subgraph_times(part.branches, graphs, {part.start: holder}, costs)
     else:
-        times = tuple(_branch(scale, graph, holder, elements, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
+        if division is not None:
+            at = [scale.processor for scale in part.branches]
+            graphs = [division.arriving(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
+        times = tuple(_branch(scale, graph, holder, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
         times = side_by_side(times, costs.predictor.device) if joined else times
-    repeated, params, twice_ms = 0, None, 0.0
-    if join_of(part.join).shares:
-        once = _undivided(segment, part, channels)
+    repeated, params, repeated_ms = 0, None, 0.0
+    if division is not None and part.shares_weights:
+        once = whole_branch(segment, part, channels).graph
         repeated, params = sum(b.macs for b in times) - once.macs, once.params
-    if join_of(part.join).bands:
-        bands = [TimedBand(built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True)]
-        twice_ms = halo_ms(segment.graph, bands)
+        pieces = ((built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True))
+        repeated_ms = division.repeated_ms(segment.graph, pieces)
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
     if returned and not meets:
         times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
     join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
-    return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, twice_ms), holder
+    return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, repeated_ms), holder
 
 
 def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
     """A branch that also moves what it writes to the host."""
-    links = {far: time.links.get(far, 0.0) + moved.get(far, 0.0) for far in (*time.links, *moved)}
-    return replace(time, links=links, out_ms=time.out_ms + sum(moved.values()))
+    return replace(time, links=added_up([*time.links.items(), *moved.items()]), out_ms=time.out_ms + sum(moved.values()))
 
 
-def _branch(scale: BranchScale, graph: OpGraph, holder: str, elements: int, joined: bool, costs: Costs) -> BranchTime:
+def _branch(scale: BranchScale, graph: OpGraph, holder: str, joined: bool, costs: Costs) -> BranchTime:
     """One branch, from what arrives until its output is on the host where branches meet."""
-    if scale.rows is not None and not cuts_itself(holder, scale.processor, costs.predictor):
-        graph = handed(graph)
-        elements = prod(graph.input.shape)
-    estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-    entering = costs.moves(holder, scale.processor, elements)
-    links = {far: entering.get(far, 0.0) + leaving.get(far, 0.0) for far in (*entering, *leaving)}
-    into, out, alone = sum(entering.values()), sum(leaving.values()), estimate.computing_ms
-    return BranchTime(scale, graph.macs, graph.params, into, links, alone, 0.0, out, estimate)
+    return _timed(scale, graph, [costs.moves(holder, scale.processor, prod(graph.input.shape))], [leaving], costs)
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
@@ -376,13 +308,8 @@ def subgraph_times(
     writers: dict[str, int] = {}
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
-        estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
-        links: dict[str, float] = {}
-        for source in graph.inputs:
-            for far, ms in costs.moves(holders[source.name], scale.processor, prod(source.shape)).items():
-                links[far] = links.get(far, 0.0) + ms
-        alone, slowed = estimate.computing_ms, estimate.contended_ms - estimate.computing_ms
-        times.append(BranchTime(scale, graph.macs, graph.params, sum(links.values()), links, alone, slowed, 0.0, estimate))
+        time = _timed(scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs)
+        times.append(replace(time, contention_ms=time.estimate.contended_ms - time.ms))
         reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))
         holders.update(dict.fromkeys(graph.outputs, scale.processor))
@@ -391,14 +318,6 @@ def subgraph_times(
     return tuple(
         replace(time, start_ms=start, waits=waits) for time, start, waits in zip(times, scheduled.starts, scheduled.waits, strict=True)
     )
-
-
-def _undivided(segment: Segment, part: SegmentDesign, channels: int) -> OpGraph:
-    """A segment in one piece, where so many channels arrive."""
-    if channels == segment.in_width:
-        return segment.graph
-    whole = SegmentDesign(part.name, part.start, part.end, (replace(part.branches[0], rows=None, channels=None),))
-    return scale_branch(segment, whole, 0, channels).graph
 
 
 def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:

@@ -22,9 +22,8 @@ class SegmentOptions:
     """Ways to run one segment on one subset of the processors.
 
     Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`; of parts of the original
-    segment, bands of rows, paths, channels or portions, one per place where it is divided: the
-    candidates of that number together.
+    order of `numpy.ravel_multi_index` over `candidates`; of a segment that is divided exactly,
+    one per place where it is divided: the candidates of that number together.
     """
 
     segment: Segment  # The original segment.
@@ -47,6 +46,7 @@ class SegmentOptions:
     busy: Callable[[], Mapping[str, Floats]] = dict
     #: Of scaled copies whose combinations are not all there, the place of each in that order; None where they are.
     numbers: Ints | None = None
+    division: str = ""  # Word of the way in which the segment is divided exactly (`stretch.planning.design.division`); empty for none.
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -60,13 +60,8 @@ class SegmentOptions:
 
     @property
     def exact(self) -> bool:
-        """Whether branches compute parts of the original segment: bands of rows, its own paths, channels, or portions."""
-        return join_of(self.join).exact
-
-    @property
-    def banded(self) -> bool:
-        """Whether branches compute bands of rows."""
-        return join_of(self.join).bands
+        """Whether branches together compute exactly what the original segment does."""
+        return bool(self.division)
 
     def working(self, host: str) -> set[str]:
         """Processors that compute something: those of the branches, and the host where it computes the tail."""
@@ -83,11 +78,7 @@ class SegmentOptions:
         return [c[i] for c, i in zip(self.candidates, self.scales_of(np.array([index]))[:, 0].tolist(), strict=True)]
 
     def scales_of(self, indices: Ints | None = None) -> Ints:
-        """Of combinations of scaled copies, the number of each branch's candidate (branches × combinations).
-
-        Args:
-            indices: Of the combinations; None for all.
-        """
+        """Of some combinations of scaled copies, or all, the number of each branch's candidate (branches × combinations)."""
         every = np.arange(len(self.macs)) if indices is None else indices
         numbers = every if self.numbers is None else self.numbers[every]
         return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
@@ -111,7 +102,9 @@ class SegmentOptions:
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
         branches = tuple(
-            BranchScale(b.processor, b.depth, b.width, b.entry, part, align, b.rows, b.paths, b.channels, b.ends, b.rewrites)
+            BranchScale(
+                b.processor, b.depth, b.width, b.entry, part, align, b.rewrites, **({self.division: b.share} if self.division else {})
+            )
             for b, part, align in zip(chosen, parts, aligns, strict=True)
         )
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

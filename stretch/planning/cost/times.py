@@ -1,6 +1,6 @@
 """What a predicted run consists of: branches, segments, and the parts beside the backbone."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from predictors.devices import DeviceProfile
@@ -10,6 +10,14 @@ from predictors.joins import join_of
 from predictors.predictor import Estimate
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import Segment
+
+
+def added_up(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Sums by name, in the order in which names come."""
+    result: dict[str, float] = {}
+    for name, ms in pairs:
+        result[name] = result.get(name, 0.0) + ms
+    return result
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ class SegmentTime:
     @property
     def halo_macs(self) -> int:
         """Multiply-accumulates that bands of rows repeat."""
-        return self.repeated_macs if join_of(self.design.join).bands else 0
+        division = self.design.division
+        return self.repeated_macs if division is not None and division.halo else 0
 
     @property
     def ms(self) -> float:
@@ -78,18 +87,17 @@ class SegmentTime:
     @property
     def computing_ms(self) -> float:
         """Computation of the processor that computes longest, each branch alone."""
-        return self._longest(lambda b: b.ms)
+        return max(added_up((b.scale.processor, b.ms) for b in self.branches).values())
 
     @property
     def communication_ms(self) -> float:
         """Time beside the computation of the processor that computes longest."""
-        return self.ms - self._longest(lambda b: b.ms + b.contention_ms)
+        return self.ms - max(computed(self.branches).values())
 
-    def _longest(self, ms: Callable[[BranchTime], float]) -> float:
-        longest: dict[str, float] = {}
-        for branch in self.branches:
-            longest[branch.scale.processor] = longest.get(branch.scale.processor, 0.0) + ms(branch)
-        return max(longest.values())
+
+def computed(branches: Iterable[BranchTime]) -> dict[str, float]:
+    """How long each processor computes some branches beside each other, ms."""
+    return added_up((branch.scale.processor, branch.ms + branch.contention_ms) for branch in branches)
 
 
 @dataclass(frozen=True)
@@ -183,13 +191,7 @@ def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
 
 def busy_ms(run: Timeline) -> dict[str, float]:
     """How long each processor computes in a run, ms."""
-    busy: dict[str, float] = {}
-    for row in run.segments:
-        for branch in row.branches:
-            busy[branch.scale.processor] = busy.get(branch.scale.processor, 0.0) + branch.ms + branch.contention_ms
-    for side in run.sides:
-        busy[side.time.scale.processor] = busy.get(side.time.scale.processor, 0.0) + side.time.ms
-    return busy
+    return computed([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
 
 
 # How often a design can run where many inferences are in flight: as often as its busiest processor can.
@@ -200,16 +202,10 @@ def busy_ms(run: Timeline) -> dict[str, float]:
 
 def occupied_ms(segments: Iterable[SegmentTime], host: str, sides: Iterable[SideTime] = ()) -> dict[str, float]:
     """How long an inference occupies each processor, ms."""
-    result: dict[str, float] = {}
+    pairs = []
     for row in segments:
-        for branch in row.branches:
-            result[branch.scale.processor] = result.get(branch.scale.processor, 0.0) + branch.total_ms
-        if row.join_ms:
-            result[host] = result.get(host, 0.0) + row.join_ms
-    for side in sides:
-        name = side.time.scale.processor
-        result[name] = result.get(name, 0.0) + side.time.total_ms
-    return result
+        pairs += [(branch.scale.processor, branch.total_ms) for branch in row.branches] + ([(host, row.join_ms)] if row.join_ms else [])
+    return added_up([*pairs, *((side.time.scale.processor, side.time.total_ms) for side in sides)])
 
 
 def most_occupied_ms(occupied: Mapping[str, float]) -> float:

@@ -4,21 +4,15 @@ from typing import Literal
 
 import msgspec
 
-from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from predictors.rows import height
-from predictors.slices import Channels, width
-from stretch.planning.design.paths import find_paths
+from stretch.planning.design.division import divisions
 from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.divisions import channel_step, divided_tensor, needed_channels
-from stretch.planning.network.segments import Segment, divide, mixing, split_segments
+from stretch.planning.network.segments import Segment, divide, split_segments
 from stretch.planning.network.units import cut_points
 
 #: What a branch may have less of: blocks, channels of the backbone, heads of attention, hidden channels of a block.
 Scaled = Literal["depth", "width", "heads", "hidden"]
-#: What branches may divide, so that their output is the original's: rows, output channels, hidden channels, heads, own paths.
-Divided = Literal["rows", "channels", "hidden", "heads", "paths"]
 
 
 class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +25,7 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
     heads: int  # Most heads of its attentions; 0 where it has none.
     opaque: int  # Operators that only state their shape, which nothing scales or divides.
     scaled: list[Scaled]  # What a branch may have less of; nothing where the stage is not stretched.
-    exact: list[Divided]  # What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
+    exact: list[str]  # What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
     why: str  # Why it is not stretched; empty where it is.
 
 
@@ -89,29 +83,10 @@ def _scaled(stage: Segment) -> list[Scaled]:
     return scaled
 
 
-def _exact(graph: OpGraph, stage: Segment) -> list[Divided]:
+def _exact(graph: OpGraph, stage: Segment) -> list[str]:
     """What branches of some part of a stage may divide."""
-    members: set[Divided] = set()
-    for part in divide(graph, stage, cut_points(graph), vectors=True):
-        if not mixing(part.graph) and min(height(part.graph.by_name[name].shape) for name in (part.start, part.end)) > 1:
-            members.add("rows")
-        if len(find_paths(part.graph)) > 1:
-            members.add("paths")
-        for hidden in (True, False):
-            members |= _divided(part.graph, hidden=hidden)
-    return [name for name in ("rows", "channels", "hidden", "heads", "paths") if name in members]
-
-
-def _divided(graph: OpGraph, *, hidden: bool) -> set[Divided]:
-    try:
-        tensor = divided_tensor(graph, hidden=hidden)
-    except StretchError:
-        return set()
-    if channel_step(graph, tensor) >= width(graph.by_name[tensor].shape):
-        return set()
-    part = needed_channels(graph, {tensor: Channels(0, 1)})
-    heads = any(op.kind == "attention" and len(part.get(op.name, ())) < width(op.shape) for op in graph.ops if op.name in part)
-    return {"heads" if heads and hidden else "hidden" if hidden else "channels"}
+    parts = [part.graph for part in divide(graph, stage, cut_points(graph), vectors=True)]
+    return [word for division in divisions().values() for word in sorted({word for part in parts for word in division.possible(part)})]
 
 
 def _why(stage: Segment) -> str:

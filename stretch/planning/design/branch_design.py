@@ -2,56 +2,43 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import tomli_w
 
 from predictors.errors import StretchError
 from predictors.files import read_toml
-from predictors.joins import JoinKind, join_of
+from predictors.joins import JoinKind
+from stretch.planning.design.division import WORDS, Count, Division, division_of, with_shares
 from stretch.planning.network.segments import EntryKind
 
 DESIGN_VERSION = 1
 
 _EXAMPLE = "a design has [[segments]] with name and branches = [{processor, depth, width}, …]"
 
-#: Numbers of a design are at most this: more than any network has.
-MAX_COUNT = 1 << 24
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-
 
 def safe_name(processor: str) -> str:
-    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``.
-
-    The prefix keeps a branch from hiding torch's `Module.cpu`.
-    """
+    """A processor's name as a part of module and operator names: ``cpu[1large]`` → ``on_cpu_1large``, so that no branch hides torch's `Module.cpu`."""
     return "on_" + "".join(c if c.isalnum() else "_" for c in processor).strip("_")
 
 
+@with_shares
 @dataclass(frozen=True)
 class BranchScale:
-    """One branch of one segment."""
+    """One branch of one segment.
 
-    processor: str  # Where it runs; unique in its segment, unless its branches are portions.
+    Of a segment that is divided exactly it also says which share it computes, under the word of the way
+    (`stretch.planning.design.division`), as ``rows=(0, 14)``.
+    """
+
+    processor: str  # Where it runs; unique in its segment, unless its branches hand tensors to each other.
     depth: int  # Number of blocks kept, the entry block included.
     width: int  # Channels of the branch's own backbone (its output before the join).
     entry: EntryKind = "none"  # How the branch begins.
     partition: int = 0  # Channels this branch contributes to the joined tensor.
     #: Inner channel counts are multiples of it where they are scaled (the slice of the processor: 4 for PHWC4, 32 for a DSP).
     align: int = 8
-    #: First row of the segment's output that it computes, and the one behind its last; None for a branch that computes all rows.
-    rows: tuple[int, int] | None = None
-    #: First of the segment's own paths (`stretch.planning.design.paths`) that it computes, and the one behind its last; None for a branch
-    #: that computes all.
-    paths: tuple[int, int] | None = None
-    #: First channel that it computes, and the one behind its last: of the segment's output, or of its hidden tensor where the join adds
-    #: partial sums (`stretch.planning.design.channels`); None for a branch that computes all.
-    channels: tuple[int, int] | None = None
-    #: Tensors of the segment that it hands on, where it computes a portion of its operators (`stretch.planning.design.subgraphs`); None for
-    #: any other branch.
-    ends: tuple[str, ...] | None = None
     #: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``; none in a branch that computes what the
     #: original does.
     rewrites: tuple[str, ...] = ()
@@ -72,6 +59,21 @@ class SegmentDesign:
     def whole(self) -> bool:
         """Whether the segment stays on one processor."""
         return len(self.branches) == 1
+
+    @property
+    def division(self) -> Division | None:
+        """The way in which it is divided exactly; None where it is whole, or its branches are scaled copies."""
+        return division_of(self)
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether its branches have the same weights, or slices of the same ones, which count once."""
+        return self.division is not None and self.division.weights != "own"
+
+    @property
+    def undivided(self) -> "SegmentDesign":
+        """All of it on its first processor."""
+        return replace(self, branches=(replace(self.branches[0], **dict.fromkeys(WORDS)),), join="none")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,28 +117,20 @@ class BranchDesign:
 
 
 def undivided(design: BranchDesign) -> BranchDesign:
-    """The design with every segment in bands of rows or in channels as one piece, on its first processor: the same network, with the same weights."""
-    parts = []
-    for part in design.segments:
-        if join_of(part.join).shares:
-            part = replace(part, branches=(replace(part.branches[0], rows=None, channels=None),), join="none")
-        parts.append(part)
-    return replace(design, segments=tuple(parts))
+    """The design with every segment whose branches share weights in one piece, on its first processor: the same network, with the same weights."""
+    return replace(design, segments=tuple(part.undivided if part.shares_weights else part for part in design.segments))
 
 
-class BranchDraft(msgspec.Struct, forbid_unknown_fields=True):
+@with_shares
+class BranchDraft(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A branch as a person writes it; what is left out is filled in."""
 
     processor: str
-    depth: _Count | None = None
-    width: _Count | None = None
+    depth: Count | None = None
+    width: Count | None = None
     entry: EntryKind | None = None
-    partition: _Count | None = None
-    align: _Count | None = None
-    rows: tuple[_Count, _Count] | None = None
-    paths: tuple[_Count, _Count] | None = None
-    channels: tuple[_Count, _Count] | None = None
-    ends: tuple[str, ...] | None = None
+    partition: Count | None = None
+    align: Count | None = None
     rewrites: tuple[str, ...] = ()
 
 
@@ -183,9 +177,9 @@ def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
     table: dict[str, Any] = asdict(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
-        for key in ("rows", "paths", "channels", "ends"):
-            if branch[key] is None:
-                del branch[key]  # TOML has no word for nothing
+        for word in WORDS:
+            if branch[word] is None:
+                del branch[word]  # TOML has no word for nothing
         if not branch["rewrites"]:
             del branch["rewrites"]
     if not table["sides"]:

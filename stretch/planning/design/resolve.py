@@ -15,7 +15,7 @@ from stretch.planning.design.branch_design import (
     SegmentDraft,
     SideDesign,
 )
-from stretch.planning.design.paths import JOINS
+from stretch.planning.design.division import WORDS, divisions, shares_of
 from stretch.planning.design.scale import join_width, partitions, scaled_graph
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
@@ -119,17 +119,12 @@ def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: M
     if not segment_draft.branches:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
     scales = [_branch(segment, b, arriving, align) for b in segment_draft.branches]
+    word = next((word for word in WORDS if any(word in shares_of(b) for b in scales)), None)
     join: JoinKind
     if segment_draft.join is not None:
         join = segment_draft.join
-    elif any(b.rows is not None for b in scales):
-        join = "rows"
-    elif any(b.paths is not None for b in scales):
-        join = JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
-    elif any(b.channels is not None for b in scales):
-        join = "channels"
-    elif any(b.ends is not None for b in scales):
-        join = "placed"
+    elif word is not None:
+        join = divisions()[word].join(segment)
     elif len(scales) > 1:
         join = DEFAULT
     else:
@@ -142,7 +137,7 @@ def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: M
         )
     if join_of(join).divides and without:
         shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
-        scales = [_with(b, partition=share) for b, share in zip(scales, shares, strict=True)]
+        scales = [replace(b, partition=share) for b, share in zip(scales, shares, strict=True)]
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
 
 
@@ -165,13 +160,6 @@ def _branch(segment: Segment, branch_draft: BranchDraft, arriving: int, align: M
         entry,
         branch_draft.partition or 0,
         step,
-        branch_draft.rows,
-        branch_draft.paths,
-        branch_draft.channels,
-        branch_draft.ends,
         branch_draft.rewrites,
+        **shares_of(branch_draft),
     )
-
-
-def _with(scale: BranchScale, *, partition: int) -> BranchScale:
-    return replace(scale, partition=partition)

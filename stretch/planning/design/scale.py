@@ -18,14 +18,10 @@ from predictors.kinds import unscaled
 from predictors.operators import kind_of
 from predictors.rewrites import changing, laid_out
 from predictors.shapes import Attr
-from predictors.slices import Channels
-from stretch.planning.design.bands import band_graph, check_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
-from stretch.planning.design.channels import Taken, channel_part, check_channels
-from stretch.planning.design.paths import check_paths, path_graph
-from stretch.planning.design.subgraphs import check_subgraphs, subgraphs_of
+from stretch.planning.design.division import Taken, check_division, shares_of
 from stretch.planning.network.backbone import Backbone, backbone_of, is_tap
-from stretch.planning.network.divisions import ChannelGroups, channel_groups
+from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
 
 # Width scaling: how many channels a branch may have (paper 003, R_width).
@@ -51,11 +47,7 @@ def aligns(device: DeviceProfile, processors: Iterable[str]) -> dict[str, int]:
 
 
 def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: float = 1.0) -> list[int]:
-    """Widths a branch of `segment` may have, ascending; the original width is always one.
-
-    Args:
-        ceiling: Largest width ratio; above 1 where a sequential control widens.
-    """
+    """Widths a branch of `segment` may have, ascending, the original among them; `ceiling` is above 1 where a sequential control widens."""
     full = segment.width
     if segment.fixed_width:
         return [full]
@@ -81,11 +73,7 @@ def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict
 
 
 def partitions(width: int, widths: Sequence[int], align: int) -> list[int]:
-    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`.
-
-    Args:
-        align: Step; 1 is used where `width` is not a multiple of it or too small.
-    """
+    """Channels each branch of a `project` join contributes: in proportion to its width, in steps of `align`, or 1 where that does not divide `width`."""
     result: list[int] = each_partitions(width, np.array(widths)[:, None], align)[:, 0].tolist()
     return result
 
@@ -114,8 +102,7 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
 def dropped_blocks(segment: Segment, depth: int) -> set[int]:
     """Numbers of the blocks that a segment with only `depth` of them does not have.
 
-    Units go from the end of the run that keeps the largest part of its own, so
-    that merged stages shrink evenly; the first blocks of a run stay.
+    Units go from the end of the run that keeps the largest part of its own, so that merged stages shrink evenly.
     """
     if not segment.min_depth <= depth <= segment.depth:
         raise StretchError(
@@ -214,34 +201,28 @@ def check_taps(segment: Segment, width: int) -> None:
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:
     """Refuse a segment whose join does not fit its branches."""
-    where, join = f"segment `{segment.name}`", join_of(design.join)
-    if join.placed or any(b.ends is not None for b in design.branches):
-        check_subgraphs(segment, design)
-        return
+    where, join, division = f"segment `{segment.name}`", join_of(design.join), design.division
     processors = [b.processor for b in design.branches]
-    if not processors or len(set(processors)) != len(processors):
+    twice = len(set(processors)) != len(processors) and not join.hands_on
+    if not processors or twice:
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
-    if len(processors) == 1:
-        alone = design.branches[0]
-        if (alone.rows, alone.paths, alone.channels) != (None, None, None) or join.exact:
-            what = "paths" if join.paths or alone.paths is not None else "rows"
-            what = "channels" if join.channels or alone.channels is not None else what
-            raise StretchError(
-                f"{where} has one branch, and {what} are divided among two or more", f'leave out its {what} and its join = "{design.join}"'
-            )
+    if len({safe_name(name) for name in design.names}) < len(processors):
+        raise StretchError(
+            f"{where} has processors whose names cannot be told apart: {', '.join(design.names)}", "use one core set of each"
+        )
+    if len(processors) == 1 and division is None:
         if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
         if join.meets is None and design.branches[0].width != segment.width:
             raise StretchError(f'{where} keeps its width {segment.width} with join = "none"', 'set join = "concat" to let the width change')
         return
-    if join.meets is None:
+    if join.meets is None and division is None:
         first, *others = (f'"{name}"' for name in joins_that(lambda join: True))
         raise StretchError(f"{where} has {len(processors)} branches that nothing joins", f"set join to {', '.join(others)} or {first}")
-    if len(segment.graph.by_name[segment.end].shape) != 4 and not join.channels:
+    if join.meets is not None and len(segment.graph.by_name[segment.end].shape) != 4 and not (division is not None and division.vectors):
         raise StretchError(f"{where} ends with a vector, branches join at feature maps", "let it end before the flattening")
-    check_rows(segment, design)
-    check_paths(segment, design)
-    check_channels(segment, design)
+    if division is not None:
+        check_division(segment, design, division)
     if join.divides and sum(b.partition for b in design.branches) != segment.width:
         raise StretchError(
             f"{where} has partitions that add up to {sum(b.partition for b in design.branches)}, its width is {segment.width}"
@@ -264,11 +245,7 @@ class ScaledBranch:
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
-    """Units each group keeps in a branch.
-
-    Args:
-        channels: Channel groups of `source`.
-    """
+    """Units that each group of `source` keeps in a branch."""
     where = f"branch `{segment.name}.{scale.processor}`"
     full = source.by_name[source.output].shape[1]
     per = channels.per_unit
@@ -319,8 +296,6 @@ def _backbone_start(design: SegmentDesign, index: int, full: int) -> int:
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
     """Branch number `index` of a segment."""
     scale = design.branches[index]
-    if (scale.rows, scale.paths, scale.channels) != (None, None, None):
-        return _part(segment, scale, in_channels, hidden=join_of(design.join).hidden)
     if changing(scale.rewrites) != segment.rewrites:
         segment = rewrite_segment(segment, scale.rewrites)
     source = drop_units(segment, scale.depth)
@@ -349,48 +324,23 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
 
 
-def _part(segment: Segment, scale: BranchScale, in_channels: int, *, hidden: bool) -> ScaledBranch:
-    """A band of rows, some paths or some channels of a segment, everything else as it is."""
-    where = f"{segment.name}.{scale.processor}"
-    parts = {"a band of rows": scale.rows, "some paths": scale.paths, "some channels": scale.channels}
-    what, *others = (name for name, part in parts.items() if part is not None)
-    if others:
-        raise StretchError(f"branch `{where}` computes {what} and {others[0]}", "let it compute one of them")
-    if (scale.depth, scale.width, scale.entry) != (segment.depth, segment.width, "none"):
-        raise StretchError(
-            f"branch `{where}` computes {what}, so it has all {segment.depth} blocks, width {segment.width} and no entry",
-            "leave out its depth, width and entry",
-        )
-    if scale.rewrites:
-        raise StretchError(
-            f"branch `{where}` computes {what} exactly, and rewrites are for whole segments and scaled branches", "leave out its rewrites"
-        )
-    whole = _undivided(segment, scale, in_channels)
-    if scale.rows is not None:
-        return replace(whole, graph=band_graph(whole.graph, where, *scale.rows))
-    if scale.paths is not None:
-        return replace(whole, graph=path_graph(whole.graph, where, *scale.paths))
-    assert scale.channels is not None
-    built = channel_part(whole.graph, where, Channels(*scale.channels), hidden=hidden)
-    return replace(whole, graph=built.graph, taken=built.taken)
-
-
-def _undivided(segment: Segment, scale: BranchScale, in_channels: int) -> ScaledBranch:
+def whole_branch(segment: Segment, design: SegmentDesign, in_channels: int) -> ScaledBranch:
     """The whole of a segment that is divided exactly, where so many channels arrive."""
     if in_channels != segment.in_width:
-        alone = SegmentDesign(segment.name, segment.start, segment.end, (replace(scale, rows=None, paths=None, channels=None, ends=None),))
-        return scale_branch(segment, alone, 0, in_channels)
+        return scale_branch(segment, design.undivided, 0, in_channels)
     return ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)
 
 
 def scale_branches(segment: Segment, design: SegmentDesign, in_channels: int) -> list[ScaledBranch]:
     """Every branch of a segment, in the order of its design."""
     check_join(segment, design)
-    if not join_of(design.join).placed:
+    division = design.division
+    if division is None:
         return [scale_branch(segment, design, i, in_channels) for i in range(len(design.branches))]
-    whole = _undivided(segment, design.branches[0], in_channels)
+    whole = whole_branch(segment, design, in_channels)
     names = [f"{segment.name}.{name}" for name in design.names]
-    return [replace(whole, graph=graph) for graph in subgraphs_of(whole.graph, names, [b.ends or () for b in design.branches])]
+    pieces = division.pieces(whole.graph, names, [shares_of(branch)[division.word] for branch in design.branches], design.join)
+    return [replace(whole, graph=piece.graph, taken=piece.taken) for piece in pieces]
 
 
 def _pointwise(out: int, *, bias: bool) -> dict[str, Attr]:

@@ -1,11 +1,8 @@
 """The backbone of a network with several inputs or outputs, and what lies beside it.
 
-A network of one tensor in and one out is a chain of segments between cut points.
-One with several has no tensor through which everything passes: a detector's
-pyramid reads three stages of its backbone, an auxiliary head one of them, a
-tower has an input of its own. Its *backbone* is the part that is such a chain, with
-most multiply-accumulates; a *side* is a part beside it that runs whole, as soon as
-what it reads is there. A tensor of the backbone that a side reads or the network
+One tensor in and one out is a chain of segments between cut points. A detector's pyramid reads three stages of its backbone,
+a tower has an input of its own. The *backbone* is the part that is such a chain, with most multiply-accumulates; a *side* is
+a part beside it that runs whole, as soon as what it reads is there. A tensor of the backbone that a side reads or the network
 returns is a *tap*: a segment ends there, with the original's channels.
 """
 
@@ -129,11 +126,7 @@ class _Finder:
         return {op.name for i, op in enumerate(self.graph.ops) if bits >> i & 1}
 
     def chain(self) -> list[str]:
-        """The backbone's tensor that it reads, and its operators, in order.
-
-        Every operator that somebody else than one reader of one tensor reads may be its end. Only those count of which all
-        taps are cut points; of them the one with most multiply-accumulates between cut points behind the first.
-        """
+        """The backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
         best: tuple[tuple[int, int], list[str]] | None = None
         for end in self._ends():
             inside = [i for i in range(end + 1) if self.above[end] >> i & 1]
@@ -187,8 +180,7 @@ class _Finder:
     def parts(self, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
         """Operators beside the backbone as parts that can run each at a time.
 
-        Operators are of one part if they lead to the same results, wait for the same tensor of the backbone, and hang together:
-        so a head may run beside another, and a lateral connection before the backbone has ended.
+        One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
         """
         latest: dict[str, int] = {}
         root: dict[str, str] = {}

@@ -16,7 +16,7 @@ from predictors.operators import kind_of
 from predictors.rewrites import changing, rewritten
 from predictors.rows import all_rows, height
 from stretch.planning.network.backbone import backbone_of, is_tap
-from stretch.planning.network.divisions import ChannelGroups, channel_groups
+from stretch.planning.network.channels import ChannelGroups, channel_groups
 from stretch.planning.network.units import Block, cut_points, feature_maps, find_blocks, is_block, push_past_weightless, regions, resolution
 
 #: A net whose blocks all have one shape is divided into this many equal parts.
@@ -24,11 +24,7 @@ EQUAL_PARTS = 4
 
 
 def find_stem_end(graph: OpGraph) -> str:
-    """The cut point where the stem ends.
-
-    The first block's start where that block changes the shape (ResNet: behind
-    the pooling) or stands behind what only states its shape (class tokens), else the first weighted operator, pushed past weightless ones.
-    """
+    """The cut point where the stem ends: the start of a first block that changes the shape, else the first weighted operator, past weightless ones."""
     first_weighted = next((op for op in graph.ops if not kind_of(op.kind).weightless), None)
     if first_weighted is None:
         return graph.input.name
@@ -104,12 +100,7 @@ class Segment:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Its blocks, in order.
-
-        A unit whose removal would leave a backbone made of other parts stays: the
-        widths of a branch must not depend on its depth (Inception's reduction
-        blocks pass their input on, the units behind them do not).
-        """
+        """Its blocks, in order; a unit whose removal would leave a backbone made of other parts stays, as in Inception."""
         blocks = find_blocks(self.graph)
         last = {block.run: self._backbone(block.end) for block in blocks}
         kept = []
@@ -166,11 +157,7 @@ class Segment:
 
     @cached_property
     def dense_input(self) -> bool:
-        """Whether only dense convolutions and linear layers read its input, past elementwise operators.
-
-        Only then may the segment before it end with a `concat` join, which
-        changes the number of channels that arrive.
-        """
+        """Whether only dense layers read its input, so that the segment before it may end with a `concat` join, which changes its channels."""
         tied = {name for name, pieces in self.channels.pieces.items() if any(g == self.channels.input_group for g, _ in pieces)}
         return (
             not self.passes_input

@@ -36,10 +36,7 @@ class Block:
 
 
 def cut_points(graph: OpGraph) -> list[str]:
-    """Tensors through which every path from input to output passes, in order.
-
-    One scan over the edges: an operator is a cut point when no edge spans it.
-    """
+    """Tensors through which every path from input to output passes, in order: no edge spans them."""
     position = {op.name: i for i, op in enumerate(graph.ops)}
     last_use = list(range(len(graph.ops)))
     for i, op in enumerate(graph.ops):
@@ -65,11 +62,7 @@ def regions(graph: OpGraph) -> list[Region]:
 
 
 def feature_maps(graph: OpGraph) -> frozenset[str]:
-    """Tensors whose axes are known to be batch, channels, height and width.
-
-    What an operator gives that only states its shape may have four axes of any
-    meaning, such as channels that lie last; what reads it element by element has the same.
-    """
+    """Tensors whose axes are batch, channels, height and width: not those of operators that only state their shape, nor what reads them elementwise."""
     members: set[str] = set()
     for op in graph.ops:
         known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _OF_MAPS
@@ -84,11 +77,7 @@ def resolution(op: Op) -> Resolution:
 
 
 def is_block(graph: OpGraph, region: Region) -> bool:
-    """Whether a region is a block: parallel paths around weights at its own resolution.
-
-    A gate (squeeze-and-excitation) also has parallel paths, but its weights work
-    on pooled vectors only: it is a part of a block, not one.
-    """
+    """Whether a region is a block: parallel paths around weights at its own resolution; a gate works on pooled vectors only and is none."""
     if len(region.ops) == 1:
         return False
     end = graph.by_name[region.end]
@@ -156,11 +145,7 @@ def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: b
 
 
 def push_past_weightless(graph: OpGraph, name: str) -> str:
-    """Where a boundary at cut point `name` comes to lie: behind activations and pooling.
-
-    Pooling first makes the exchanged tensor smaller, and 1×1 joins commute with
-    average pooling.
-    """
+    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
     return _push_past(graph, name, set(cut_points(graph)), elementwise_only=False)
 
 

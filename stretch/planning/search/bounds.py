@@ -8,13 +8,13 @@ from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.own_options import KINDS
+from stretch.planning.own_options import STRETCH
 from stretch.planning.search.diagnose import refusal
-from stretch.planning.search.exact import SearchResult, Within, search_exact, search_least_loss
+from stretch.planning.search.exact import LATENCY, SearchResult, Within, additive, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.measures import LATENCY, AdditiveCost, additive
 from stretch.planning.search.space import DesignSpace
 
 #: Prices tried: some doublings, then halvings of the interval.
@@ -23,11 +23,7 @@ ROUNDS = 14
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the designs of one space.
-
-    Designs within a range of parameters lie on the lower convex hull of latency and parameters, so
-    that a better one may exist between two prices: those are not called optimal.
-    """
+    """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""
 
     graph: OpGraph  # The original network.
     space: DesignSpace  # Its designs.
@@ -48,11 +44,20 @@ class Bounds:
         if low <= fastest.params <= high:
             return fastest
         sign = 1.0 if fastest.params > high else -1.0
-        seen = self._explore(
-            lambda price: lambda options: sign * price * options.params,
-            fastest.ms / fastest.params,
-            lambda result: result.params <= high if sign > 0 else result.params >= low,
-        )
+        # prices are doubled until a design has come far enough, then narrowed to where it first does
+        seen: list[SearchResult] = []
+        cheap, dear, price = 0.0, 0.0, fastest.ms / fastest.params
+        for _ in range(ROUNDS):
+            toll = sign * price
+            search_result = search_exact(self.space, *self.macs, self.n_meet, lambda options, toll=toll: toll * options.params)
+            if search_result is None:
+                break
+            seen.append(search_result)
+            if search_result.params <= high if sign > 0 else search_result.params >= low:
+                dear = price
+            else:
+                cheap = price
+            price = (cheap + dear) / 2 if dear else price * 2
         inside = [result for result in seen if low <= result.params <= high]
         if inside:
             return _bounded(min(inside, key=lambda r: r.ms), fastest)
@@ -101,11 +106,7 @@ class Bounds:
         return search_result or search_exact(self.space, *self.macs, self.n_meet) or best
 
     def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[SearchResult], bool]:
-        """Whether a design that was tried keeps the bounds on whole designs.
-
-        Args:
-            accuracy_source: What predicts the accuracy of designs, where the request is about it.
-        """
+        """Whether a design that was tried keeps the bounds on whole designs."""
         budget, most = self.config.latency_budget or inf, inf
         if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
             most = accuracy_source.most_loss(wanted)
@@ -119,26 +120,10 @@ class Bounds:
         what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
         rule = TightRule(option, wanted, floor(best * 10000) / 10000)
         result = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
-        if not any(KINDS[kind] for kind in self.config.planned_kinds):
-            mixed = OptionName("kinds", tuple(KINDS))
+        if self.config.planned_kinds == (STRETCH,):
+            mixed = OptionName("kinds", (STRETCH, *exact_kinds()))
             result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
         return result
-
-    def _explore(self, toll: Callable[[float], AdditiveCost], unit: float, far: Callable[[SearchResult], bool]) -> list[SearchResult]:
-        """Designs at prices that are doubled until a design has come far enough, then narrowed to where it first does."""
-        seen: list[SearchResult] = []
-        low, high, price = 0.0, 0.0, unit
-        for _ in range(ROUNDS):
-            search_result = search_exact(self.space, *self.macs, self.n_meet, toll(price))
-            if search_result is None:
-                break
-            seen.append(search_result)
-            if far(search_result):
-                high = price
-            else:
-                low = price
-            price = (low + high) / 2 if high else price * 2
-        return seen
 
 
 def loss_of(search_result: SearchResult, accuracy_source: AccuracySource) -> float:
@@ -148,8 +133,5 @@ def loss_of(search_result: SearchResult, accuracy_source: AccuracySource) -> flo
 
 def _bounded(search_result: SearchResult, fastest: SearchResult) -> SearchResult:
     """A design that keeps a bound, as a search reports it."""
-    if all(a is b and i == j for (a, i), (b, j) in zip(search_result.picks, fastest.picks, strict=False)) and len(
-        search_result.picks
-    ) == len(fastest.picks):
-        return fastest
-    return replace(search_result, optimal=False, gap=search_result.ms / fastest.ms - 1)
+    one, other = ([(id(options), index) for options, index in item.picks] for item in (search_result, fastest))
+    return fastest if one == other else replace(search_result, optimal=False, gap=search_result.ms / fastest.ms - 1)

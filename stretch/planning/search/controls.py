@@ -1,8 +1,4 @@
-"""What a branched design must beat, predicted on the same device.
-
-Best single processor, the sequential model scaled to the same
-multiply-accumulates, and the branched net as one graph on one processor.
-"""
+"""What a branched design must beat, predicted on the same device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +13,13 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths
+from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import Layer, shortest_path
-from stretch.planning.search.placing import sides_on
-from stretch.planning.search.rules import Rules
+from stretch.planning.search.parts import PartSpace, merge_neighbours
+from stretch.planning.search.placing import place_sides, sides_on
+from stretch.planning.search.space import DesignSpace, Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 WIDEST = 1.5
@@ -40,11 +39,7 @@ class Single:
 
 
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
-    """Every core set of the allowed processors at every allowed precision.
-
-    Allowed is a precision at least as wide as the narrowest one planned with:
-    a control must not win by being less accurate.
-    """
+    """Every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
     result: list[tuple[str, str]] = []
@@ -88,14 +83,9 @@ def sequential_same_macs(
     rules: Rules,
     macs: tuple[int, int],
 ) -> SequentialControl | None:
-    """The fastest sequential model whose segments are rescaled under the same floors.
+    """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
-    Depths fall to the floor, widths of the backbone range from the floor to
-    `WIDEST`. Dynamic programming over the width that arrives at each segment.
-
-    Args:
-        singles: Ways to run the original on one processor, as `ranked_singles` gives them.
-        rules: The constraints; those on communication do not apply.
+    Depths fall to the floor, widths range from it to `WIDEST`. Dynamic programming over the width that arrives at each segment.
     """
     best: SequentialControl | None = None
     for original in singles:
@@ -150,7 +140,7 @@ def _rescale(
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
-    path = shortest_path(layers, states, 0, np.zeros(states), *macs)
+    path = shortest_path(layers, 0, np.zeros(states), *macs)
     if path is None:
         return None
     parts = []
@@ -172,3 +162,31 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)
     return sorted({min(legal, key=lambda w: abs(w - t)) for t in targets} | {segment.width})
+
+
+# A network whose operators are split over processors, as a design that can be built.
+#
+# CoDL computes some of every operator on each processor and meets behind it. As
+# a design of ours that is the original in its smallest parts: between two
+# tensors where everything meets and no kernel is under way, one processor
+# computes, or several compute bands of rows. Where a residual block has no such
+# tensor within, the block is the part.
+
+
+@dataclass(frozen=True)
+class OperatorSplit:
+    """The fastest design of kernel-sized parts."""
+
+    design: BranchDesign  # Exact; parts that one processor computes one after the other are one segment.
+    ms: float  # Its predicted makespan.
+
+
+def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> OperatorSplit:
+    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
+    whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
+    backbone = backbone_of(graph).graph
+    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
+    assert search_result is not None  # every part may stay whole
+    design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
+    design = place_sides(graph, design, costs, processors)
+    return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)

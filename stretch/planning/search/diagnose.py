@@ -1,5 +1,6 @@
 """Why no design meets the constraints: the tightest rule and the nearest value at which there is one."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,8 +15,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, Limit
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 
 #: Bisections for the nearest value of a rule; the last one is exact to 1 in 4 000.
 STEPS = 12
@@ -51,9 +51,7 @@ def explain_infeasible(
 ) -> InfeasibleError:
     """The error for a request that no design meets.
 
-    Every rule is dropped alone; of those whose absence helps, the one that
-    needs the smallest relative change is named with the nearest value that
-    works, which is checked by a search.
+    Every rule is dropped alone; of those whose absence helps, the one that needs the smallest relative change is named.
     """
     if not any(segment_options.branched for options in space.options for segment_options in options):
         hint = Message("give other meeting points with {}, or another model", OptionName("meet"))
@@ -124,7 +122,8 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
 
     ladder, tight, loose = suspect.limit.ladder, suspect.limit.value, suspect.limit.loosest
     if ladder is not None:
-        return _first_step(ladder, works)
+        # the last step is known to work
+        return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=works)]
     # First by factors of ten, so that bisection starts near the value.
     outward = 10.0 if loose > tight else 0.1
     near = tight * outward
@@ -138,18 +137,6 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
     return rounded if works(rounded) else loose
 
 
-def _first_step(ladder: tuple[float, ...], works: Callable[[float], bool]) -> float:
-    """The first step of a ladder that works; the last one is known to."""
-    low, high = 0, len(ladder) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if works(ladder[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return ladder[high]
-
-
 def _outward(value: float, *, up: bool) -> float:
     """`value` with four digits, rounded up or down."""
     digits = 3 - floor(log10(value))
@@ -161,11 +148,7 @@ def _outward(value: float, *, up: bool) -> float:
 
 
 def refusal(what: str | Message, rules: Sequence[TightRule]) -> InfeasibleError:
-    """The error whose hint names the nearest values with a design.
-
-    Args:
-        rules: The tightest rules; where there are several, they give way together.
-    """
+    """The error whose hint names the nearest values with a design; several rules give way together."""
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
     hint = Message(
         f"the nearest {noun} with a design {verb} {{}}", _listed([OptionName(rule.rule, rule.nearest) for rule in rules], " with ")

@@ -1,8 +1,6 @@
-"""Designs tried and varied, for what does not add up over the segments of a design.
+"""Designs tried and varied, for what does not add up over the segments of a design: it proves nothing.
 
-A seeded evolutionary search: a population of designs that keep all constraints, of which a
-segment's option is exchanged for another (mutation) or whose segments up to a meeting point are
-put before those of another from there on (crossover). The better ones stay. It proves nothing.
+A population, of which a segment's option is exchanged (mutation) or the first segments are put before another's last (crossover).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.search.exact import SearchResult, search_exact
-from stretch.planning.search.goal import Picks, Score
-from stretch.planning.search.measures import LATENCY, on_only
+from stretch.planning.search.exact import LATENCY, Picks, SearchResult, held, on_only, search_exact
+from stretch.planning.search.goal import Score
 from stretch.planning.search.space import DesignSpace
 
 #: Designs that are judged, at most.
@@ -52,24 +49,12 @@ def evolve(
     seed: int = 0,
     evaluations: int = EVALUATIONS,
 ) -> SearchResult | None:
-    """The best design that an evolutionary search comes upon.
-
-    Args:
-        n_meet: Branched segments, at least.
-        starts: Designs to begin with, those that keep the constraints.
-
-    Returns:
-        The design, `value` its score and `evaluated` how many were judged; None if none was come upon.
-    """
+    """The best design that an evolutionary search comes upon, from some that it starts with; None if there was none."""
     return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(seed), evaluations).run(starts)
 
 
 def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> list[SearchResult]:
-    """Designs to begin with, by the exact search: the fastest in each of several ranges of multiply-accumulates, and without each processor.
-
-    Args:
-        n_meet: Branched segments, at least.
-    """
+    """Designs to begin with: the fastest in each of several ranges of multiply-accumulates, and without each processor."""
     ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()
     search_results = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
     for left_out in space.processors if len(space.processors) > 2 else ():
@@ -143,11 +128,10 @@ class _Search:
         space, macs = self.space, _macs(picks)
         if not self.low <= macs <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
-        holder = space.holders.index(space.costs.host)
-        for options, index in picks:
+        for options, index, name in held(space, picks)[0]:
+            holder = space.holders.index(name)
             if not options.allowed[holder, index] or not np.isfinite(options.ms[holder, index]):
                 return False
-            holder = space.holders.index(options.holder(space.costs.host))
         return self.keeps(SearchResult(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), 0))
 
     def _any(self, first: int, behind: int) -> list[Pick]:

@@ -5,293 +5,147 @@ segments have been branched so far, and how many of the next segments are
 already covered because stages are merged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
+from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
+from predictors.errors import UsageError
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.search.layers import (
-    BEAM,
-    CHUNK,
-    MAX_LABELS,
-    TIE,
-    Completion,
-    Floats,
-    Ints,
-    Layer,
-    Path,
-    eliminate,
-    options_to,
-    shortest_path,
-    undominated,
-)
-from stretch.planning.search.measures import LATENCY, AdditiveCost, Measure, additive, weighed
+from stretch.planning.search.layers import Floats, Layer, Path, bounded_path, shortest_path, undominated
 from stretch.planning.search.space import DesignSpace
 
-# Exact shortest path whose multiply-accumulates lie in a range and whose loss stays within a bound.
+# What adds up over the segments of a design: time, multiply-accumulates, what is lost, energy, and mixtures of them.
 #
-# Loss adds up along a path as time does. The search is that of `stretch.planning.search.layers`
-# with labels that carry both, of which one is given up only for another of the same state and
-# multiply-accumulates that is no slower and loses no more. A price on the loss, the one that
-# gives the highest lower bound, is what makes it fast: a path within the bound that is faster
-# than one already known costs less than that one with the whole bound paid for.
+# A design is searched for by one measure and may be bounded in another. Each is told for
+# every option of a segment and every processor that may hold what arrives at it.
 
-#: Steps of a golden section, for a price of the loss and within it for one of the multiply-accumulates.
-STEPS = 18
-GOLDEN = (5**0.5 - 1) / 2
-#: Factors on the price at which a path within the bound is looked for.
-DEARER = (1.0, 4.0, 64.0)
+#: What each option of a segment adds, whoever holds what arrives: (n,).
+AdditiveCost = Callable[[SegmentOptions], Floats]
+
+
+#: Options and the index of the chosen one, segment by segment.
+Picks = Sequence[tuple[SegmentOptions, int]]
+
+
+def held(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, int, str]], str]:
+    """Each choice with the processor that holds what arrives at it, and the one that holds the network's output."""
+    holder, rows = space.costs.host, []
+    for options, index in picks:
+        rows.append((options, index, holder))
+        holder = options.holder(space.costs.host)
+    return rows, holder
+
+
+def working(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
+    """Processors that a design gives work to."""
+    names = {name for options, _ in picks for name in options.working(space.costs.host)}
+    return tuple(name for name in space.processors if name in names)
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """What is asked for."""
+class Measure:
+    """What adds up over the segments of a design."""
 
-    layers: list[Layer]  # One per segment, each with a loss.
-    states: int  # Number of states.
-    start: int  # State before the first layer.
-    final_ms: Floats  # Time to finish from each state.
-    low: int  # Fewest multiply-accumulates.
-    high: int  # Most multiply-accumulates.
-    most: float  # Most loss.
+    of: Callable[
+        [SegmentOptions], Floats
+    ]  # What each option of a segment adds, by holder of what arrives: an array that broadcasts to `SegmentOptions.ms`.
+    leaving: Callable[[DesignSpace, str], float]  # What it adds that a processor holds the network's output.
 
-    def priced(self, price: float) -> list[Layer]:
-        """Layers whose time is that of their options and what their loss costs; options are numbered in order."""
-        return [
-            Layer(layer.source, layer.target, layer.macs, layer.ms + price * _loss(layer), np.arange(len(layer.ms)))
-            for layer in self.layers
-        ]
-
-    def completion(self, price: float) -> Completion:
-        """Lower bounds at a price."""
-        return Completion(self.priced(price), self.states, self.final_ms, self.low, self.high)
-
-    def least_to_end(self) -> list[Floats]:
-        """The least loss from each state to the end, before each layer and behind the last, multiply-accumulates aside."""
-        return _backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), _loss)
+    def total(self, space: DesignSpace, picks: Picks) -> float:
+        """Of a whole design."""
+        rows, last = held(space, picks)
+        total = sum(float(np.broadcast_to(self.of(o), o.ms.shape)[space.holders.index(holder), index]) for o, index, holder in rows)
+        return total + self.leaving(space, last)
 
 
-@dataclass
-class _LossLabels:
-    """Partial paths, and which label and option they came from."""
-
-    state: Ints
-    macs: Ints
-    ms: Floats
-    loss: Floats
-    parent: Ints
-    edge: Ints
-
-    def take(self, keep: Ints) -> "_LossLabels":
-        return _LossLabels(self.state[keep], self.macs[keep], self.ms[keep], self.loss[keep], self.parent[keep], self.edge[keep])
+def _nothing(space: DesignSpace, holder: str) -> float:
+    return 0.0
 
 
-def bounded_path(layers: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, most: float) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high` and whose loss is at most `most`."""
-    kept = [undominated_with_loss(layer.take(np.isfinite(layer.ms) & np.isfinite(_loss(layer)) & (layer.macs <= high))) for layer in layers]
-    problem = _affordable(_Problem(kept, states, start, final_ms, low, high, most))
-    if problem is None:
-        return None
-    free = problem.completion(0.0)
-    lower = float(free.of(0, np.array([start]), np.zeros(1, np.int64))[0])
-    if not np.isfinite(lower):
-        return None
-    price, dual = _best_price(problem)
-    lower = max(lower, dual)
-    best = None
-    for factor in DEARER if price else (0.0,):
-        at = problem.completion(price * factor) if price else free
-        best, complete = _search(problem, problem.layers, (free, at), price * factor, np.inf, BEAM)
-        if best is not None or complete:
-            break
-    if best is None:
-        # no path was come upon: the one that loses least says whether there is any
-        one = shortest_path(
-            [Layer(e.source, e.target, e.macs, _loss(e), np.arange(len(e.ms))) for e in problem.layers],
-            states, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high,
-        )  # fmt: skip
-        if one is None or (one.optimal and one.ms > most + TIE):
-            return None
-        limit = np.inf
-    else:
-        limit = best[1]
-        if limit <= lower + TIE:
-            return Path(best[0], best[2], limit, lower, True)
-    at = problem.completion(price) if price else free
-    useful = _useful(problem, price, limit)
-    result, complete = _search(problem, useful, (free, at), price, limit, None)
-    best = result if result is not None else best
-    if best is None:
-        return None
-    return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
+#: The makespan, ms.
+LATENCY = Measure(lambda options: options.ms, lambda space, holder: space.leaving_ms(holder))
+
+#: Multiply-accumulates.
+MACS = Measure(lambda options: options.macs.astype(float), _nothing)
 
 
-def undominated_with_loss(layer: Layer) -> Layer:
-    """Of options with equal states and multiply-accumulates, those than which no other is as fast and loses as little."""
-    loss = _loss(layer)
-    order = np.lexsort((layer.option, loss, layer.ms, layer.macs, layer.target, layer.source))
-    keys = np.stack([layer.source[order], layer.target[order], layer.macs[order]])
-    return layer.take(order[_first_of_each(np.any(keys[:, 1:] != keys[:, :-1], axis=0), loss[order])])
+def additive(toll: AdditiveCost) -> Measure:
+    """A measure that does not ask where tensors are."""
+    return Measure(toll, _nothing)
 
 
-def _loss(layer: Layer) -> Floats:
-    assert layer.loss is not None
-    return layer.loss
+def weighed(*parts: tuple[float, Measure]) -> Measure:
+    """A sum of measures with weights."""
+    some = [(weight, measure) for weight, measure in parts if weight]
+
+    def of(options: SegmentOptions) -> Floats:
+        return np.asarray(sum(weight * measure.of(options) for weight, measure in some), dtype=np.float64)
+
+    return Measure(of, lambda space, holder: sum(weight * measure.leaving(space, holder) for weight, measure in some))
 
 
-def _first_of_each(begins: np.ndarray, loss: Floats) -> np.ndarray:
-    """Of entries sorted by group and time, those that lose less than every faster one of their group."""
-    if not len(loss):
-        return np.zeros(0, bool)
-    group = np.concatenate([[0], np.cumsum(begins)])
-    # each group lies below all before it, so that the running minimum begins anew
-    order = np.unique(loss, return_inverse=True)[1].astype(np.int64)
-    key = order - group * (int(order.max()) + 1)
-    below = np.minimum.accumulate(key)
-    keep = np.ones(len(loss), bool)
-    keep[1:] = key[1:] < below[:-1]
-    return keep
+@dataclass(frozen=True)
+class ProcessorPowers:
+    """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work."""
+
+    computing: Mapping[str, float]  # Of each that may have work while it computes.
+    waiting: Mapping[str, float]  # Of each while it has work in a run and waits.
+    idle: Mapping[str, float]  # Of every processor of the device, by family, while it has none.
+    families: Mapping[str, str]  # Of each that may have work.
+
+    @classmethod
+    def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "ProcessorPowers":
+        """As the model of energy tells it."""
+        model = EnergyModel(device)
+        computing, waiting = {}, {}
+        for name in processors:
+            one = model.mj(name, 1.0)
+            if one is None:
+                raise UsageError(
+                    f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy",
+                    "name other processors, or add `power_w` to the profile",
+                )
+            computing[name] = one
+            waiting[name] = sum(part.mj or 0.0 for part in model.parts({name: 0.0}, 1.0) if part.state == "waiting")
+        idle = {part.processor: part.mj or 0.0 for part in model.parts({}, 1.0)}
+        return cls(computing, waiting, idle, {name: device.processor(name).family for name in processors})
+
+    def groups(self, processors: Sequence[str]) -> list[tuple[str, ...]]:
+        """Sets of processors of which each has to be searched by itself.
+
+        Where a processor takes other power while it waits than while it idles, what it costs is known where it is said which have work.
+        """
+        if all(self.waiting[name] == self.idle[self.families[name]] for name in processors):
+            return [tuple(processors)]
+        return [some for count in range(len(processors), 0, -1) for some in combinations(processors, count)]
+
+    def energy(self, processors: Sequence[str]) -> Measure:
+        """Energy of designs all of whose processors are these, mJ, as of `EnergyModel.plan_mj`; no less where one has no work."""
+        working = {self.families[name] for name in processors}
+        waits = sum(self.waiting[name] for name in processors) + sum(current for name, current in self.idle.items() if name not in working)
+
+        def of(options: SegmentOptions) -> Floats:
+            more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in options.busy().items())
+            return np.asarray(waits * options.ms + more, dtype=np.float64)
+
+        return Measure(of, lambda space, holder: waits * space.leaving_ms(holder))
 
 
-def _backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
-    """The least cost from each state to the end, before each layer and behind the last."""
-    backward = [final]
-    for layer in reversed(layers):
-        before = np.full(len(final), np.inf)
-        np.minimum.at(before, layer.source, backward[-1][layer.target] + cost(layer))
-        backward.append(before)
-    return backward[::-1]
-
-
-def _affordable(problem: _Problem) -> _Problem | None:
-    """The problem without options that lose too much in whatever path; None if there is no path within the bound."""
-    ahead = problem.least_to_end()
-    behind = np.full(problem.states, np.inf)
-    behind[problem.start] = 0.0
-    layers = []
-    for i, layer in enumerate(problem.layers):
-        until = behind[layer.source] + _loss(layer)
-        kept = until + ahead[i + 1][layer.target] <= problem.most + TIE
-        layers.append(layer.take(kept))
-        if not kept.any():
-            return None
-        behind = np.full(problem.states, np.inf)
-        np.minimum.at(behind, layers[-1].target, until[kept])
-    return replace(problem, layers=layers)
-
-
-def _best_price(problem: _Problem) -> tuple[float, float]:
-    """The price of a loss that gives the highest lower bound, and that bound; multiply-accumulates have a price of their own."""
-
-    def bound(price: float, of_macs: float) -> float:
-        refund = of_macs * (problem.low if of_macs >= 0 else problem.high)
-        paid = _backward(problem.layers, problem.final_ms, lambda item: item.ms + price * _loss(item) - of_macs * item.macs)
-        return float(paid[0][problem.start]) + refund - price * problem.most
-
-    def over_macs(price: float) -> float:
-        scale = 4 * max(abs(bound(price, 0.0)) + price * abs(problem.most), 1e-6) / max(problem.high, 1)
-        return _highest(lambda of_macs: bound(price, of_macs), -scale, scale)[1]
-
-    free = over_macs(0.0)
-    dear = max(abs(free), 1e-6) / max(abs(problem.most), 1e-6)
-    at_dear = over_macs(dear)
-    for _ in range(8):
-        dearer = over_macs(4 * dear)
-        if dearer <= at_dear:
-            break
-        dear, at_dear = 4 * dear, dearer
-    price, value = _highest(over_macs, 0.0, 4 * dear)
-    return (price, value) if value > free + TIE else (0.0, free)
-
-
-def _highest(function: Callable[[float], float], left: float, right: float) -> tuple[float, float]:
-    """Where a concave function is highest between two numbers, nearly, and how high (golden section)."""
-    a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
-    at_a, at_b = function(a), function(b)
-    best = max((at_a, a), (at_b, b))
-    for _ in range(STEPS):
-        if at_a < at_b:
-            left, a, at_a = a, b, at_b
-            b = left + GOLDEN * (right - left)
-            at_b = function(b)
-            best = max(best, (at_b, b))
-        else:
-            right, b, at_b = b, a, at_a
-            a = right - GOLDEN * (right - left)
-            at_a = function(a)
-            best = max(best, (at_a, a))
-    return best[1], best[0]
-
-
-def _useful(problem: _Problem, price: float, limit: float) -> list[Layer]:
-    """Layers without options that no faster path within the bound can use, at no price and at this one."""
-    layers = problem.layers
-    for at in dict.fromkeys((0.0, price)):
-        some = replace(problem, layers=layers)
-        priced = some.priced(at)
-        kept = eliminate(
-            priced, priced, problem.states, problem.start, problem.final_ms, problem.low, problem.high, limit + at * problem.most
-        )
-        layers = [layer.take(left.option) for layer, left in zip(layers, kept, strict=True)]
-    return layers
-
-
-def _search(
-    problem: _Problem, layers: Sequence[Layer], bounds: tuple[Completion, Completion], price: float, limit: float, beam: int | None
-) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
-    """Best path that is faster than `limit` and within the bound, and whether nothing was left out."""
-    free, priced = bounds
-    ahead = problem.least_to_end()
-    zero = np.zeros(1, np.int64)
-    labels = _LossLabels(np.array([problem.start]), zero, np.zeros(1), np.zeros(1), zero, zero)
-    history = [labels]
-    complete = True
-    for i, layer in enumerate(layers):
-        parts: list[_LossLabels] = []
-        count = 0
-        step = max(1, CHUNK // max(1, len(layer.ms)))
-        by_bound = np.argsort(labels.ms + price * labels.loss + priced.of(i, labels.state, labels.macs), kind="stable")
-        for begin in range(0, len(by_bound), step):
-            chunk = by_bound[begin : begin + step]
-            rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
-            parents = chunk[rows]
-            state, macs = layer.target[edges], labels.macs[parents] + layer.macs[edges]
-            ms, loss = labels.ms[parents] + layer.ms[edges], labels.loss[parents] + _loss(layer)[edges]
-            keep = (loss + ahead[i + 1][state] <= problem.most + TIE) & (ms + free.of(i + 1, state, macs) < limit - TIE)
-            keep &= ms + price * loss + priced.of(i + 1, state, macs) < limit + price * problem.most - TIE
-            parts.append(_LossLabels(state[keep], macs[keep], ms[keep], loss[keep], parents[keep], edges[keep]))
-            count += int(keep.sum())
-            if beam is None and count > MAX_LABELS:
-                complete = False
-                break
-        labels = _merged(parts)
-        if beam is not None and len(labels.ms) > beam:
-            score = labels.ms + price * labels.loss + priced.of(i + 1, labels.state, labels.macs)
-            labels = labels.take(np.argsort(score, kind="stable")[:beam])
-            complete = False
-        history.append(labels)
-        if not len(labels.ms):
-            return None, complete
-    inside = (labels.macs >= problem.low) & (labels.macs <= problem.high) & (labels.loss <= problem.most + TIE)
-    finish = np.where(inside, labels.ms + problem.final_ms[labels.state], np.inf)
-    winner = int(np.argmin(finish))
-    if not np.isfinite(finish[winner]):
-        return None, complete
-    return (options_to(layers, history, winner), float(finish[winner]), int(labels.macs[winner])), complete
-
-
-def _merged(parts: Sequence[_LossLabels]) -> _LossLabels:
-    """New labels; of those with equal state and multiply-accumulates only the ones that no other beats in time and loss."""
-    labels = _LossLabels(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("state", "macs", "ms", "loss", "parent", "edge"))
-    )
-    order = np.lexsort((labels.edge, labels.loss, labels.ms, labels.macs, labels.state))
-    begins = (labels.state[order][1:] != labels.state[order][:-1]) | (labels.macs[order][1:] != labels.macs[order][:-1])
-    return labels.take(order[_first_of_each(begins, labels.loss[order])])
+def on_only(space: DesignSpace, processors: Sequence[str]) -> DesignSpace:
+    """The designs of a space that give work to none but these processors."""
+    if set(processors) >= set(space.processors):
+        return space
+    other = copy(space)
+    host = space.costs.host
+    other.options = [[o for o in options if o.working(host) <= set(processors)] for options in space.options]
+    return other
 
 
 #: Whether options are of a kind that is asked for.
@@ -373,11 +227,11 @@ def search_least(
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
     final, start = _ends(space, states, n_meet, cost)
     if within is None:
-        path = shortest_path(layers, states.count, start, final, low, high)
+        path = shortest_path(layers, start, final, low, high)
     else:
         # what finishing takes of the bound is a step of its own
         layers.append(_finishing(space, states, n_meet, final, within.measure))
-        path = bounded_path(layers, states.count, start, np.where(np.isfinite(final), 0.0, np.inf), low, high, within.most)
+        path = bounded_path(layers, start, np.where(np.isfinite(final), 0.0, np.inf), low, high, within.most)
     if path is None:
         return None
     picks = _picks(space, path)
@@ -436,7 +290,6 @@ def _layer(
     space: DesignSpace, options: list[SegmentOptions], states: _States, cost: Measure, using: Using | None, within: Within | None = None
 ) -> Layer:
     parts = []
-    best = undominated if within is None else undominated_with_loss
     offset = 0
     for group in options:
         branched, wanted = len(group.candidates) > 1, using is not None and using(group)
@@ -448,7 +301,7 @@ def _layer(
             index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
             zeros = np.zeros(len(index), np.int64)
             loss = None if losses is None else losses[holder][index]
-            piece = best(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, loss))
+            piece = undominated(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, loss))
             zeros = np.zeros(len(piece.ms), np.int64)
             for level, used in product(range(states.levels), range(states.uses)):
                 after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, wanted))

@@ -14,8 +14,20 @@ from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import SegmentTime, most_occupied_ms, occupied_ms
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.objective import Objective
-from stretch.planning.search.exact import SearchResult, Using, Within, search_least
-from stretch.planning.search.measures import LATENCY, Measure, ProcessorPowers, on_only, weighed
+from stretch.planning.search.exact import (
+    LATENCY,
+    Measure,
+    Picks,
+    ProcessorPowers,
+    SearchResult,
+    Using,
+    Within,
+    held,
+    on_only,
+    search_least,
+    weighed,
+    working,
+)
 from stretch.planning.search.pruning import search_pruned
 from stretch.planning.search.space import DesignSpace
 
@@ -47,8 +59,7 @@ class Goal:
 
     def value(self, space: DesignSpace, picks: Sequence[tuple[SegmentOptions, int]]) -> float:
         """Of a design."""
-        working = {name for options, _ in picks for name in options.working(space.costs.host)}
-        return self.measure([name for name in space.processors if name in working]).total(space, picks)
+        return self.measure(working(space, picks)).total(space, picks)
 
 
 def search_best(
@@ -88,9 +99,6 @@ def _value(search_result: SearchResult) -> float:
 
 # What a whole design is judged by where designs are tried one by one; less is better.
 
-#: Options and the index of the chosen one, segment by segment.
-Picks = Sequence[tuple[SegmentOptions, int]]
-
 
 class Score(Protocol):
     """What designs of a space are judged by."""
@@ -116,17 +124,14 @@ class Added:
     def __call__(self, picks: Picks) -> float:
         """The goal's value."""
         space = self._space
-        working = {name for options, _ in picks for name in options.working(space.costs.host)}
-        names = tuple(name for name in space.processors if name in working)
-        measure = self._goal.measure(names)
-        holder, result = space.costs.host, 0.0
-        for options, index in picks:
+        names, (rows, last) = working(space, picks), held(space, picks)
+        measure, result = self._goal.measure(names), 0.0
+        for options, index, holder in rows:
             key = (id(options), names)
             if key not in self._known:
                 self._known[key] = np.broadcast_to(measure.of(options), options.ms.shape)
             result += float(self._known[key][space.holders.index(holder), index])
-            holder = options.holder(space.costs.host)
-        return result + measure.leaving(space, holder)
+        return result + measure.leaving(space, last)
 
 
 class _Timed:
@@ -159,12 +164,12 @@ class Busiest(_Timed):
     def __call__(self, picks: Picks) -> float:
         """Of one design."""
         costs = self.space.costs
-        holder, occupied = costs.host, dict.fromkeys(self.space.processors, 0.0)
-        for options, index in picks:
+        rows, last = held(self.space, picks)
+        occupied = dict.fromkeys(self.space.processors, 0.0)
+        for options, index, holder in rows:
             for name, ms in occupied_ms(self.rows(options, index, holder), costs.host).items():
                 occupied[name] = occupied.get(name, 0.0) + ms
-            holder = options.holder(costs.host)
-        occupied[holder] = occupied.get(holder, 0.0) + self.space.leaving_ms(holder)
+        occupied[last] = occupied.get(last, 0.0) + self.space.leaving_ms(last)
         return most_occupied_ms(occupied)
 
 
@@ -179,10 +184,8 @@ class Robust(_Timed):
     def __call__(self, picks: Picks) -> float:
         """Of one design."""
         costs = self.space.costs
-        holder, total = costs.host, np.zeros(1)
-        for options, index in picks:
-            total = total + self._draws(options, index, holder)
-            holder = options.holder(costs.host)
+        rows, holder = held(self.space, picks)
+        total = sum((self._draws(*row) for row in rows), np.zeros(1))
         last = self.space.segments[-1]
         shape = last.graph.by_name[last.end].shape
         leaving = uncertain_run((), costs.predictor.device, costs.moves(holder, costs.host, int(np.prod(shape))))

@@ -1,4 +1,4 @@
-"""Exact shortest path through layers of options under a range of total multiply-accumulates.
+"""Exact shortest path through layers of options under a range of total multiply-accumulates, and under a bound on what is lost.
 
 Every segment is a layer; an option leads from a state (which processor holds
 the tensor, or how wide it is) to another and costs time and multiply-accumulates.
@@ -12,11 +12,16 @@ in the range. Three bounds make it exact and fast:
 
 What is left is searched completely, unless it exceeds `MAX_LABELS`; then the
 answer states its gap.
+
+Loss adds up along a path, too. Where it is bounded, a partial path is given up only
+for another of the same state and multiply-accumulates that is no slower and loses no
+more. A price on the loss, the one that gives the highest lower bound, makes that fast: a
+path within the bound that is faster than a known one costs less than that one with the
+whole bound paid for.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +33,11 @@ MAX_LABELS = 400_000
 CHUNK = 4_000_000
 #: Times that differ by less, in ms, are equal: sums in another order differ so.
 TIE = 1e-9
+#: Steps of a golden section, for a price of the loss and within it for one of the multiply-accumulates.
+STEPS = 18
+GOLDEN = (5**0.5 - 1) / 2
+#: Factors on the price at which a path within a bound is looked for.
+DEARER = (1.0, 4.0, 64.0)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,7 +52,7 @@ class Layer:
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
-    loss: Floats | None = None  # What is bounded beside multiply-accumulates (`stretch.planning.search.exact`); None where nothing is.
+    loss: Floats | None = None  # What is bounded beside multiply-accumulates; None where nothing is.
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""
@@ -68,42 +78,63 @@ class Path:
 
 @dataclass
 class _Labels:
-    """Partial paths: state, multiply-accumulates, time, and which label and option they came from."""
+    """Partial paths, and which label and option they came from."""
 
     state: Ints
     macs: Ints
     ms: Floats
-    parent: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    edge: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    loss: Floats | None
+    parent: Ints
+    edge: Ints
+
+    def take(self, keep: Ints) -> "_Labels":
+        loss = None if self.loss is None else self.loss[keep]
+        return _Labels(self.state[keep], self.macs[keep], self.ms[keep], loss, self.parent[keep], self.edge[keep])
+
+
+def _begins(*keys: Ints) -> NDArray[np.bool_]:
+    """Which of some sorted entries are the first of their group."""
+    first = np.ones(len(keys[0]), bool)
+    first[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return first
+
+
+def _kept(begins: NDArray[np.bool_], loss: Floats | None) -> NDArray[np.bool_]:
+    """Of entries sorted by group and time, those that lose less than every faster one of their group; the first where nothing is lost."""
+    if loss is None or not len(loss):
+        return begins
+    # each group lies below all before it, so that the running minimum begins anew
+    order = np.unique(loss, return_inverse=True)[1].astype(np.int64)
+    key = order - (np.cumsum(begins) - 1) * (int(order.max()) + 1)
+    keep = np.ones(len(loss), bool)
+    keep[1:] = key[1:] < np.minimum.accumulate(key)[:-1]
+    return keep
 
 
 def undominated(layer: Layer) -> Layer:
-    """Of options with equal states and multiply-accumulates, only the fastest; the choice among equals is the first."""
-    order = np.lexsort((layer.option, layer.ms, layer.macs, layer.target, layer.source))
-    sorted_ = layer.take(order)
-    keys = np.stack([sorted_.source, sorted_.target, sorted_.macs])
-    first = np.ones(len(order), bool)
-    first[1:] = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
-    return sorted_.take(first)
+    """Of options with equal states and multiply-accumulates, those than which none is as fast and loses as little; of equals the first."""
+    lost = () if layer.loss is None else (layer.loss,)
+    some = layer.take(np.lexsort((layer.option, *lost, layer.ms, layer.macs, layer.target, layer.source)))
+    return some.take(_kept(_begins(some.source, some.target, some.macs), some.loss))
 
 
-def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int) -> Path | None:
+def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int) -> Path | None:
     """The fastest path whose multiply-accumulates are from `low` to `high`."""
     layers = [undominated(layer.take(np.isfinite(layer.ms) & (layer.macs <= high))) for layer in layers]
     if any(len(layer.ms) == 0 for layer in layers):
         return None
     # a table over buckets sees no other options
     reduced = [_best_per_bucket(layer, bucket_width(high)) for layer in layers]
-    bounds = Completion(reduced, states, final_ms, low, high)
+    bounds = Completion(reduced, final_ms, low, high)
     lower = float(bounds.of(0, np.array([start]), np.zeros(1, np.int64))[0])
     if not np.isfinite(lower):
         return None
-    best, _ = _search(reduced, bounds, start, final_ms, low, high, np.inf, BEAM)
+    best, _ = _search(reduced, bounds, start, final_ms, np.inf, BEAM)
     limit = best[1] if best else np.inf
     if best and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
-    useful = eliminate(layers, reduced, states, start, final_ms, low, high, limit)
-    result, complete = _search(useful, bounds, start, final_ms, low, high, limit, None)
+    useful = eliminate(layers, reduced, start, final_ms, low, high, limit)
+    result, complete = _search(useful, bounds, start, final_ms, limit, None)
     best = result if result is not None else best
     if best is None:
         return None
@@ -111,21 +142,17 @@ def shortest_path(layers: Sequence[Layer], states: int, start: int, final_ms: Fl
 
 
 class Completion:
-    """Lower bound on the time from a state and a number of multiply-accumulates to the end.
+    """Lower bound on the time from a state and a number of multiply-accumulates to the end."""
 
-    Args:
-        layers: One per segment, in order.
-    """
-
-    def __init__(self, layers: Sequence[Layer], states: int, final_ms: Floats, low: int, high: int) -> None:
+    def __init__(self, layers: Sequence[Layer], final_ms: Floats, low: int, high: int) -> None:
         self.width = bucket_width(high)
-        self._low, self._high = low, high
+        self.low, self.high = low, high
         size = high // self.width + 1
-        table = np.full((states, size), np.inf)
+        table = np.full((len(final_ms), size), np.inf)
         table[:, 0] = final_ms
         tables = [table]
         for layer in reversed(layers):
-            table = np.full((states, size), np.inf)
+            table = np.full((len(final_ms), size), np.inf)
             reduced = _best_per_bucket(layer, self.width)
             for s, t, m, ms in zip(
                 reduced.source.tolist(), reduced.target.tolist(), (reduced.macs // self.width).tolist(), reduced.ms.tolist(), strict=True
@@ -141,10 +168,10 @@ class Completion:
 
     def of(self, layer: int, state: Ints, macs: Ints) -> Floats:
         """Bounds before `layer` for labels."""
-        first = (self._low - macs) // self.width - self._left[layer]
+        first = (self.low - macs) // self.width - self._left[layer]
         window = self._windows[layer]
         bound = window[state, np.clip(first, 0, window.shape[1] - 1)]
-        return np.where(macs > self._high, np.inf, bound)
+        return np.where(macs > self.high, np.inf, bound)
 
 
 def bucket_width(high: int) -> int:
@@ -169,113 +196,108 @@ def _window_min(table: Floats, length: int) -> Floats:
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:
     """The fastest option of each bucket and pair of states."""
-    bucket = layer.macs // width
-    order = np.lexsort((layer.ms, bucket, layer.target, layer.source))
-    sorted_ = layer.take(order)
-    keys = np.stack([sorted_.source, sorted_.target, bucket[order]])
-    first = np.ones(len(order), bool)
-    first[1:] = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
-    return sorted_.take(first)
+    some = layer.take(np.lexsort((layer.ms, layer.macs // width, layer.target, layer.source)))
+    return some.take(_begins(some.source, some.target, some.macs // width))
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """A bound on what a path loses, at a price."""
+
+    most: float  # Most loss.
+    price: float  # Of the loss, ms.
+    bounds: Completion  # Lower bounds on what completing a path costs at that price.
+    ahead: list[Floats]  # The least loss from each state to the end, before each layer and behind the last.
 
 
 def _search(
-    layers: Sequence[Layer], bounds: Completion, start: int, final_ms: Floats, low: int, high: int, limit: float, beam: int | None
+    layers: Sequence[Layer], bounds: Completion, start: int, final_ms: Floats, limit: float, beam: int | None, budget: _Budget | None = None
 ) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
-    """Best path that is faster than `limit`, and whether nothing was left out."""
-    labels = _Labels(np.array([start]), np.zeros(1, np.int64), np.zeros(1))
+    """Best path that is faster than `limit` and within the budget, and whether nothing was left out."""
+
+    def score(i: int, labels: _Labels) -> Floats:
+        if budget is None:
+            return labels.ms + bounds.of(i, labels.state, labels.macs)
+        return labels.ms + budget.price * labels.loss + budget.bounds.of(i, labels.state, labels.macs)
+
+    zero = np.zeros(1, np.int64)
+    labels = _Labels(np.array([start]), zero, np.zeros(1), None if budget is None else np.zeros(1), zero, zero)
     history = [labels]
     complete = True
     for i, layer in enumerate(layers):
         parts: list[tuple[Ints, Ints]] = []
         count = 0
         step = max(1, CHUNK // max(1, len(layer.ms)))
-        by_bound = np.argsort(labels.ms + bounds.of(i, labels.state, labels.macs), kind="stable")
+        by_bound = np.argsort(score(i, labels), kind="stable")
         for begin in range(0, len(by_bound), step):
             chunk = by_bound[begin : begin + step]
-            fits = labels.state[chunk][:, None] == layer.source[None, :]
-            rows, edges = np.nonzero(fits)
+            rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
             parents = chunk[rows]
-            macs = labels.macs[parents] + layer.macs[edges]
-            total = labels.ms[parents] + layer.ms[edges] + bounds.of(i + 1, layer.target[edges], macs)
-            keep = total < limit - TIE
+            state, macs, ms = layer.target[edges], labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
+            keep = ms + bounds.of(i + 1, state, macs) < limit - TIE
+            if budget is not None:
+                loss = labels.loss[parents] + layer.loss[edges]
+                keep &= loss + budget.ahead[i + 1][state] <= budget.most + TIE
+                keep &= ms + budget.price * loss + budget.bounds.of(i + 1, state, macs) < limit + budget.price * budget.most - TIE
             parts.append((parents[keep], edges[keep]))
             count += int(keep.sum())
             if beam is None and count > MAX_LABELS:
                 complete = False
                 break
-        parents = np.concatenate([p for p, _ in parts])
-        edges = np.concatenate([e for _, e in parts])
-        labels = _merge(labels, layer, parents, edges)
+        labels = _extended(labels, layer, *(np.concatenate(column) for column in zip(*parts, strict=True)))
         if beam is not None and len(labels.ms) > beam:
-            score = labels.ms + bounds.of(i + 1, labels.state, labels.macs)
-            best = np.argsort(score, kind="stable")[:beam]
-            labels = _Labels(labels.state[best], labels.macs[best], labels.ms[best], labels.parent[best], labels.edge[best])
+            labels = labels.take(np.argsort(score(i + 1, labels), kind="stable")[:beam])
             complete = False
         history.append(labels)
         if not len(labels.ms):
             return None, complete
-    finish = np.where((labels.macs >= low) & (labels.macs <= high), labels.ms + final_ms[labels.state], np.inf)
+    inside = (labels.macs >= bounds.low) & (labels.macs <= bounds.high)
+    if budget is not None:
+        inside &= labels.loss <= budget.most + TIE
+    finish = np.where(inside, labels.ms + final_ms[labels.state], np.inf)
     winner = int(np.argmin(finish))
     if not np.isfinite(finish[winner]):
         return None, complete
-    return (options_to(layers, history, winner), float(finish[winner]), int(labels.macs[winner])), complete
+    options, at = [], winner
+    for layer, some in zip(reversed(layers), reversed(history), strict=False):
+        options.append(int(layer.option[some.edge[at]]))
+        at = int(some.parent[at])
+    return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
 
 
-class Labelled(Protocol):
-    """Paths to one layer, however they are told apart."""
-
-    @property
-    def parent(self) -> Ints:
-        """Of each, the number of the path before it that it goes on from."""
-
-    @property
-    def edge(self) -> Ints:
-        """Of each, the number of the option that it took."""
+def _extended(labels: _Labels, layer: Layer, parents: Ints, edges: Ints) -> _Labels:
+    """New labels; of those with equal state and multiply-accumulates only the ones that no other beats."""
+    loss = None if labels.loss is None else labels.loss[parents] + layer.loss[edges]
+    new = _Labels(layer.target[edges], labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges], loss, parents, edges)
+    order = np.lexsort((edges, *(() if loss is None else (loss,)), new.ms, new.macs, new.state))
+    return new.take(order[_kept(_begins(new.state[order], new.macs[order]), None if loss is None else loss[order])])
 
 
-def options_to(layers: Sequence[Layer], history: Sequence[Labelled], at: int) -> tuple[int, ...]:
-    """The option of each layer on one of the last paths."""
-    options = []
-    for layer, labels in zip(reversed(layers), reversed(history), strict=False):
-        options.append(int(layer.option[labels.edge[at]]))
-        at = int(labels.parent[at])
-    return tuple(reversed(options))
-
-
-def _merge(labels: _Labels, layer: Layer, parents: Ints, edges: Ints) -> _Labels:
-    """New labels; of those with equal state and multiply-accumulates only the fastest."""
-    state, macs, ms = layer.target[edges], labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
-    order = np.lexsort((edges, ms, macs, state))
-    first = np.ones(len(order), bool)
-    first[1:] = (state[order][1:] != state[order][:-1]) | (macs[order][1:] != macs[order][:-1])
-    keep = order[first]
-    return _Labels(state[keep], macs[keep], ms[keep], parents[keep], edges[keep])
+def backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
+    """The least cost from each state to the end, before each layer and behind the last."""
+    distances = [final]
+    for layer in reversed(layers):
+        before = np.full(len(final), np.inf)
+        np.minimum.at(before, layer.source, distances[-1][layer.target] + cost(layer))
+        distances.append(before)
+    return distances[::-1]
 
 
 def eliminate(
-    layers: Sequence[Layer], reduced: Sequence[Layer], states: int, start: int, final_ms: Floats, low: int, high: int, limit: float
+    layers: Sequence[Layer], reduced: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, limit: float
 ) -> list[Layer]:
-    """Layers without the options that no path faster than `limit` can use (Lagrangian bound).
-
-    Multiply-accumulates are sold at a price, which bounds every path from below
-    whatever the price is; a good price is found on the `reduced` layers.
-    """
+    """Layers without the options that no path faster than `limit` can use (Lagrangian bound, at a price that is good for the `reduced` layers)."""
     if not np.isfinite(limit):
         return list(layers)
 
-    def backward(some: Sequence[Layer], price: float) -> list[Floats]:
-        distances = [final_ms]
-        for layer in reversed(some):
-            before = np.full(states, np.inf)
-            np.minimum.at(before, layer.source, distances[-1][layer.target] + layer.ms - price * layer.macs)
-            distances.append(before)
-        return distances[::-1]
+    def to_ends(some: Sequence[Layer], price: float) -> list[Floats]:
+        return backward(some, final_ms, lambda layer: layer.ms - price * layer.macs)
 
     def refund(price: float) -> float:
         return price * (low if price >= 0 else high)
 
     def bound(price: float) -> float:
-        return float(backward(reduced, price)[0][start]) + refund(price)
+        return float(to_ends(reduced, price)[0][start]) + refund(price)
 
     scale = limit / max(low, 1)
     left, right = -4 * scale, 4 * scale
@@ -286,13 +308,151 @@ def eliminate(
         else:
             right = b
     price = (left + right) / 2
-    to_end = backward(layers, price)
-    reached = np.full(states, np.inf)
+    to_end = to_ends(layers, price)
+    reached = np.full(len(final_ms), np.inf)
     reached[start] = refund(price)
     kept = []
     for i, layer in enumerate(layers):
         until = reached[layer.source] + layer.ms - price * layer.macs
         kept.append(layer.take(until + to_end[i + 1][layer.target] < limit))
-        reached = np.full(states, np.inf)
+        reached = np.full(len(final_ms), np.inf)
         np.minimum.at(reached, layer.target, until)
     return kept
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A shortest path with a bound on its loss."""
+
+    layers: list[Layer]  # One per segment, each with a loss.
+    start: int  # State before the first layer.
+    final_ms: Floats  # Time to finish from each state.
+    low: int  # Fewest multiply-accumulates.
+    high: int  # Most multiply-accumulates.
+    most: float  # Most loss.
+
+    def priced(self, price: float) -> list[Layer]:
+        """Layers whose time is that of their options and what their loss costs; options are numbered in order."""
+        return [
+            Layer(layer.source, layer.target, layer.macs, layer.ms + price * layer.loss, np.arange(len(layer.ms))) for layer in self.layers
+        ]
+
+    def completion(self, price: float) -> Completion:
+        """Lower bounds at a price."""
+        return Completion(self.priced(price), self.final_ms, self.low, self.high)
+
+    def least_to_end(self) -> list[Floats]:
+        """The least loss from each state to the end, before each layer and behind the last, multiply-accumulates aside."""
+        return backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
+
+    def search(self, layers: Sequence[Layer], free: Completion, at: Completion, price: float, limit: float, beam: int | None):
+        """`_search` at a price, with lower bounds at none and at this one."""
+        return _search(layers, free, self.start, self.final_ms, limit, beam, _Budget(self.most, price, at, self.least_to_end()))
+
+
+def bounded_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, most: float) -> Path | None:
+    """The fastest path whose multiply-accumulates are from `low` to `high` and whose loss is at most `most`."""
+    kept = [undominated(layer.take(np.isfinite(layer.ms) & np.isfinite(layer.loss) & (layer.macs <= high))) for layer in layers]
+    problem = _affordable(_Problem(kept, start, final_ms, low, high, most))
+    if problem is None:
+        return None
+    free = problem.completion(0.0)
+    lower = float(free.of(0, np.array([start]), np.zeros(1, np.int64))[0])
+    if not np.isfinite(lower):
+        return None
+    price, dual = _best_price(problem)
+    lower = max(lower, dual)
+    best = None
+    for factor in DEARER if price else (0.0,):
+        at = problem.completion(price * factor) if price else free
+        best, complete = problem.search(problem.layers, free, at, price * factor, np.inf, BEAM)
+        if best is not None or complete:
+            break
+    if best is None:
+        # no path was come upon: the one that loses least says whether there is any
+        one = shortest_path(
+            [Layer(e.source, e.target, e.macs, e.loss, np.arange(len(e.ms))) for e in problem.layers],
+            start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high,
+        )  # fmt: skip
+        if one is None or (one.optimal and one.ms > most + TIE):
+            return None
+        limit = np.inf
+    else:
+        limit = best[1]
+        if limit <= lower + TIE:
+            return Path(best[0], best[2], limit, lower, True)
+    at = problem.completion(price) if price else free
+    useful = _useful(problem, price, limit)
+    result, complete = problem.search(useful, free, at, price, limit, None)
+    best = result if result is not None else best
+    if best is None:
+        return None
+    return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
+
+
+def _affordable(problem: _Problem) -> _Problem | None:
+    """The problem without options that lose too much in whatever path; None if there is no path within the bound."""
+    ahead = problem.least_to_end()
+    behind = np.full(len(problem.final_ms), np.inf)
+    behind[problem.start] = 0.0
+    layers = []
+    for i, layer in enumerate(problem.layers):
+        until = behind[layer.source] + layer.loss
+        kept = until + ahead[i + 1][layer.target] <= problem.most + TIE
+        layers.append(layer.take(kept))
+        if not kept.any():
+            return None
+        behind = np.full(len(problem.final_ms), np.inf)
+        np.minimum.at(behind, layers[-1].target, until[kept])
+    return replace(problem, layers=layers)
+
+
+def _best_price(problem: _Problem) -> tuple[float, float]:
+    """The price of a loss that gives the highest lower bound, and that bound; multiply-accumulates have a price of their own."""
+
+    def bound(price: float, of_macs: float) -> float:
+        refund = of_macs * (problem.low if of_macs >= 0 else problem.high)
+        paid = backward(problem.layers, problem.final_ms, lambda item: item.ms + price * item.loss - of_macs * item.macs)
+        return float(paid[0][problem.start]) + refund - price * problem.most
+
+    def over_macs(price: float) -> float:
+        scale = 4 * max(abs(bound(price, 0.0)) + price * abs(problem.most), 1e-6) / max(problem.high, 1)
+        return highest(lambda of_macs: bound(price, of_macs), -scale, scale)[1]
+
+    free = over_macs(0.0)
+    dear = max(abs(free), 1e-6) / max(abs(problem.most), 1e-6)
+    at_dear = over_macs(dear)
+    for _ in range(8):
+        dearer = over_macs(4 * dear)
+        if dearer <= at_dear:
+            break
+        dear, at_dear = 4 * dear, dearer
+    price, value = highest(over_macs, 0.0, 4 * dear)
+    return (price, value) if value > free + TIE else (0.0, free)
+
+
+def highest(function: Callable[[float], float], left: float, right: float, steps: int = STEPS) -> tuple[float, float]:
+    """Where a concave function is highest between two numbers, nearly, and how high (golden section)."""
+    a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
+    at_a, at_b = function(a), function(b)
+    for _ in range(steps):
+        if at_a < at_b:
+            left, a, at_a = a, b, at_b
+            b = left + GOLDEN * (right - left)
+            at_b = function(b)
+        else:
+            right, b, at_b = b, a, at_a
+            a = right - GOLDEN * (right - left)
+            at_a = function(a)
+    return (a, at_a) if at_a > at_b else (b, at_b)
+
+
+def _useful(problem: _Problem, price: float, limit: float) -> list[Layer]:
+    """Layers without options that no faster path within the bound can use, at no price and at this one."""
+    layers = problem.layers
+    for at in dict.fromkeys((0.0, price)):
+        some = replace(problem, layers=layers)
+        priced = some.priced(at)
+        kept = eliminate(priced, priced, problem.start, problem.final_ms, problem.low, problem.high, limit + at * problem.most)
+        layers = [layer.take(left.option) for layer, left in zip(layers, kept, strict=True)]
+    return layers

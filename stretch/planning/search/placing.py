@@ -10,26 +10,161 @@ way that a bound does not rule out. Times are those of
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Job, SidedTimes, run, waiting
 from stretch.planning.design.branch_design import BranchDesign, SideDesign
 from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.tasks import ARRIVING, TaskGraph
+
+# Tasks: a segment's operators in the coarse units that are placed on processors.
+#
+# A task is what no placement should cut: operators that some backend fuses, and
+# chains, in which each waits for the one before. What is left is a graph of tasks
+# that really can run side by side.
+
+#: In place of a task's number: what arrives at the segment.
+ARRIVING = -1
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """The tasks of a segment, in an order in which they can run; the last one ends it."""
+
+    ops: tuple[tuple[str, ...], ...]  # Names of the operators of each.
+    #: For each the tensors that it reads of others: who writes it, or `ARRIVING`, and its name.
+    reads: tuple[tuple[tuple[int, str], ...], ...]
+
+    def __len__(self) -> int:
+        """How many tasks there are."""
+        return len(self.ops)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """Tasks that each reads from."""
+        return tuple(tuple(dict.fromkeys(source for source, _ in read if source != ARRIVING)) for read in self.reads)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Tasks that read from each."""
+        result: list[list[int]] = [[] for _ in self.ops]
+        for number, sources in enumerate(self.sources):
+            for source in sources:
+                result[source].append(number)
+        return tuple(map(tuple, result))
+
+    @property
+    def parallel(self) -> bool:
+        """Whether any two tasks can run side by side: else each waits for the one before."""
+        return any(number - 1 not in self.sources[number] for number in range(1, len(self)))
+
+
+def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
+    """The tasks of a segment."""
+    return _quotient(graph, _chained(fused_tasks(graph, launched)))
+
+
+def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
+    """The finest tasks: operators that some backend fuses are one, every other is one of its own."""
+    return _quotient(graph, _union(graph, [kernel.ops for kernels in launched for kernel in kernels]))
+
+
+def _union(graph: OpGraph, sets: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Operators that are in one of the sets together, and those of overlapping sets."""
+    root = {op.name: op.name for op in graph.ops if op.kind != "input"}
+
+    def find(name: str) -> str:
+        while root[name] != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for names in sets:
+        for name in names[1:]:
+            root[find(name)] = find(names[0])
+    union: dict[str, list[str]] = {}
+    for name in root:
+        union.setdefault(find(name), []).append(name)
+    return list(union.values())
+
+
+def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
+    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no circle."""
+    of = {name: number for number, names in enumerate(groups) for name in names}
+    reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    for name, current in of.items():
+        for read in graph.by_name[name].inputs:
+            source = of.get(read, ARRIVING)
+            if source != current:
+                reads[current][source, read] = None
+    left = {number: {source for source, _ in read if source != ARRIVING} for number, read in enumerate(reads)}
+    first = [min(position[name] for name in names) for names in groups]
+    order: list[int] = []
+    readers: list[list[int]] = [[] for _ in groups]
+    for number, sources in left.items():
+        for source in sources:
+            readers[source].append(number)
+    ready = [number for number in left if not left[number]]
+    while ready:
+        ready.sort(key=lambda number: first[number], reverse=True)
+        number = ready.pop()
+        order.append(number)
+        for reader in readers[number]:
+            left[reader].discard(number)
+            if not left[reader]:
+                ready.append(reader)
+    place = {number: i for i, number in enumerate(order)} | {ARRIVING: ARRIVING}
+    return TaskGraph(
+        tuple(tuple(sorted(groups[number], key=position.__getitem__)) for number in order),
+        tuple(tuple((place[source], read) for source, read in reads[number]) for number in order),
+    )
+
+
+def _chained(tasks: TaskGraph) -> list[list[str]]:
+    """Operators of each run of tasks in which each is all that the next one waits for, and nothing else waits for it.
+
+    A tensor that skips over a task does not part it from its neighbours: what reads it waits for the task as well. So
+    of what a task waits for only the last count, those that no other of them waits for (the transitive reduction).
+    """
+    ancestors: list[int] = []
+    last: list[list[int]] = []
+    for number in range(len(tasks)):
+        sources = tasks.sources[number]
+        behind = 0
+        for source in sources:
+            behind |= ancestors[source]
+        last.append([source for source in sources if not behind >> source & 1])
+        for source in sources:
+            behind |= 1 << source
+        ancestors.append(behind)
+    follow = [0] * len(tasks)
+    for sources in last:
+        for source in sources:
+            follow[source] += 1
+    groups: list[list[str]] = []
+    group_of: list[int] = []
+    for number, op in enumerate(tasks.ops):
+        if len(last[number]) == 1 and follow[last[number][0]] == 1:
+            group_of.append(group_of[last[number][0]])
+            groups[group_of[number]] += op
+        else:
+            group_of.append(len(groups))
+            groups.append(list(op))
+    return groups
+
 
 #: Assignments of tasks to processors that are all looked at.
 MOST_EXACT = 1024
 
 #: Schedules that one search computes at most.
 MOST_TRIED = 4000
-
-#: Prices of a processor that are tried around the best so far, and how often the range of them is halved.
-_PRICES, _ZOOMS = 9, 14
 
 #: Times that differ by less, in ms, are equal.
 TIE = 1e-9
@@ -110,33 +245,6 @@ class Problem:
             places.append(place)
             ms.append(took)
         return max(run(places, ms, readers, missing, self.count)[1])
-
-    def bound_ms(self) -> float:
-        """A time that no placement can be below: the longest chain of tasks on their fastest processors, or all work divided at will."""
-        until: list[float] = []
-        for task, sources in enumerate(self.tasks.sources):
-            until.append(min(self.ms[task]) + max((until[source] for source in sources), default=0.0))
-        return max(until[-1], divided_ms(np.array(self.ms)))
-
-
-def divided_ms(ms: Floats) -> float:
-    """The least time in which work can be done that may be divided among processors at will; at most a little less.
-
-    By duality: whatever prices a millisecond of each processor has, in sum 1, the work cannot be done in less time than
-    it costs on the cheapest processors. The best prices are approached step by step, and every step is a bound.
-    """
-    count = ms.shape[1]
-    best, centre, width = 0.0, np.full(count - 1, 1 / count), 1.0
-    steps = np.array(list(product(np.linspace(-1, 1, _PRICES), repeat=count - 1)))
-    for _ in range(_ZOOMS):
-        grid = np.clip(centre + steps * width, 0, 1)
-        grid = grid[grid.sum(axis=1) <= 1]
-        prices = np.concatenate([1 - grid.sum(axis=1, keepdims=True), grid], axis=1)
-        total = (ms[None, :, :] * prices[:, None, :]).min(axis=2).sum(axis=1)
-        if total.max() > best:
-            best, centre = float(total.max()), grid[int(total.argmax())]
-        width /= 2
-    return best
 
 
 def place(problem: Problem) -> Placed:

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from stretch.planning.cost.options import Ints, SegmentOptions
 from stretch.planning.search.exact import SearchResult, search_exact
-from stretch.planning.search.layers import TIE
-from stretch.planning.search.lazy_options import Floats, LazyOptions, Thinning
-from stretch.planning.search.space import SAMPLE, DesignSpace
+from stretch.planning.search.layers import TIE, highest
+from stretch.planning.search.space import SAMPLE, DesignSpace, Floats, LazyOptions, Thinning
 
 #: Combinations of a space below which all of them are worked out.
 FEW = 20_000
@@ -37,7 +36,6 @@ MOST = 2_000_000
 CHUNK, LOOKS = 100_000, 12
 #: Steps of a golden section for the price.
 STEPS = 24
-GOLDEN = (5**0.5 - 1) / 2
 
 
 def search_pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
@@ -106,11 +104,7 @@ class _Move:
 
 
 class _Distances:
-    """The least cost from the start to each segment and from there to the end, by holder and number of branched segments.
-
-    Args:
-        n_meet: Branched segments, at least.
-    """
+    """The least cost from the start to each segment and from there to the end, by holder and number of branched segments."""
 
     def __init__(self, space: DesignSpace, n_meet: int, moves: Sequence[tuple[_Move, Floats]]) -> None:
         count, holders = len(space.segments), len(space.holders)
@@ -163,29 +157,11 @@ def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
         return float(_Distances(space, n_meet, moves).to_end[0, start, 0]) + price * (low if price >= 0 else high)
 
     scale = 4 * bound(0.0) / max(low, 1)
-    left, right = -scale, scale
-    a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
-    at_a, at_b = bound(a), bound(b)
-    for _ in range(STEPS):
-        if at_a < at_b:
-            left, a, at_a = a, b, at_b
-            b = left + GOLDEN * (right - left)
-            at_b = bound(b)
-        else:
-            right, b, at_b = b, a, at_a
-            a = right - GOLDEN * (right - left)
-            at_a = bound(a)
-    return a if at_a > at_b else b
+    return highest(bound, -scale, scale, STEPS)[0]
 
 
 class _Priced:
-    """A space at a price of a multiply-accumulate.
-
-    Args:
-        offers: Of all scales, by the segment at which they start.
-        n_meet: Branched segments, at least.
-        price: In ms.
-    """
+    """A space and all scales of its offers at a price of a multiply-accumulate, ms."""
 
     def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
         self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
@@ -251,12 +227,7 @@ class _Priced:
 
 
 class _PriceTable:
-    """What the combinations of an offer cost at a price of a multiply-accumulate, worked out by the widths of the branches.
-
-    Args:
-        holders: Processors that may hold what arrives.
-        price: In ms.
-    """
+    """What the combinations of an offer cost at a price of a multiply-accumulate, worked out by the widths of the branches."""
 
     def __init__(self, offer: LazyOptions, holders: Sequence[str], price: float) -> None:
         self.offer, joins = offer, offer.joins

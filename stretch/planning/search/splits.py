@@ -1,11 +1,7 @@
 """Where the bands of a run may be divided: few of many places, and where they are tried.
 
-An image of many rows can be divided at more places than is worth costing. Of
-two bands every place is offered where there are few rows, else places spread
-evenly over the height; between these, a band's time is nearly a straight line,
-so the places at which the slowest band would be fastest follow by interpolation,
-for each processor that may hold what arrives, and are offered with their
-neighbours.
+Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
+at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
 """
 
 from collections.abc import Sequence
@@ -91,11 +87,7 @@ def _around(split: Sequence[int], rows: int) -> list[Split]:
 
 
 def orders(processors: Sequence[str]) -> list[tuple[str, ...]]:
-    """Orders of processors from the uppermost band to the lowest: those that differ in what lies in the middle.
-
-    A design and the same upside down cost nearly the same, so the order of a pair
-    is that of the processors; of three, each may have the band in the middle.
-    """
+    """Orders of processors from the uppermost band to the lowest; upside down costs the same, so of three each is once in the middle."""
     if len(processors) != 3:
         return [tuple(processors)]
     return [order for order in permutations(processors) if processors.index(order[0]) < processors.index(order[-1])]

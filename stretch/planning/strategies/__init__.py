@@ -1,8 +1,4 @@
-"""Search strategies: how the fastest design of a space is looked for.
-
-A strategy ``foo`` is a file ``stretch/planning/strategies/foo.py`` with a function
-``search(space, low, high, n_meet)``, imported when it is asked for.
-"""
+"""Search strategies: ``foo`` is a file ``stretch/planning/strategies/foo.py`` with a function ``search(space, low, high, n_meet)``."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -16,11 +12,7 @@ Search = Callable[[DesignSpace, int, int, int], SearchResult | None]
 
 
 def search(strategy: str, space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design of `space` that a strategy finds.
-
-    Args:
-        n_meet: Meeting points where branches join, at least.
-    """
+    """The fastest design of `space` that a strategy finds."""
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy `{strategy}`", f"choose from {', '.join(STRATEGIES)}")
     result: Search = import_module(f"{__name__}.{strategy}").search

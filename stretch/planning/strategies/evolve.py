@@ -7,9 +7,5 @@ from stretch.planning.search.space import DesignSpace
 
 
 def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design between `low` and `high` multiply-accumulates that an evolutionary search comes upon.
-
-    Args:
-        n_meet: Branched segments, at least.
-    """
+    """The fastest design between `low` and `high` multiply-accumulates that an evolutionary search comes upon."""
     return evolve(space, low, high, n_meet, Added(Goal(), space), ())

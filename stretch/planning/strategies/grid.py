@@ -1,8 +1,4 @@
-"""Grid search as in paper 003: the same depth and width ratio for a processor in every segment.
-
-Every processor has a branch in every segment where the rules allow it; the
-other segments stay whole where they are fastest.
-"""
+"""Grid search as in paper 003: the same depth and width ratio for a processor in every segment that the rules let branch."""
 
 from itertools import product
 
@@ -21,11 +17,7 @@ COARSE_WIDTHS = (0.375, 0.5, 0.625, 0.75, 1.0)
 
 
 def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design of uniform ratios between `low` and `high` multiply-accumulates.
-
-    Args:
-        n_meet: Branched segments, at least.
-    """
+    """The fastest design of uniform ratios between `low` and `high` multiply-accumulates."""
     depths, widths = (DEPTHS, WIDTHS) if len(space.processors) == 2 else (COARSE_DEPTHS, COARSE_WIDTHS)
     ratios = list(product(depths, widths))
     branched = [_all_processors(space, options) for options in space.options]

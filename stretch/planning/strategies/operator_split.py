@@ -7,11 +7,7 @@ from stretch.planning.search.space import DesignSpace
 
 
 def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design in which no segment covers several parts and none is stretched.
-
-    Args:
-        space: Legal designs; those of a request with this strategy have parts that are as small as kernels let them be.
-    """
+    """The fastest design in which no segment covers several parts and none is stretched."""
     single = copy(space)
     single.options = [[o for o in options if o.span == 1 and (o.exact or not o.branched)] for options in space.options]
     return search_exact(single, low, high, n_meet)

@@ -264,7 +264,7 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
             for name, processor, graph in zip(names, part.names, graphs, strict=True)
         ]
         every += written
-        shares = join_of(part.join).bands
+        shares = part.division is not None and part.division.weights == "same"
         bands = bands or shares
         segment = _segment(part, names, written, branches)
         sources.modules[_file(part.name)] = _module(_kind(part), [*written, segment], _imports(written, share=shares))
@@ -302,10 +302,10 @@ def _segment(part: SegmentDesign, names: list[str], written: list[Written], bran
     lines += ["        super().__init__()"]
     lines += [f"        self.{name} = {written_class.name}()" for name, written_class in zip(attributes, written, strict=True)]
     join = join_of(part.join)
-    if join.bands:
+    if part.division is not None and part.division.weights == "same":
         lines += [f"        share(self.{attributes[0]}, self.{name})" for name in attributes[1:]]
     lines += ["", "    def forward(self, x: torch.Tensor) -> torch.Tensor:"]
-    if join.placed:
+    if join.hands_on:
         lines += [f"        {line}" for line in _handing_on(part, attributes, branches)]
     elif len(attributes) == 1:
         lines += [f"        return self.{attributes[0]}(x)"]

@@ -77,7 +77,7 @@ class SegmentPairs:
         self._before, self._stages = stages[:same], stages[same:]
         modules = [*(stage.branched for stage in self._stages), *(model.after if self._stages else ())]
         self.parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
-        self._scaled = [not join_of(part.join).shares for part in model.design.segments[same:]]
+        self._scaled = [not part.shares_weights for part in model.design.segments[same:]]
         self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.branched)]
 
     def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:

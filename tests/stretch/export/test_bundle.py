@@ -28,7 +28,7 @@ from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import partitions, scaled_graph  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.planning.search.merging import cut_blocks, merge_stages  # noqa: E402
+from stretch.planning.search.parts import cut_blocks, merge_stages  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402

@@ -11,8 +11,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 

@@ -11,8 +11,7 @@ from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Criteria, Levels, diverse_front, front, undominated
-from stretch.planning.search.exact import SearchResult
-from stretch.planning.search.measures import ProcessorPowers
+from stretch.planning.search.exact import ProcessorPowers, SearchResult
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces

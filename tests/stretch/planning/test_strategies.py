@@ -6,10 +6,10 @@ from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.objective import read_objective
 from stretch.planning.own_options import SINGLE, STRATEGIES
-from stretch.planning.search.banded import with_exact_kinds
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.goal import Added, Goal, score_of
+from stretch.planning.search.parts import with_exact_kinds
 from stretch.planning.strategies import search
 from stretch.planning.strategies.exact import search as strategy_exact
 from stretch.planning.strategies.operator_split import search as strategy_operator_split

@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, TightRule, UsageError
-from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.branch import Costs
 from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
-from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import choose, plan, unused_processors, warnings_of
+from stretch.planning.plan import PlanningProblem, choose, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -31,8 +28,9 @@ def result():
 
 
 def test_design_outside_the_range_of_macs_is_told(result):
-    assert any("of the original's multiply-accumulates, outside" in warning for warning in warnings_of(result, 0, 1))
-    assert not any("outside" in warning for warning in warnings_of(result, 0, 10**12))
+    for highest, outside in ((0.2, True), (10.0, False)):
+        again = evaluate(result.graph, result.device, result.design, PlanConfig(macs=(0.1, highest)))
+        assert any("of the original's multiply-accumulates, outside" in warning for warning in again.warnings) is outside
 
 
 def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(result):
@@ -78,11 +76,10 @@ GRAPH = small_resnet()
 
 def asked(device=MI9, **changes):
     """The config, the choice and what is told of it."""
-    config = PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)).checked(device)
-    costs = Costs(LatencyPredictor(device), config.precision)
-    choice = choose(GRAPH, config, costs, split_segments(GRAPH))
+    problem = PlanningProblem.of(GRAPH, device, PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)))
+    choice = choose(problem)
     used = {name for options, _ in choice.result.picks for name in options.processors}
-    return config, choice, used, unused_processors(GRAPH, config, choice, sorted(used))
+    return problem.config, choice, used, unused_processors(problem, choice, sorted(used))
 
 
 def exhaustive(config, choice, processor):

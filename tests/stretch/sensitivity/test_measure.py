@@ -38,7 +38,7 @@ def space(network):
     request = PlanningProblem.of(
         network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01)
     )
-    return stretched_space(network.graph, request.config, request.costs, request.stages, merged=True)
+    return stretched_space(request, merged=True)
 
 
 def images(count, seed):
@@ -68,7 +68,7 @@ def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network
 
 def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
     request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
-    none = stretched_space(network.graph, request.config, request.costs, request.stages, merged=True)
+    none = stretched_space(request, merged=True)
     with pytest.raises(UsageError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
 

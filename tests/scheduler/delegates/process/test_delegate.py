@@ -101,9 +101,7 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
         for run in (session, lambda x: session.submit(x).result(60)):
             run(X)
             os.kill(child_since(before), signal.SIGSTOP)
-            with pytest.raises(
-                StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"
-            ):
+            with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"):
                 run(X)
             assert np.allclose(run(X), whole(bundle_dir), atol=1e-6)
     assert children() <= before

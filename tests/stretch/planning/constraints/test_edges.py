@@ -9,7 +9,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import built_in
 from stretch.planning.constraints.built_in import Balance, Capacity, Communication, Meetings, PeakMemory, Straggler, TotalMacs, WidthFloor
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.rules import Rules
+from stretch.planning.search.space import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50
 from tests.predictors.specified import specified
 from tests.stretch.planning.combinations import SEGMENT, combinations_of

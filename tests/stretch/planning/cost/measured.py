@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from stretch.planning.cost.accuracy import RECOVERY, SEEN, ChangedSegment, Measured, MeasuredOn, fit, option_features
-from stretch.planning.search.merging import merge_stages
+from stretch.planning.cost.accuracy import SEEN, ChangedSegment, Measured, MeasuredOn, option_features
+from stretch.planning.search.parts import merge_stages
+from stretch.sensitivity.fit import RECOVERY, fit
 from stretch.sensitivity.source import trials
 from tests.stretch.planning.spaces import make_space, small_resnet
 

@@ -11,9 +11,11 @@ from scipy.stats import spearmanr
 
 from predictors.errors import StretchError, UsageError
 from stretch.planning.cost import accuracy
-from stretch.planning.cost.accuracy import FEATURES, HELPS, SEEN, AccuracyPredictor
+from stretch.planning.cost.accuracy import FEATURES, SEEN, AccuracyPredictor
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
+from stretch.sensitivity import fit as fitting
+from stretch.sensitivity.fit import HELPS
 from stretch.sensitivity.source import random_designs
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
 from tests.stretch.planning.cost.measured import ON, agreement, alone, made, merged_space
@@ -41,7 +43,7 @@ def test_options_add_up_to_the_prediction_of_the_whole_design():
 
 def test_range_of_losses_holds_all_that_were_measured():
     fitted = made()
-    logs = [np.log(accuracy.loss(item.error)) for item in fitted.alone]
+    logs = [np.log(fitting.loss(item.error)) for item in fitted.alone]
     assert fitted.range[0] < min(logs) < max(logs) < fitted.range[1]
 
 
@@ -188,7 +190,7 @@ def test_weights_of_what_helps_are_never_above_zero_however_noisy_the_measuremen
 
 
 def test_one_measurement_is_enough_for_a_predictor():
-    fitted = accuracy.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
+    fitted = fitting.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE)[:1], [], ON)
     assert 0 < fitted.value(0.3) < 1
     assert fitted.rank_correlation is None
 
@@ -200,17 +202,17 @@ def test_curve_follows_whole_designs_where_there_are_enough():
     measured = []
     for item in alone(SPACE)[:6]:
         # designs that always agree more often than single segments let expect
-        lost = accuracy.loss_of_design(current, item.segments)
+        lost = fitting.loss_of_design(current, item.segments)
         measured.append(type(item)(segments=item.segments, error=item.error, agreement=0.5 + agreement(lost) / 2))
-    other = accuracy.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
+    other = fitting.fit(MEASURED_GRAPH.name, "project", SPACE.segments, alone(SPACE), measured, ON)
     for item in measured:
-        lost = accuracy.loss_of_design(other, item.segments)
+        lost = fitting.loss_of_design(other, item.segments)
         assert other.value(lost) == pytest.approx(item.agreement, abs=0.06)
         assert other.value(lost) > current.value(lost)
 
 
 def test_loss_grows_with_the_error_and_has_an_end():
-    losses = [accuracy.loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
+    losses = [fitting.loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
     assert losses == sorted(losses)
     assert 0 < losses[0] < losses[-1] < 10
 
@@ -218,7 +220,7 @@ def test_loss_grows_with_the_error_and_has_an_end():
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
 def test_rank_correlation_is_that_of_scipy(pairs):
     first, second = (np.array(side, float) for side in zip(*pairs, strict=True))
-    result = accuracy.spearman(first, second)
+    result = fitting.spearman(first, second)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         assert result is None
     else:

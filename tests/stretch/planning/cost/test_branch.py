@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost.bands import BandCosts
 from stretch.planning.cost.branch import Costs, Wholes
-from stretch.planning.cost.elision import cuts_itself, handed
-from stretch.planning.cost.makespan import TimedBand, halo_ms
-from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
+from stretch.planning.divisions.rows import ENTRY_ROWS, BandCosts, band_graph, cuts_itself, halo_ms, handed, needed_rows
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.network.units import feature_maps
 from tests.effort import examples
@@ -234,7 +231,7 @@ def chain(kernels, skip=False):
 
 def bands_of(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0):
     graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
-    return [TimedBand(g, PREDICTOR.predict(g, p), contention) for g, p in zip(graphs, processors, strict=False)]
+    return [(g, PREDICTOR.predict(g, p), contention) for g, p in zip(graphs, processors, strict=False)]
 
 
 @given(
@@ -248,8 +245,8 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
     bands = bands_of(graph, bounds)
     needs = [needed_rows(graph, start, stop) for start, stop in pairwise(bounds)]
     expected = 0.0
-    for band in bands:
-        for kernel in band.estimate.kernels:
+    for _, estimate, _ in bands:
+        for kernel in estimate.kernels:
             main = next((name for name in kernel.kernel.ops if name in graph.by_name), None)
             if main is None:
                 continue

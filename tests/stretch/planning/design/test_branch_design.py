@@ -20,7 +20,9 @@ numbers = st.integers(1, 4096)
 rows = st.none() | st.tuples(st.integers(0, 4096), st.integers(0, 4096))
 ends = st.none() | st.lists(names, min_size=1, max_size=3).map(tuple)
 entries = st.sampled_from(["none", "slice", "project"])
-scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows, rows, rows, ends)
+scales = st.builds(
+    BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows=rows, paths=rows, channels=rows, ends=ends
+)
 parts = st.builds(
     SegmentDesign,
     names,
@@ -159,8 +161,8 @@ def test_rows_of_each_branch_are_enough_for_a_segment_in_bands(captured):
         (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[7,32]")), "rows 7 to 32 on gpu, where rows from 5 on are due"),
         (bands(("cpu", ",rows=[1,5]"), ("gpu", ",rows=[5,32]")), "rows 1 to 5 on cpu, where rows from 0 on are due"),
         (bands(("cpu", ",rows=[0,32]"), ("gpu", ",rows=[32,32]")), "rows 32 to 32 on gpu"),
-        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,31]")), "bands up to row 31, its output has 32 rows"),
-        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,33]")), "bands up to row 33, its output has 32 rows"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,31]")), "branches up to 31 of the 32 rows of its output"),
+        (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,33]")), "branches up to 33 of the 32 rows of its output"),
         (bands(("cpu", ",rows=[0,5]"), ("gpu", "")), "its branch on gpu does not say which it computes"),
         (bands(("cpu", ",rows=[0,32]")), "one branch, and rows are divided among two or more"),
         (bands(("cpu", ",rows=[0,5]"), ("gpu", ",rows=[5,32]"), more='join="sum"'), "branches of some rows, which `sum` does not join"),
@@ -179,16 +181,25 @@ def test_rows_that_do_not_divide_a_segment_are_refused_naming_it(captured, text,
 @pytest.mark.torch
 def test_processors_without_a_row_are_refused(captured):
     graph = captured("tiny_resnet").graph
-    high = {s.name: s.graph.by_name[s.end].shape[2:3] for s in split_segments(graph)}
-    name, (rows,) = min(((n, h) for n, h in high.items() if h), key=lambda item: item[1])
-    many = [BranchScale(f"cpu{i}", 1, 1, rows=(i, i + 1)) for i in range(rows + 1)]
-    parts = [replace(whole(s), branches=tuple(many), join="rows") if s.name == name else whole(s) for s in split_segments(graph)]
-    with pytest.raises(StretchError, match=f"segment `{name}` has {rows} rows for {rows + 1} processors"):
+    stages = split_segments(graph)
+    low = min((s for s in stages if len(s.graph.by_name[s.end].shape) == 4), key=lambda s: s.graph.by_name[s.end].shape[2])
+    rows = low.graph.by_name[low.end].shape[2]
+    many = [BranchScale(f"cpu{i}", low.depth, low.width, rows=(i, i + 1)) for i in range(rows + 1)]
+    parts = [replace(whole(s), branches=tuple(many), join="rows") if s is low else whole(s) for s in stages]
+    with pytest.raises(StretchError, match=f"segment `{low.name}` has {rows} rows for {rows + 1} processors"):
         scaled_graph(graph, BranchDesign(graph.name, "test", tuple(parts)))
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("rows", ["[0]", "[0, 2, 4]", "[-1, 4]", '["a", 4]'])
-def test_rows_that_are_no_pair_of_numbers_are_refused_where_the_file_is_read(rows):
+@pytest.mark.parametrize("rows", ["[-1, 4]", "[0.5, 4]", "3"])
+def test_rows_that_are_no_whole_numbers_are_refused_where_the_file_is_read(rows):
     with pytest.raises(msgspec.ValidationError, match=r"\$\.segments\[0\]\.branches\[0\]\.rows"):
         msgspec.toml.decode(bands(("cpu", f",rows={rows}")), type=DesignDraft)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("rows", ["[0]", "[0, 2, 4]", '["a", 4]'])
+def test_rows_that_are_no_pair_of_numbers_are_refused_with_how_to_write_them(captured, rows):
+    with pytest.raises(StretchError, match=r"segment `s1` has rows = \[.*\] on cpu, which is no range") as caught:
+        resolve(bands(("cpu", f",rows={rows}"), ("gpu", ",rows=[5,32]")), captured("tiny_resnet").graph)
+    assert caught.value.hint == "give it rows = [first, behind the last]"

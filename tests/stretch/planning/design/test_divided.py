@@ -10,12 +10,13 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows
 from predictors.slices import Channels
-from stretch.planning.design.bands import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
-from stretch.planning.design.channels import ENTRY_CHANNELS, Taken, channel_part, check_channels
+from stretch.planning.design.division import Taken
 from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import scaled_graph
-from stretch.planning.design.subgraphs import subgraph_ends, subgraphs_of
+from stretch.planning.design.scale import check_join, scaled_graph
+from stretch.planning.divisions.channels import ENTRY_CHANNELS, channel_part
+from stretch.planning.divisions.ends import subgraph_ends, subgraphs_of
+from stretch.planning.divisions.rows import ENTRY_ROWS, band_graph, needed_rows
 from stretch.planning.network.segments import cut_segment
 from tests.predictors.networks import Net
 from tests.stretch.planning.design.test_paths import conv
@@ -137,30 +138,30 @@ def branches(*parts, align=1):
 @pytest.mark.parametrize(
     ("written", "join", "reason"),
     [
-        (branches((0, 12), (6, 24)), "partial_sums", "hidden channels 6 to 24 on gpu, where those from 12 on are due"),
-        (branches((0, 6), (12, 24)), "partial_sums", "hidden channels 12 to 24 on gpu, where those from 6 on are due"),
-        (branches((6, 12), (12, 24)), "partial_sums", "hidden channels 6 to 12 on cpu, where those from 0 on are due"),
+        (branches((0, 12), (6, 24)), "partial_sums", "hidden channels 6 to 24 on gpu, where hidden channels from 12 on are due"),
+        (branches((0, 6), (12, 24)), "partial_sums", "hidden channels 12 to 24 on gpu, where hidden channels from 6 on are due"),
+        (branches((6, 12), (12, 24)), "partial_sums", "hidden channels 6 to 12 on cpu, where hidden channels from 0 on are due"),
         (branches((0, 24), (24, 24)), "partial_sums", "hidden channels 24 to 24 on gpu"),
-        (branches((0, 6), (6, 18)), "partial_sums", "branches up to channel 18, `relu_6` has 24 channels"),
-        (branches((0, 6), (6, 30)), "partial_sums", "branches up to channel 30, `relu_6` has 24 channels"),
+        (branches((0, 6), (6, 18)), "partial_sums", "branches up to 18 of the 24 hidden channels of `relu_6`"),
+        (branches((0, 6), (6, 30)), "partial_sums", "branches up to 30 of the 24 hidden channels of `relu_6`"),
         (branches((0, 4), (4, 24)), "partial_sums", "hidden channels 0 to 4 on cpu, which divide a group"),
-        (branches((0, 6), (6, 24), align=4), "partial_sums", "6 hidden channels on cpu, which computes 4 at a time"),
-        (branches((0, 6), None), "partial_sums", "its branch on gpu does not say which hidden channels it computes"),
-        (branches((0, 3), (3, 9)), "channels", "branches up to channel 9, `add_9` has 8 channels"),
+        (branches((0, 6), (6, 24), align=4), "partial_sums", "hidden channels 0 to 6 on cpu, which computes 4 at a time"),
+        (branches((0, 6), None), "partial_sums", "is divided by channels, and its branch on gpu does not say which it computes"),
+        (branches((0, 3), (3, 9)), "channels", "branches up to 9 of the 8 channels of `add_9`"),
         (branches((0, 3), (3, 8)), "sum", "branches of some channels, which `sum` does not join"),
     ],
 )
 def test_channels_that_do_not_divide_a_segment_are_refused_with_what_would_be_right(written, join, reason):
     segment = cut_segment(inverted(groups=4), "s1", "input", "add_9")
     with pytest.raises(StretchError, match=reason) as caught:
-        check_channels(segment, SegmentDesign("s1", segment.start, segment.end, written, join))
+        check_join(segment, SegmentDesign("s1", segment.start, segment.end, written, join))
     assert "s1" in caught.value.message
     assert caught.value.hint
 
 
 def test_last_branch_takes_what_is_left_of_an_aligned_division():
     segment = cut_segment(inverted(), "s1", "input", "add_9")
-    check_channels(segment, SegmentDesign("s1", segment.start, segment.end, branches((0, 16), (16, 24), align=16), "partial_sums"))
+    check_join(segment, SegmentDesign("s1", segment.start, segment.end, branches((0, 16), (16, 24), align=16), "partial_sums"))
 
 
 def skipping():
@@ -214,11 +215,11 @@ def placed(*branches, join="placed"):
 @pytest.mark.parametrize(
     ("design", "message"),
     [
-        (placed(("cpu", {"ends": ("end",)})), "has one branch, and a segment divided along its graph has two or more"),
-        (placed(("cpu", {"ends": ("b",)}), ("gpu", {})), "`s1.gpu` does not say which tensors it hands on"),
+        (placed(("cpu", {"ends": ("end",)})), "has one branch, and ends are divided among two or more"),
+        (placed(("cpu", {"ends": ("b",)}), ("gpu", {})), "is divided by ends, and its branch on gpu does not say which it computes"),
         (placed(("cpu", {"ends": ("b",)}), ("gpu", {"ends": ("end",)}), join="rows"), "which `rows` does not join"),
-        (placed(("cpu", {"ends": ("b",), "rows": (0, 3)}), ("gpu", {"ends": ("end",)})), "no entry, rows or paths"),
-        (placed(("cpu", {"ends": ("b",), "entry": "project"}), ("gpu", {"ends": ("end",)})), "no entry, rows or paths"),
+        (placed(("cpu", {"ends": ("b",), "rows": (0, 3)}), ("gpu", {"ends": ("end",)})), "computes some operators and a band of rows"),
+        (placed(("cpu", {"ends": ("b",), "entry": "project"}), ("gpu", {"ends": ("end",)})), "and no entry"),
         (
             placed(("cpu", {"ends": ("b",)}), ("cpu", {"ends": ("ab", "d")}), ("cpu[2]", {"ends": ("end",)})),
             "has processors whose names cannot be told apart: cpu, cpu_2, cpu[2]",

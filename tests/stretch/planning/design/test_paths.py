@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.design.paths import find_paths, path_graph, whole_paths
 from stretch.planning.design.scale import scaled_graph
+from stretch.planning.divisions.paths import find_paths, path_graph
 from stretch.planning.network.segments import cut_segment
 from tests.stretch.designs import whole
 
@@ -48,7 +48,6 @@ def test_any_division_of_paths_has_each_operator_once(depths, data):
     assert len(find_paths(graph)) == len(depths)
     cut = data.draw(st.integers(1, len(depths) - 1))
     parts = [path_graph(graph, "s", 0, cut), path_graph(graph, "s", cut, len(depths))]
-    assert whole_paths([(0, cut), (cut, len(depths))], len(depths))
     convolutions = [op.name for part in parts for op in part.ops if op.kind == "conv"]
     assert sorted(convolutions) == sorted(op.name for op in ops)
     assert sum(part.macs for part in parts) == graph.macs

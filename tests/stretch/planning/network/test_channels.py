@@ -5,7 +5,8 @@ import pytest
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.slices import Channels
-from stretch.planning.network.divisions import channel_groups, divided_tensor, find_hidden, needed_channels
+from stretch.planning.divisions.channels import divided_tensor, find_hidden, needed_channels
+from stretch.planning.network.channels import channel_groups
 from tests.predictors.networks import Net
 
 

@@ -16,13 +16,10 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
-from stretch.planning.search.banded import BandedSpace
-from stretch.planning.search.exact import Within, search_concat, search_exact, search_least_loss
+from stretch.planning.search.exact import Within, additive, search_concat, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best
-from stretch.planning.search.measures import additive
-from stretch.planning.search.merging import cut_blocks, merge_neighbours, merge_stages, with_cuts
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.parts import PartSpace, cut_blocks, merge_neighbours, merge_stages, with_cuts
+from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.combinations import combinations_of
@@ -223,7 +220,7 @@ def test_segments_begin_and_end_at_every_block_of_their_stage():
 def test_stages_that_are_kept_are_in_no_stretched_segment():
     space = make_space(CUTTING_GRAPH, **FREE)
     space.kept = frozenset({"s1"})
-    banded = BandedSpace(CUTTING_GRAPH, space)
+    banded = PartSpace(CUTTING_GRAPH, space)
     cut = with_cuts(CUTTING_GRAPH, banded, banded.mixed(()), merged=True)
     assert not any("s1" in name for name in names(cut) if name != "s1")
     assert "stem" in names(cut)

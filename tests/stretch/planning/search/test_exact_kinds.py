@@ -10,21 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import InfeasibleError
-from predictors.joins import join_of
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.divisions.channels import ChannelWays
+from stretch.planning.divisions.paths import path_ways
+from stretch.planning.divisions.rows import MAX_HALO, BandWays
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
-from stretch.planning.search.banded import MAX_HALO, BandedSpace, with_exact_kinds, without_stretched
-from stretch.planning.search.channelled import ChannelWays
+from stretch.planning.search.controls import operator_split
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.merging import merge_neighbours
-from stretch.planning.search.operator_split import operator_split
-from stretch.planning.search.pathed import path_ways
-from stretch.planning.search.rules import Rules
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.parts import PartSpace, merge_neighbours, with_exact_kinds, without_stretched
+from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -44,7 +42,7 @@ def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **chang
 
 
 def kinds(result):
-    return {"rows" if o.banded else "stretch" if o.branched else "whole" for o, _ in result.picks}
+    return {"rows" if o.division == "rows" else "stretch" if o.branched else "whole" for o, _ in result.picks}
 
 
 @pytest.mark.representatives(7)
@@ -69,7 +67,7 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     wholes = [options[0] for options in space.options]
     seen = 0
     for at, options in enumerate(space.options):
-        for segment_options in (o for o in options if o.banded):
+        for segment_options in (o for o in options if o.division == "rows"):
             for index in range(0, len(segment_options.macs), 5):
                 parts = [o.design(0, space.costs) for o in wholes[:at]]
                 parts += [
@@ -87,7 +85,7 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
 def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
     graph, space = mixed("graph", stretched=False)
     gpu = space.holders.index("gpu")
-    at, segment_options = next((i, o) for i, options in enumerate(space.options) for o in options if o.banded and i > 0)
+    at, segment_options = next((i, o) for i, options in enumerate(space.options) for o in options if o.division == "rows" and i > 0)
     wholes = [next(o for o in options if o.processors == ("gpu",)) for options in space.options]
     parts = [o.design(0, space.costs) for o in wholes[:at]]
     parts += [segment_options.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + segment_options.span :])]
@@ -98,9 +96,9 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
 @pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
 def test_bands_meet_only_where_they_may(divided, merged):
     space = make_space(GRAPH)
-    banded = BandedSpace(GRAPH, space, divided=divided, merged=merged)
+    parts = PartSpace(GRAPH, space, divided=divided, merged=merged)
     ends = {stage.end for stage in space.segments}
-    runs = [banded.parts[a : b + 1] for a, b in banded.runs]
+    runs = [parts.parts[a : b + 1] for a, b in BandWays(parts).runs]
     assert divided or all(part.end in ends for run in runs for part in run)
     assert merged or all(sum(part.end in ends for part in run) <= 1 for run in runs)
 
@@ -110,7 +108,9 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
     net.add("global_avg_pool", keepdims=False)
     net.add("linear", out_features=10, bias=True)
     graph = net.graph("pooled")
-    with pytest.raises(InfeasibleError, match="`pooled` has no segment that can be split by rows: `global_avg_pool_1`"):
+    with pytest.raises(
+        InfeasibleError, match="`pooled` has no segment whose division by rows might pay on these processors: `global_avg_pool_1`"
+    ):
         with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
 
 
@@ -137,7 +137,7 @@ def test_own_paths_are_searched_beside_bands_and_copies(processors):
     every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "graph")), space)
     alone = with_exact_kinds(graph, PlanConfig(kinds=("graph",)), without_stretched(space))
     assert any(o.join == "paths" for options in alone.options for o in options)
-    assert not any(o.banded for options in alone.options for o in options)
+    assert not any(o.division == "rows" for options in alone.options for o in options)
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     times = []
     for some in (every, alone):
@@ -174,7 +174,7 @@ def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY):
 
 
 def channelled(options):
-    return [o for o in options if join_of(o.join).channels]
+    return [o for o in options if o.division == "channels"]
 
 
 @pytest.mark.parametrize(("device", "n_meet"), [("mi9", 0), ("mi9", 2), ("host", 1)])
@@ -235,7 +235,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
 def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     space = make_space(GATED)
     options = ChannelWays(GATED, space)
-    parts = BandedSpace(GATED, space).parts
+    parts = PartSpace(GATED, space).parts
     gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
     assert gated
     assert not any(item.join == "partial_sums" for part in gated for item in options.of(part, [100.0, 100.0]))

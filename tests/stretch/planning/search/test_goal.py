@@ -19,14 +19,12 @@ from stretch.planning.cost.times import busiest_ms
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.objective import read_objective
 from stretch.planning.pareto import undominated
-from stretch.planning.search.banded import with_exact_kinds, without_stretched
 from stretch.planning.search.bounds import Bounds, loss_of
 from stretch.planning.search.evolve import evolve
-from stretch.planning.search.exact import SearchResult, search_exact, search_least
+from stretch.planning.search.exact import LATENCY, ProcessorPowers, SearchResult, additive, on_only, search_exact, search_least, weighed
+from stretch.planning.search.exact import MACS as MEASURES_MACS
 from stretch.planning.search.goal import Added, Goal, score_of, search_best
-from stretch.planning.search.measures import LATENCY, ProcessorPowers, additive, on_only, weighed
-from stretch.planning.search.measures import MACS as MEASURES_MACS
-from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.strategies.grid import search as search_grid
 from stretch.sensitivity.source import NEAR, random_designs, trials
 from tests.effort import examples

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 import stretch.planning.search.pruning as pruning
 import stretch.planning.search.space as design_space
-from stretch.planning.search import exact as exact_search
 from stretch.planning.search import layers as search
-from stretch.planning.search.exact import bounded_path, search_exact, undominated_with_loss
-from stretch.planning.search.layers import Layer, shortest_path, undominated
-from stretch.planning.search.merging import merge_stages
+from stretch.planning.search.exact import search_exact
+from stretch.planning.search.layers import Layer, bounded_path, shortest_path, undominated
+from stretch.planning.search.parts import merge_stages
 from stretch.planning.search.pruning import search_pruned, search_some
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
@@ -33,7 +32,7 @@ def problems(draw):
         built.append(Layer(source, target, macs, ms / 7, np.arange(len(rows))))
     final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
     low = draw(st.integers(0, 2 * largest))
-    return built, states, final, low, low + draw(st.integers(0, largest))
+    return built, final, low, low + draw(st.integers(0, largest))
 
 
 def brute_force(layers, final, low, high):
@@ -53,8 +52,8 @@ def brute_force(layers, final, low, high):
 
 @given(problems())
 def test_shortest_path_equals_brute_force(problem):
-    layers, states, final, low, high = problem
-    result = shortest_path(layers, states, 0, final, low, high)
+    layers, final, low, high = problem
+    result = shortest_path(layers, 0, final, low, high)
     best = brute_force(layers, final, low, high)
     assert (result is None) == (best is None)
     if result is not None:
@@ -66,8 +65,8 @@ def test_shortest_path_equals_brute_force(problem):
 
 @given(problems())
 def test_path_is_what_its_options_add_up_to(problem):
-    layers, states, final, low, high = problem
-    result = shortest_path(layers, states, 0, final, low, high)
+    layers, final, low, high = problem
+    result = shortest_path(layers, 0, final, low, high)
     if result is None:
         return
     state, macs, ms = 0, 0, 0.0
@@ -91,12 +90,12 @@ def random_layers(seed, count, options):
 def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
     layers = random_layers(3, 4, 40)
     low, high = 22 * 10**6, 22 * 10**6 + 100_000
-    exact = shortest_path(layers, 1, 0, np.zeros(1), low, high)
+    exact = shortest_path(layers, 0, np.zeros(1), low, high)
     assert exact.optimal
     monkeypatch.setattr(search, "MAX_LABELS", 0)
     monkeypatch.setattr(search, "BEAM", 3)
     monkeypatch.setattr(search, "BUCKETS", 50)
-    cut = shortest_path(layers, 1, 0, np.zeros(1), low, high)
+    cut = shortest_path(layers, 0, np.zeros(1), low, high)
     assert not cut.optimal
     assert cut.ms >= exact.ms
     assert cut.bound <= exact.ms <= cut.ms
@@ -105,8 +104,8 @@ def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
 
 def test_narrow_range_between_two_sums_has_no_path():
     layers = [Layer(np.zeros(2, int), np.zeros(2, int), np.array([10, 20]), np.array([1.0, 2.0]), np.arange(2)) for _ in range(2)]
-    assert shortest_path(layers, 1, 0, np.zeros(1), 21, 29) is None
-    assert shortest_path(layers, 1, 0, np.zeros(1), 21, 30).macs == 30
+    assert shortest_path(layers, 0, np.zeros(1), 21, 29) is None
+    assert shortest_path(layers, 0, np.zeros(1), 21, 30).macs == 30
 
 
 def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
@@ -128,7 +127,7 @@ def bounded_problems(draw):
         built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5))
     final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
     low = draw(st.integers(0, 2 * largest))
-    return built, states, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5
+    return built, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5
 
 
 def bounded_brute_force(layers, final, low, high, most):
@@ -148,8 +147,8 @@ def bounded_brute_force(layers, final, low, high, most):
 
 @given(bounded_problems())
 def test_bounded_path_equals_brute_force(problem):
-    layers, states, final, low, high, most = problem
-    result = bounded_path(layers, states, 0, final, low, high, most)
+    layers, final, low, high, most = problem
+    result = bounded_path(layers, 0, final, low, high, most)
     best = bounded_brute_force(layers, final, low, high, most)
     assert (result is None) == (best is None)
     if result is not None:
@@ -161,8 +160,8 @@ def test_bounded_path_equals_brute_force(problem):
 
 @given(bounded_problems())
 def test_bound_that_nothing_reaches_changes_nothing(problem):
-    layers, states, final, low, high, _ = problem
-    result, free = bounded_path(layers, states, 0, final, low, high, 1e3), shortest_path(layers, states, 0, final, low, high)
+    layers, final, low, high, _ = problem
+    result, free = bounded_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
     assert (result is None) == (free is None)
     if result is not None:
         assert result.ms == pytest.approx(free.ms)
@@ -182,10 +181,10 @@ def bounded_layers(seed, count, options):
 def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
     layers = bounded_layers(3, 4, 18)
     low, high, most = 20 * 10**6, 24 * 10**6, 0.8
-    best = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
-    monkeypatch.setattr(exact_search, "MAX_LABELS", 0)
-    monkeypatch.setattr(exact_search, "BEAM", 2)
-    cut = bounded_path(layers, 1, 0, np.zeros(1), low, high, most)
+    best = bounded_path(layers, 0, np.zeros(1), low, high, most)
+    monkeypatch.setattr(search, "MAX_LABELS", 0)
+    monkeypatch.setattr(search, "BEAM", 2)
+    cut = bounded_path(layers, 0, np.zeros(1), low, high, most)
     assert cut.ms >= best.ms
     assert cut.bound <= best.ms + 1e-9
     assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
@@ -196,7 +195,7 @@ def test_undominated_keeps_what_is_faster_or_loses_less():
     layer = Layer(
         same, same, np.array([5, 5, 5, 5, 6]), np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.arange(5), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
     )
-    assert sorted(undominated_with_loss(layer).option.tolist()) == [0, 1, 4]
+    assert sorted(undominated(layer).option.tolist()) == [0, 1, 4]
 
 
 GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))

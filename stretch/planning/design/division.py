@@ -1,0 +1,232 @@
+"""Ways to divide a segment among branches that together compute exactly what it computes.
+
+A way is a file of `stretch.planning.divisions`. Its name is the word by which a design file says what of
+its segment a branch computes, as ``rows = [0, 14]``; its `DIVISION` is a `Division`. Design files, the
+search, the timeline, torch modules and reports ask that object and know no way by name.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.graph import OpGraph
+from predictors.predictor import Estimate, LatencyPredictor
+from predictors.slices import Channels, weight_rows
+
+if TYPE_CHECKING:
+    from stretch.planning.network.segments import Segment
+
+T = TypeVar("T")
+
+_FOLDER = Path(__file__).parent.parent / "divisions"
+#: The order in which ways are tried; others follow by name.
+_FIRST = ("rows", "channels", "paths", "ends")
+
+#: Words of all ways: the files of their folder.
+WORDS = tuple(
+    sorted(
+        (module.name for module in iter_modules([str(_FOLDER)])), key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)
+    )
+)
+
+#: Numbers of a design are at most this: more than any network has.
+MAX_COUNT = 1 << 24
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+#: What of a segment a branch computes: of most ways the first of a range and the one behind its last.
+Share = tuple[Count | str, ...]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a branch has of one operator's weights."""
+
+    channels: Channels  # The output channels that it computes, of which each weight has a row, or a row for several.
+    width: int  # Output channels of the whole operator.
+    columns: Channels | None = None  # Of a projection, the channels that it reads; None where it reads all that there are.
+    zeros: tuple[str, ...] = ()  # Weights that are zero, since another branch has them.
+
+    def rows(self, count: int) -> Channels:
+        """Its rows of a weight that has so many in the whole operator."""
+        return weight_rows(self.channels, self.width, count)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one branch computes of a segment."""
+
+    graph: OpGraph  # Its operators, called as the segment's.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Where it has slices of weights, what of each operator's, by name.
+
+
+class Division:
+    """A way to divide a segment; its methods are given segments whose branches all say their shares."""
+
+    word: str  # Its name: that of its file.
+    kind: ClassVar[str]  # Word of the request's `kinds` that asks for it; several ways may have the same.
+    joins: ClassVar[tuple[str, ...]]  # Exact joins that its branches may meet by.
+    what: ClassVar[str]  # What one branch computes, in a sentence.
+    example: ClassVar[str] = "[first, behind the last]"  # A share, as a person writes it.
+    #: Whose the weights of a branch are: each has the ``same``, all of the segment's; ``slices`` of them (`Piece.taken`); or its ``own``,
+    #: those of operators that no other branch computes.
+    weights: ClassVar[Literal["same", "slices", "own"]] = "own"
+    vectors: ClassVar[bool] = False  # Whether it divides vectors, too, so that linear layers are parts of their own.
+    halo: ClassVar[bool] = False  # Whether what it repeats are rows at the borders of branches.
+
+    # a design
+
+    def join(self, segment: "Segment") -> str:
+        """The join of a design that names none."""
+        return self.joins[0]
+
+    def check(self, segment: "Segment", design: Any, shares: Sequence[Share]) -> None:
+        """Refuse shares that are not the whole segment once; the sentence names the segment and says what would be right."""
+        raise NotImplementedError
+
+    def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
+        """What each branch computes of a segment, which is given in one piece."""
+        raise NotImplementedError
+
+    def text(self, share: Share) -> str:
+        """A share in a few words."""
+        return f"{self.word} {':'.join(map(str, share))}"
+
+    # the timeline
+
+    def arriving(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
+        """A branch as it runs where a processor holds what arrives; another graph if what crosses is cut on the way."""
+        return graph
+
+    def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
+        """Time that branches spend on what the segment in one piece computes once, ms; of each its graph, estimate, and contention factor are given."""
+        return 0.0
+
+    # the search
+
+    def ways(self, parts: Any) -> Iterable[tuple[int, Any]]:
+        """Ways (`SegmentOptions`) to run parts of a `stretch.planning.search.parts.PartSpace`, and runs of them, each by its first part."""
+        raise NotImplementedError
+
+    def possible(self, graph: OpGraph) -> Collection[str]:
+        """What of a part branches may divide so, in words of `stretch list models --details`."""
+        return ()
+
+    def obstacle(self, graph: OpGraph) -> str | None:
+        """Why a network, or a part of one, cannot be divided so, if a single reason can be named."""
+        return None
+
+    def remark(self, stages: Sequence["Segment"]) -> str | None:
+        """What a person should know of stages that cannot be divided so."""
+        return None
+
+
+@cache
+def divisions() -> dict[str, Division]:
+    """Every way, by its word; files are imported when they are first asked for."""
+    ways: dict[str, Division] = {}
+    for word in WORDS:
+        ways[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
+        ways[word].word = word
+    return ways
+
+
+def exact_kinds() -> tuple[str, ...]:
+    """Words of a request's `kinds` that stand for ways of this folder."""
+    return tuple(dict.fromkeys(division.kind for division in divisions().values()))
+
+
+def of_kinds(kinds: Collection[str]) -> list[Division]:
+    """The ways that a request asks for."""
+    return [division for division in divisions().values() if division.kind in kinds]
+
+
+def with_shares(branch: type[T]) -> type[T]:
+    """A class of branches with a field for each way, as files have them; of these at most one is not None."""
+    if issubclass(branch, msgspec.Struct):
+        fields = [(word, Share | None, None) for word in WORDS]
+        return msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_kept(branch), frozen=True, kw_only=True)
+    shares = [(word, Share | None, field(default=None)) for word in WORDS]
+    return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_kept(branch), frozen=True)
+
+
+def _kept(branch: type) -> dict[str, Any]:
+    return {"__doc__": branch.__doc__, "__module__": branch.__module__}
+
+
+def shares_of(branch: object) -> dict[str, Share]:
+    """What a branch says of its share, by the word of the way."""
+    return {word: share for word in WORDS if (share := getattr(branch, word)) is not None}
+
+
+def division_of(design: Any) -> Division | None:
+    """The way in which a segment is divided; None where it is whole, or its branches are scaled copies."""
+    words = {word for branch in design.branches for word in shares_of(branch)}
+    named = [division for word, division in divisions().items() if word in words] if words else []
+    able = [division for division in (named or divisions().values()) if design.join in division.joins]
+    return next(iter(able or named), None)
+
+
+def check_division(segment: "Segment", design: Any, division: Division) -> None:
+    """Refuse a segment whose branches do not compute all of it once, each a share and nothing else."""
+    where, word = f"segment `{segment.name}`", division.word
+    if design.join not in division.joins:
+        raise StretchError(f"{where} has branches of some {word}, which `{design.join}` does not join", 'leave out its "join"')
+    if len(design.branches) < 2:
+        raise StretchError(f"{where} has one branch, and {word} are divided among two or more", f"leave out its {word} and its join")
+    shares = []
+    for name, branch in zip(design.names, design.branches, strict=True):
+        branch_shares = shares_of(branch)
+        if word not in branch_shares:
+            raise StretchError(
+                f"{where} is divided by {word}, and its branch on {name} does not say which it computes",
+                f"give it {word} = {division.example}",
+            )
+        others = [divisions()[other].what for other in branch_shares if other != word]
+        if others:
+            raise StretchError(f"branch `{segment.name}.{name}` computes {division.what} and {others[0]}", "let it compute one of them")
+        _check_scale(segment, name, branch, division)
+        shares.append(branch_shares[word])
+    division.check(segment, design, shares)
+
+
+def _check_scale(segment: "Segment", name: str, branch: Any, division: Division) -> None:
+    """A share is of the segment as it is."""
+    if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
+        raise StretchError(
+            f"branch `{segment.name}.{name}` computes {division.what}, so it has all {segment.depth} blocks, width {segment.width} and no entry",
+            "leave out its depth, width and entry",
+        )
+    if branch.rewrites:
+        raise StretchError(
+            f"branch `{segment.name}.{name}` computes {division.what} exactly, and rewrites are for whole segments and scaled branches",
+            "leave out its rewrites",
+        )
+
+
+def check_ranges(
+    where: str, division: Division, names: Sequence[str], shares: Sequence[Share], count: int, what: str, of: str
+) -> list[tuple[int, int]]:
+    """The shares as ranges that follow each other from 0 to a count of something, none of them empty."""
+    at, ranges = 0, []
+    for name, share in zip(names, shares, strict=True):
+        if len(share) != 2 or not all(isinstance(bound, int) for bound in share):
+            raise StretchError(
+                f"{where} has {division.word} = {list(share)} on {name}, which is no range", f"give it {division.word} = {division.example}"
+            )
+        start, stop = int(share[0]), int(share[1])
+        if start != at or stop <= start:
+            raise StretchError(
+                f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due",
+                f"the branches follow each other from 0 to {count} of {of}, and none is empty",
+            )
+        ranges.append((start, stop))
+        at = stop
+    if at != count:
+        raise StretchError(f"{where} has branches up to {at} of the {count} {what} of {of}", "let the last branch end there")
+    return ranges

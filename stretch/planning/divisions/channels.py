@@ -1,0 +1,552 @@
+"""Branches of channels: some channels of a segment's output, or of a hidden tensor whose projection is then a sum.
+
+*Output channels* are computed by their filters of the last convolution or linear layer, and side by side they are the output.
+*Hidden channels* are computed by their filters of the expanding layer and multiplied with their columns of the projecting one,
+so that each branch has a partial sum. What shifts a sum (a bias, a batch norm's shift, a skip) belongs to the first branch alone.
+Where a sum is followed by what needs it whole, such as a ReLU, the part is divided up to the sum and the host does the rest.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from math import lcm, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError
+from predictors.fusion import Kernel
+from predictors.graph import Op, OpGraph
+from predictors.joins import JoinKind
+from predictors.operators import kind_of
+from predictors.slices import Additive, Channels, every, width
+from stretch.planning.cost.branch import BranchCost
+from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
+from stretch.planning.network.segments import Segment, cut_segment
+from stretch.planning.network.units import cut_points
+from stretch.planning.search.parts import PartSpace, Structure, part_cost, part_options, structure
+from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.splits import Split, coarse, finer, orders
+
+#: The operator that cuts out of what arrives the channels that a branch reads.
+ENTRY_CHANNELS = "entry_channels"
+#: The join of branches of output channels, and that of hidden ones.
+OUTPUT, HIDDEN = "channels", "partial_sums"
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A hidden tensor of a segment and what makes the segment's output of it."""
+
+    tensor: str  # Operator that writes it.
+    projection: str  # The convolution or linear layer that reads it and mixes its channels.
+    tail: tuple[str, ...]  # Operators behind the projection up to the output, each of which may be done to the terms of a sum.
+
+
+def find_hidden(graph: OpGraph) -> Hidden:
+    """The hidden tensor of a segment: what its last projection reads; where tensors are added, that in the operand of most multiply-accumulates."""
+    tail: list[str] = []
+    op = graph.by_name[graph.output]
+    while not _projects(graph, op):
+        if op.kind == "add":
+            behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in _cone(graph, [name])))
+        elif kind_of(op.kind).additive is not None and op.inputs:
+            behind = op.inputs[0]
+        else:
+            raise _no_sum(graph, op)
+        tail.append(op.name)
+        op = graph.by_name[behind]
+    if _is_read_beside(graph, op.name, tail):
+        raise StretchError(f"what `{op.name}` ({op.kind}) writes is read before its sum is complete", "let the segment stay whole")
+    return Hidden(op.inputs[0], op.name, tuple(reversed(tail)))
+
+
+def _no_sum(graph: OpGraph, op: Op) -> StretchError:
+    if not op.inputs:
+        return StretchError(
+            f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels",
+            'divide its output by join = "channels", or let it stay whole',
+        )
+    return StretchError(
+        f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it",
+        f'let the segment end before `{op.name}`, or divide its output by join = "channels"',
+    )
+
+
+def _projects(graph: OpGraph, op: Op) -> bool:
+    """Whether an operator sums over all channels that it reads, and these can be cut."""
+    return bool(op.inputs) and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1
+
+
+def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
+    """Whether something beside the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
+    sums = {projection, *tail}
+    if any(sum(arguments in sums for arguments in graph.by_name[name].inputs) != 1 for name in tail):
+        return True
+    useful = _cone(graph, [graph.output])
+    return any(reader in useful and reader not in sums for name in sums - {graph.output} for reader in graph.consumers[name])
+
+
+def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
+    """The tensor whose channels branches divide: the output, or the hidden one."""
+    fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
+    if fixed is not None:
+        raise StretchError(
+            f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels",
+            "let the segment stay whole, or let it start or end elsewhere",
+        )
+    name = find_hidden(graph).tensor if hidden else graph.output
+    inside, whole = _inside(graph, name)
+    mixer = _mixer(graph, inside, whole)
+    if mixer is not None:
+        raise StretchError(
+            f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide",
+            "let the segment stay whole, or let it start or end elsewhere",
+        )
+    return name
+
+
+def channel_step(graph: OpGraph, tensor: str) -> int:
+    """Channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image."""
+    one = Channels(0, 1)
+    return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _inside(graph, tensor)[0]])
+
+
+def is_between_groups(graph: OpGraph, tensor: str, channels: Channels) -> bool:
+    """Whether a range of a tensor's channels is computed without others: it begins and ends where a group does."""
+    inside, _ = _inside(graph, tensor)
+    need = needed_channels(graph, {tensor: channels})
+    return all(graph.op_slice(graph.by_name[name], need[name]).computes == need[name] for name in inside if name in need)
+
+
+def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, Channels]:
+    """Channels of every tensor that those of some tensors need, by name; those of no use are left out."""
+    need = dict(start)
+    for op in reversed(graph.ops):
+        wanted = need.get(op.name)
+        if wanted is None or not op.inputs:
+            continue
+        for name, reads in zip(op.inputs, graph.op_slice(op, wanted).reads, strict=True):
+            if len(reads):
+                need[name] = need[name].union(reads) if name in need else reads
+    return need
+
+
+def _inside(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
+    """Operators of which a branch computes some channels, and tensors of which they read all."""
+    inside: set[str] = set()
+    whole: set[str] = set()
+    left = [tensor]
+    while left:
+        op = graph.by_name[left.pop()]
+        if op.name in inside or not op.inputs:
+            continue
+        inside.add(op.name)
+        for name, shape, reads in zip(op.inputs, graph.input_shapes(op), graph.op_slice(op, Channels(0, 1)).reads, strict=True):
+            if len(reads) < width(shape):
+                left.append(name)
+            else:
+                whole.add(name)
+    return inside, whole
+
+
+def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op | None:
+    """The first operator for which branches that divide others would all have to compute what those compute; None if there is none."""
+    depends = set(inside)
+    beside = _cone(graph, whole)
+    for op in graph.ops:
+        if (op.name not in depends and op.name not in beside) or not op.inputs:
+            continue
+        part = graph.op_slice(op, Channels(0, 1))
+        if op.name in inside and width(op.shape) > 1 and part.computes == every(op.shape):
+            return op
+        reads = zip(op.inputs, graph.input_shapes(op), part.reads, strict=True)
+        if any(name in depends and len(read) == width(shape) for name, shape, read in reads):
+            return op
+        if any(name in depends for name in op.inputs):
+            depends.add(op.name)
+    return None
+
+
+def _cone(graph: OpGraph, names: Iterable[str]) -> set[str]:
+    """Operators that some tensors are computed by; none for what arrives."""
+    members: set[str] = set()
+    left = list(names)
+    while left:
+        op = graph.by_name[left.pop()]
+        if op.name not in members and op.inputs:
+            members.add(op.name)
+            left += op.inputs
+    return members
+
+
+def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> Piece:
+    """What computes some channels of a segment's output, or the part of its output that comes of some hidden channels."""
+    tensor = divided_tensor(graph, hidden=hidden)
+    if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
+        raise StretchError(
+            f"`{tensor}` has {width(graph.by_name[tensor].shape)} channels, not channels {channels.start} to {channels.stop}"
+        )
+    if hidden:
+        return _partial_sum(graph, name, channels, find_hidden(graph))
+    builder = _Builder(graph, needed_channels(graph, {tensor: channels}))
+    for op in graph.ops:
+        builder.add(op)
+    return builder.part(name)
+
+
+def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) -> Piece:
+    """The branch of some hidden channels; that of the first ones has everything that is added once."""
+    first = channels.start == 0
+    start = {hidden.tensor: channels}
+    sums = (hidden.projection, *hidden.tail)
+    for item in hidden.tail if first else ():
+        for arguments in graph.by_name[item].inputs:
+            if arguments not in sums:
+                before = start.get(arguments)
+                wanted = every(graph.by_name[arguments].shape)
+                start[arguments] = wanted if before is None else wanted.union(before)
+    builder = _Builder(graph, needed_channels(graph, start))
+    for op in graph.ops:
+        if op.name == hidden.projection:
+            builder.project(op, channels, first=first)
+        elif op.name in hidden.tail:
+            builder.add_term(op, sums, first=first)
+        else:
+            builder.add(op)
+    return builder.part(name)
+
+
+@dataclass
+class _Builder:
+    """Puts the graph of a branch together, operator by operator."""
+
+    graph: OpGraph  # The segment.
+    need: Mapping[str, Channels]  # Channels of every tensor that the branch needs; those of no use are left out.
+    ops: list[Op] = field(default_factory=list)
+    taken: dict[str, Taken] = field(default_factory=dict)
+    #: Where the channels that are needed of a tensor are.
+    reads: dict[str, str] = field(default_factory=dict)
+
+    def add(self, op: Op) -> None:
+        """An operator, with the channels that are needed of its output."""
+        wanted = self.need.get(op.name)
+        if not op.inputs:
+            self.ops.append(Op(op.name, op.kind, (), op.attrs, tags=op.tags))
+            # what reads nothing that arrives is no branch, which `made` refuses
+            self.reads[op.name] = op.name if wanted is None else self._cut(ENTRY_CHANNELS, op.name, every(op.shape), wanted)
+        elif wanted is not None:
+            part = self.graph.op_slice(op, wanted)
+            inputs = tuple(self._given(op, at, read) for at, read in enumerate(part.reads) if len(read))
+            if len(inputs) < kind_of(op.kind).min_inputs:
+                # of tensors side by side one is left; it is handed on by an operator, whose place in int8 has a scale of its own
+                self.ops.append(Op(op.name, "slice", inputs, {"start": 0, "stop": len(wanted)}, tags=op.tags))
+                self.reads[op.name] = op.name
+                return
+            self.ops.append(Op(op.name, op.kind, inputs, part.attrs, tags=op.tags))
+            self.taken[op.name] = Taken(part.computes, width(op.shape))
+            self.reads[op.name] = self._cut(f"{op.name}_channels", op.name, part.computes, wanted)
+
+    def project(self, op: Op, channels: Channels, *, first: bool) -> None:
+        """The projection of some hidden channels; its bias counts once."""
+        attrs = {**op.attrs, "bias": bool(op.attrs["bias"]) and first}
+        self.ops.append(Op(op.name, op.kind, (self._given(op, 0, channels),), attrs, tags=op.tags))
+        self.taken[op.name] = Taken(every(op.shape), width(op.shape), channels)
+        self.reads[op.name] = op.name
+
+    def add_term(self, op: Op, sums: Collection[str], *, first: bool) -> None:
+        """An operator behind the projection, done to a term of the sum."""
+        additive = kind_of(op.kind).additive or Additive(once=True)
+        if additive.once and not first:
+            self.reads[op.name] = self.reads[next(name for name in op.inputs if name in sums)]
+            return
+        shapes = self.graph.input_shapes(op)
+        inputs = [
+            self.reads[name] if name in sums else self._given(op, at, every(shape))
+            for at, (name, shape) in enumerate(zip(op.inputs, shapes, strict=True))
+        ]
+        self.ops.append(Op(op.name, op.kind, tuple(inputs), op.attrs, tags=op.tags))
+        self.taken[op.name] = Taken(every(op.shape), width(op.shape), zeros=() if first else additive.offsets)
+        self.reads[op.name] = op.name
+
+    def part(self, name: str) -> Piece:
+        """The branch."""
+        output = self.reads[self.graph.output]
+        if {op.kind for op in self.ops} <= {"input", "slice"}:
+            raise StretchError(f"`{name}` would compute nothing: its channels are handed on as they arrive", "give it others, too")
+        return Piece(OpGraph.build(name, self.ops, output), self.taken)
+
+    def _given(self, op: Op, at: int, wanted: Channels) -> str:
+        """The tensor with the channels that an operator wants of one of its inputs."""
+        arguments = op.inputs[at]
+        return self._cut(f"{op.name}_channels{at}", self.reads[arguments], self.need[arguments], wanted)
+
+    def _cut(self, name: str, source: str, has: Channels, wanted: Channels) -> str:
+        """The tensor that holds the wanted channels of one: itself if it has no others, else what a new operator cuts out."""
+        if wanted == has:
+            return source
+        self.ops.append(Op(name, "slice", (source,), {"start": wanted.start - has.start, "stop": wanted.stop - has.start}))
+        return name
+
+
+#: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
+MOST_REPEATED = 0.5
+#: Times the part on the fastest processor that its branches may take at the best place tried first.
+WORTH = 1.1
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor of a part whose channels may be divided, and what is known of its ranges, whatever the device."""
+
+    join: JoinKind  # How branches meet.
+    segment: Segment  # The part, or what is before its tail.
+    tail: Segment | None  # What needs the whole sum; None for nothing.
+    channels: int  # Its channels.
+    step: int  # Channels that belong together.
+    graphs: dict[Channels, OpGraph | None] = field(default_factory=dict)  # None where there is nothing to compute.
+    kernels: dict[tuple[Channels, str, tuple[str, ...]], list[Kernel]] = field(default_factory=dict)  # By backend.
+
+    def ranges(self, split: Split, unit: int) -> list[Channels]:
+        """Channels of each branch, divided behind some multiples of a unit."""
+        return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
+
+    def graph(self, channels: Channels) -> OpGraph | None:
+        if channels not in self.graphs:
+            try:
+                part = channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN)
+                self.graphs[channels] = part.graph
+            except StretchError:
+                self.graphs[channels] = None
+        return self.graphs[channels]
+
+
+def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
+    """Tensors of a part that may be divided; not where halves compute too much twice."""
+    tensors = []
+    for join in (OUTPUT, HIDDEN):
+        segment, tail = _sections(graph, part, join)
+        try:
+            name = divided_tensor(segment.graph, hidden=join == HIDDEN)
+        except StretchError:
+            continue
+        tensor = _Tensor(join, segment, tail, width(segment.graph.by_name[name].shape), channel_step(segment.graph, name))
+        middle = tensor.channels // tensor.step // 2
+        if not middle or not is_between_groups(segment.graph, name, Channels(0, middle * tensor.step)):
+            continue
+        halves = [half for channels in tensor.ranges((middle,), tensor.step) if (half := tensor.graph(channels)) is not None]
+        macs = segment.graph.macs
+        if macs and len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MOST_REPEATED:
+            tensors.append(tensor)
+    return tensors
+
+
+class _Built:
+    """What is known of parts of networks, whatever the device: of those that are built alike, and where each is cut."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[Structure, list[_Tensor]] = {}
+        self.sections: dict[tuple[int, JoinKind], tuple[Segment, tuple[Segment, Segment | None]]] = {}
+
+
+class ChannelWays:
+    """Ways to compute parts by channels, on every subset of the processors."""
+
+    def __init__(self, graph: OpGraph, space: DesignSpace) -> None:
+        self.graph, self.space = graph, space
+        self._alike: dict[Structure, list[SegmentOptions]] = {}
+
+    def of(self, part: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
+        """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
+        alike, built = structure(part.graph), self.space.costs.built(_Built)
+        if alike not in self._alike:
+            if alike not in built.tensors:
+                built.tensors[alike] = _tensors(self.graph, part)
+            tensors = built.tensors[alike]
+            self._alike[alike] = [way for tensor in tensors for way in _DividedPart(self.space, part, alone_ms, tensor).options()]
+        ways = []
+        for options in self._alike[alike]:
+            key = (id(part), options.join)
+            if key not in built.sections:
+                built.sections[key] = part, _sections(self.graph, part, options.join)
+            segment, tail = built.sections[key][1]
+            ways.append(self.space.checked(replace(options, segment=segment, tail=tail)))
+        return ways
+
+
+class _DividedPart:
+    """One part, divided by the channels of a tensor."""
+
+    def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
+        self.space, self.part, self.alone_ms, self.tensor = space, part, alone_ms, tensor
+        self._costs: dict[tuple[Channels, str], BranchCost] = {}
+
+    def options(self) -> list[SegmentOptions]:
+        """Every way that is worth it."""
+        processors, result = self.space.processors, []
+        if self.tensor.tail is not None and self.space.costs.host not in processors:
+            return []
+        for count in range(2, len(processors) + 1):
+            every = [order for subset in combinations(processors, count) for order in self._orders(subset)]
+            more = [options for order in every if (options := self._divided(order)) is not None]
+            if not more:
+                # what does not pay in two branches does not in more
+                break
+            result += more
+        return result
+
+    def _orders(self, subset: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Sequences of processors that differ: of sums, in which of them has what is added once."""
+        if self.tensor.join == HIDDEN:
+            return [(first, *(name for name in subset if name != first)) for first in subset]
+        return orders(subset)
+
+    def _divided(self, order: tuple[str, ...]) -> SegmentOptions | None:
+        """One sequence of processors, divided at every place that is offered; None where that is not worth it."""
+        costs, tensor = self.space.costs, self.tensor
+        unit = lcm(tensor.step, *(costs.align(name) for name in order))
+        # what is left over behind the last whole unit belongs to the last branch
+        units = -(-tensor.channels // unit)
+        if units < len(order):
+            return None
+        tried = self._rows(order, coarse(units, len(order)), unit)
+        times = self._times(list(tried.values()), order) if tried else []
+        after = None if tensor.tail is None else costs.whole(tensor.tail, costs.host)
+        if not self._pays(times, order, 0.0 if after is None else after.ms):
+            return None
+        places = finer(units, len(order), list(tried), times)
+        rows = list({**tried, **self._rows(order, places, unit)}.values())
+        options = replace(part_options(self.space, tensor.segment, tensor.join, rows, DIVISION.word), alone_ms=min(self.alone_ms))
+        if after is None:
+            return options
+
+        def busy() -> dict[str, Floats]:
+            current = options.busy()
+            return {**current, costs.host: current.get(costs.host, np.zeros(len(rows))) + after.ms}
+
+        ms, macs, params = options.ms + after.ms, options.macs + after.macs, options.params + after.params
+        return replace(options, tail=tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
+
+    def _rows(self, order: tuple[str, ...], splits: Sequence[Split], unit: int) -> dict[Split, list[BranchCost]]:
+        """The branches at each place; places between which a branch would compute nothing are left out."""
+        wanted = {split: self.tensor.ranges(split, unit) for split in splits}
+        able = {split: ranges for split, ranges in wanted.items() if all(self.tensor.graph(item) is not None for item in ranges)}
+        for at, processor in enumerate(order):
+            # at once, since a fit's trees are walked for many kernels in little more time than for one
+            new = {ranges[at] for ranges in able.values() if (ranges[at], processor) not in self._costs}
+            self.space.costs.kernels_time([kernel for item in new for kernel in self._launched(item, processor)], processor)
+        return {split: [self._cost(*pair) for pair in zip(ranges, order, strict=True)] for split, ranges in able.items()}
+
+    def _launched(self, channels: Channels, processor: str) -> list[Kernel]:
+        """Kernels of some channels; those of one backend are the same on all its processors."""
+        predictor = self.space.costs.predictor
+        profile = predictor.device.processor(processor).profile
+        key, kernels = (channels, profile.backend, profile.unsupported), self.tensor.kernels
+        if key not in kernels:
+            kernels[key] = predictor.kernels(self.tensor.graphs[channels], processor)
+        return kernels[key]
+
+    def _cost(self, channels: Channels, processor: str) -> BranchCost:
+        key, tensor = (channels, processor), self.tensor
+        if key not in self._costs:
+            cost = part_cost(self.space, tensor.segment, processor, tensor.graphs[channels], self._launched(channels, processor))
+            self._costs[key] = cost._replace(share=(channels.start, channels.stop))
+        return self._costs[key]
+
+    def _times(self, rows: Sequence[Sequence[BranchCost]], order: tuple[str, ...]) -> list[Floats]:
+        """For each holder, the time of every branch with its transfers (branches × places), ms."""
+        costs, arriving = self.space.costs, prod(self.part.graph.input.shape)
+        leaving = np.array([costs.transfers(p, costs.host, np.array([row[i].writes for row in rows])) for i, p in enumerate(order)])
+        alone = np.array([[b.contended_ms for b in row] for row in rows]).T
+        entering = [np.array([[costs.transfer(holder, p, arriving)] for p in order]) for holder in self.space.holders]
+        return [alone + leaving + item for item in entering]
+
+    def _pays(self, tried: Sequence[Floats], order: tuple[str, ...], after_ms: float) -> bool:
+        """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders: by their times there."""
+        costs, part, tensor = self.space.costs, self.part, self.tensor
+        arriving, written = prod(part.graph.input.shape), prod(part.graph.by_name[part.end].shape)
+        join = costs.join(tensor.segment, tensor.join, part.width, len(order)) + after_ms
+        for holder, times in zip(self.space.holders, tried, strict=False):
+            alone = min(
+                costs.transfer(holder, p, arriving) + ms + costs.transfer(p, costs.host, written)
+                for p, ms in zip(self.space.processors, self.alone_ms, strict=True)
+            )
+            if times.max(axis=0).min() + join <= WORTH * alone:
+                return True
+        return False
+
+
+def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
+    """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
+    if join != HIDDEN:
+        return part, None
+    order = {op.name: i for i, op in enumerate(part.graph.ops)}
+    for end in reversed(cut_points(part.graph)[1:]):
+        behind = part.graph.ops[order[end] + 1 :]
+        if any(not kind_of(op.kind).weightless for op in behind):
+            break
+        head = part if end == part.end else cut_segment(graph, part.name, part.start, end)
+        try:
+            find_hidden(head.graph)
+        except StretchError:
+            continue
+        return head, None if head is part else cut_segment(graph, f"{part.name}_rest", end, part.end)
+    return part, None
+
+
+class _ChannelRanges(Division):
+    """Ranges of channels."""
+
+    kind, joins, what, weights, vectors = "channels", (OUTPUT, HIDDEN), "some channels", "slices", True
+
+    def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
+        """Every channel is computed once, in order, and branches end where a group and an aligned slice end."""
+        where, hidden = f"segment `{segment.name}`", design.join == HIDDEN
+        try:
+            tensor = divided_tensor(segment.graph, hidden=hidden)
+        except StretchError as error:
+            raise StretchError(f"{where} cannot be divided by {design.join}: {error.message}", error.hint) from error
+        what = f"{'hidden ' if hidden else ''}channels"
+        count = width(segment.graph.by_name[tensor].shape)
+        ranges = check_ranges(where, self, design.names, shares, count, what, f"`{tensor}`")
+        for branch, (start, stop) in zip(design.branches, ranges, strict=True):
+            on = f"{where} has {what} {start} to {stop} on {branch.processor}"
+            if not is_between_groups(segment.graph, tensor, Channels(start, stop)):
+                step = channel_step(segment.graph, tensor)
+                raise StretchError(f"{on}, which divide a group", f"{what} of `{tensor}` are divided in steps of {step}")
+            if branch is not design.branches[-1] and (stop - start) % branch.align:
+                raise StretchError(
+                    f"{on}, which computes {branch.align} at a time", f"give it a multiple of {branch.align}, or a smaller align"
+                )
+
+    def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
+        """The operators of each range, and its slices of their weights."""
+        return [channel_part(graph, name, Channels(*share), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)]
+
+    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+        """Every part by its channels."""
+        options = ChannelWays(parts.graph, parts.space)
+        return [(at, item) for part, at, last, ms in parts.pieces() if part is parts.parts[at] for item in options.of(part, ms)]
+
+    def possible(self, graph: OpGraph) -> set[str]:
+        """Channels of the output, hidden ones, or heads of attention."""
+        return _possible(graph, hidden=True) | _possible(graph, hidden=False)
+
+
+def _possible(graph: OpGraph, *, hidden: bool) -> set[str]:
+    try:
+        tensor = divided_tensor(graph, hidden=hidden)
+    except StretchError:
+        return set()
+    if channel_step(graph, tensor) >= width(graph.by_name[tensor].shape):
+        return set()
+    part = needed_channels(graph, {tensor: Channels(0, 1)})
+    heads = any(op.kind == "attention" and len(part.get(op.name, ())) < width(op.shape) for op in graph.ops if op.name in part)
+    return {"heads" if heads and hidden else "hidden" if hidden else "channels"}
+
+
+DIVISION = _ChannelRanges()

@@ -1,0 +1,150 @@
+"""Parallel paths that a network has already: Inception's, NASNet's, a shortcut with a convolution.
+
+The last operator of a segment puts them together, side by side or added. Where no operator is part of two paths, each can
+be computed by itself. In the search every division of the paths is an option, on every subset of the processors.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise, permutations
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from predictors.joins import JoinKind
+from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.division import Division, Piece, Share, check_ranges
+from stretch.planning.network.segments import Segment
+from stretch.planning.search.parts import PartSpace, part_cost, part_options
+from stretch.planning.search.space import DesignSpace
+
+#: The join that puts paths together as an operator of the original does.
+JOINS: dict[str, JoinKind] = {"concat": "paths", "add": "terms"}
+
+
+def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
+    """Paths of a segment, as ranges of what its last operator reads; what reads the same intermediate tensor is one path."""
+    last = graph.by_name[graph.output]
+    # branches meet at feature maps
+    if last.kind not in JOINS or len(last.shape) != 4:
+        return ()
+    cones = [_cone(graph, name) for name in last.inputs]
+    bounds = [0]
+    for at in range(1, len(cones)):
+        before, behind = set().union(*cones[bounds[-1] : at]), set().union(*cones[at:])
+        if not before & behind:
+            bounds.append(at)
+    bounds.append(len(cones))
+    result = tuple(pairwise(bounds))
+    return result if len(result) > 1 else ()
+
+
+def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
+    """The graph of some of a segment's paths, which ends in their part of what the last operator writes."""
+    paths = find_paths(graph)
+    if not 0 <= first < stop <= len(paths):
+        raise StretchError(f"`{name}` should compute paths {first} to {stop}, its segment has {len(paths) or 'no'} paths of its own")
+    last = graph.by_name[graph.output]
+    ends = last.inputs[paths[first][0] : paths[stop - 1][1]]
+    inside = set().union(*(_cone(graph, end) for end in ends))
+    if not inside:
+        raise StretchError(f"`{name}` would compute nothing: its path hands on what arrives", "give its processor another path, too")
+    ops = [op for op in graph.ops if op.kind == "input" or op.name in inside]
+    if len(ends) > 1:
+        ops.append(Op(last.name, last.kind, ends, last.attrs, tags=last.tags))
+    return OpGraph.build(name, ops, last.name if len(ends) > 1 else ends[0])
+
+
+def _cone(graph: OpGraph, name: str) -> set[str]:
+    """Operators that a tensor is computed by; none for what arrives."""
+    members: set[str] = set()
+    left = [name]
+    while left:
+        op = graph.by_name[left.pop()]
+        if op.name not in members and op.kind != "input":
+            members.add(op.name)
+            left += op.inputs
+    return members
+
+
+#: More paths than this are not divided: there would be too many ways.
+MOST_PATHS = 16
+
+
+def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
+    """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
+    paths = find_paths(segment.graph)
+    if not 2 <= len(paths) <= MOST_PATHS:
+        return []
+    graphs = _graphs(segment, len(paths))
+    costs = space.costs
+    known = {}
+    for processor in space.processors:
+        kernels = {part: costs.predictor.kernels(graph, processor) for part, graph in graphs.items()}
+        # at once, since a fit's trees are walked for many kernels in little more time than for one
+        costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        for part, graph in graphs.items():
+            known[processor, part] = part_cost(space, segment, processor, graph, kernels[part])._replace(share=part)
+    result = []
+    for count in range(2, min(len(space.processors), len(paths)) + 1):
+        divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
+        orders = permutations(space.processors, count) if divisions else ()
+        rows = ([[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions] for order in orders)
+        result += [part_options(space, segment, JOINS[segment.graph.by_name[segment.end].kind], row, DIVISION.word) for row in rows]
+    return result
+
+
+def _graphs(segment: Segment, count: int) -> dict[tuple[int, int], OpGraph]:
+    """The graph of each range of paths that computes something."""
+    graphs = {}
+    for part in combinations(range(count + 1), 2):
+        try:
+            graphs[part] = path_graph(segment.graph, segment.name, *part)
+        except StretchError:
+            # what only hands on what arrives is no branch
+            continue
+    return graphs
+
+
+def _divisions(count: int, branches: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Ranges of paths of each branch, in order."""
+    for cuts in combinations(range(1, count), branches - 1):
+        yield tuple(pairwise((0, *cuts, count)))
+
+
+class _OwnPaths(Division):
+    """Paths of a segment."""
+
+    kind, joins, what = "graph", tuple(JOINS.values()), "some paths"
+
+    def join(self, segment: Segment) -> JoinKind:
+        """What the segment's last operator does."""
+        return JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
+
+    def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
+        """Every path is computed once, in order."""
+        where, kind, count = f"segment `{segment.name}`", segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
+        if JOINS.get(kind) != design.join or not count:
+            raise StretchError(
+                f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`",
+                "let it start and end where the network branches and meets",
+            )
+        check_ranges(where, self, design.names, shares, count, "paths", "its own")
+
+    def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
+        """A graph for each range of paths."""
+        return [Piece(path_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
+
+    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+        """Parts, and stages of several, by their paths."""
+        return [
+            (first, parts.run_options(options, first, last))
+            for segment, first, last, _ in parts.pieces()
+            for options in path_ways(parts.space, segment)
+        ]
+
+    def possible(self, graph: OpGraph) -> tuple[str, ...]:
+        """Paths, where there are several."""
+        return ("paths",) if find_paths(graph) else ()
+
+
+DIVISION = _OwnPaths()

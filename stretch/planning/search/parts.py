@@ -1,0 +1,321 @@
+"""The layers of a search whose segments may be divided exactly: parts of stages, and every way to run them.
+
+A stage in scaled copies spans the parts of the stage; ways to divide parts, and runs of them, are
+added by `stretch.planning.divisions`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import combinations, groupby
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import InfeasibleError
+from predictors.fusion import Kernel
+from predictors.graph import OpGraph
+from predictors.joins import JoinKind
+from predictors.shapes import Attr, Shape
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import BranchCost
+from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.design.division import of_kinds
+from stretch.planning.messages import Message, OptionName
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
+from stretch.planning.network.units import feature_maps
+from stretch.planning.own_options import SINGLE
+from stretch.planning.search.space import DesignSpace, LazyOptions
+
+Floats = NDArray[np.float64]
+#: What parts that are built alike have in common.
+Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
+
+
+class _PartsCache(dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]]):
+    """Parts of stages, the same ones each time, so that what is built of them is found again; with each stage, whose identity stays its own."""
+
+
+class PartSpace:
+    """Parts of a space of stages, and the ways to run them.
+
+    Args:
+        space: Designs of its stages, or of segments that meet where a request says.
+        single: Whether parts are as small as kernels let them be, and each is divided by itself.
+        vectors: Whether linear layers one after the other are parts of their own.
+    """
+
+    def __init__(
+        self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False, vectors: bool = False
+    ) -> None:
+        self.graph, self.space, self.merged, self.single = graph, space, merged, single
+        costs = space.costs
+        clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
+        known, self.by_stage = costs.built(_PartsCache), []
+        for stage in space.segments:
+            key = (id(stage), frozenset(clean), single, vectors)
+            if divided and key not in known:
+                known[key] = stage, divide(graph, stage, clean, every=single, vectors=vectors)
+            self.by_stage.append(known[key][1] if divided else [stage])
+        self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
+        self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
+        self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
+        self._alone_ms: dict[int, Floats] = {}
+
+    def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
+        """The designs of the space and those whose segments are divided."""
+        first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
+        options: list[list[SegmentOptions]] = [list(wholes) for wholes in self.wholes]
+        offers: list[list[LazyOptions]] = [[] for _ in self.parts]
+        for stage, (group, offered) in enumerate(zip(self.space.ready, self.space.offers, strict=True)):
+            at = first_part[stage]
+            options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
+            offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
+        for division in of_kinds(kinds):
+            for first, segment_options in division.ways(self):
+                options[first].append(segment_options)
+        other = copy(self.space)
+        other.segments, other.options = tuple(self.parts), options
+        other.arriving = tuple(part.in_width for part in self.parts)
+        return other.with_offers(offers)
+
+    def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
+        """Every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""
+        for at, part in enumerate(self.parts):
+            stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
+            several = len(parts) > 1 and part is parts[0] and not self.single
+            for segment, last in [(part, at), *([(stage, at + len(parts) - 1)] if several else [])]:
+                yield segment, at, last, [self.alone_ms(at, last, i) for i in range(len(self.space.processors))]
+
+    def run_options(self, options: SegmentOptions, first: int, last: int) -> SegmentOptions:
+        """Ways to run a run of parts, with the rules applied."""
+        alone_ms = min(self.alone_ms(first, last, i) for i in range(len(self.space.processors)))
+        return self.space.checked(replace(options, span=last - first + 1, alone_ms=alone_ms))
+
+    def alone_ms(self, first: int, last: int, processor: int) -> float:
+        """A run on one processor, ms."""
+        return float(self.alone(processor)[first, last])
+
+    def alone(self, processor: int) -> Floats:
+        """Every run on one processor, ms (first part × last part)."""
+        if processor not in self._alone_ms:
+            ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
+            self._alone_ms[processor] = np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
+        return self._alone_ms[processor]
+
+    def segment(self, first: int, last: int) -> Segment:
+        """A run as a segment."""
+        run = self.parts[first : last + 1]
+        return run[0] if len(run) == 1 else cut_segment(self.graph, self.name(first, last), run[0].start, run[-1].end)
+
+    def name(self, first: int, last: int) -> str:
+        """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
+        a, b = self.stage[first], self.stage[last]
+        names = [stage.name for stage in self.space.segments]
+        complete = self.by_stage[a][0] is self.parts[first] and self.by_stage[b][-1] is self.parts[last]
+        if complete:
+            return names[a] if a == b else f"{names[a]}_to_{names[b]}"
+        if first == last:
+            return self.parts[first].name
+        return f"{self.parts[first].name}_to_{self.parts[last].name}"
+
+
+def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
+    """The designs of a space, and those in which parts and runs of them are divided exactly.
+
+    Args:
+        config: The request, checked. Meeting points that it names are the only ones; stages that must not merge are
+            divided each by itself.
+    """
+    parts = PartSpace(
+        graph,
+        space,
+        divided=not config.meet,
+        merged=config.merge != "never",
+        single=config.strategy in SINGLE,
+        vectors=any(division.vectors for division in of_kinds(config.planned_kinds)),
+    )
+    mixed = parts.mixed(config.planned_kinds)
+    if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
+        raise _nothing_to_split(graph, config)
+    return mixed
+
+
+def without_stretched(space: DesignSpace) -> DesignSpace:
+    """The designs of a space that compute what the original computes."""
+    other = copy(space)
+    other.options = [[o for o in options if o.exact or not o.branched] for options in space.ready]
+    other.thinned = False
+    return other
+
+
+def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
+    """Why no segment of a network can be divided exactly."""
+    hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
+    kinds = " or ".join(config.planned_kinds)
+    why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
+    return InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)
+
+
+def structure(graph: OpGraph) -> Structure:
+    """What parts that are built alike have in common: everything but names."""
+    number = {op.name: i for i, op in enumerate(graph.ops)}
+    return tuple((op.kind, tuple(number[name] for name in op.inputs), _attrs(op.attrs), op.shape) for op in graph.ops)
+
+
+def _attrs(attrs: Mapping[str, Attr]) -> tuple[tuple[str, Attr], ...]:
+    return tuple(sorted(attrs.items()))
+
+
+def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
+    """What a part of a segment costs, which reads all that arrives."""
+    costs = space.costs
+    time, item = costs.kernels_time(kernels, processor), costs.item_bytes(processor)
+    return BranchCost(
+        processor,
+        segment.depth,
+        segment.width,
+        "none",
+        sum(kernel.macs for kernel in kernels),
+        graph.params,
+        time.ms,
+        time.contended_ms,
+        max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
+        reads=prod(graph.input.shape),
+        writes=prod(graph.by_name[graph.output].shape),
+    )
+
+
+def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]], word: str) -> SegmentOptions:
+    """One sequence of processors, a segment divided among them by a way in each of several rows of branches."""
+    costs = space.costs
+    computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
+    leaving = np.array([costs.transfers(b.processor, costs.host, np.array([row[i].writes for row in rows])) for i, b in enumerate(rows[0])])
+    entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)
+    moved = entering[:, :, None] + leaving
+    join = costs.join(segment, kind, segment.width, len(rows[0]))
+    return SegmentOptions(
+        segment,
+        kind,
+        tuple(tuple(row[i] for row in rows) for i in range(len(rows[0]))),
+        macs=np.full(len(rows), segment.graph.macs),
+        params=np.full(len(rows), segment.graph.params),
+        ms=(computed + moved).max(axis=1) + join,
+        allowed=np.ones((len(space.holders), len(rows)), bool),
+        depth=np.full(len(rows), float(len(rows[0]))),
+        exchange_ms=moved.max(axis=1) + join,
+        slowest_ms=computed.max(axis=0),
+        fastest_ms=computed.min(axis=0),
+        peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
+        busy=lambda: {b.processor: item for b, item in zip(rows[0], computed, strict=True)},
+        division=word,
+    )
+
+
+# Neighbouring stages as one segment, with fewer meeting points.
+#
+# An exchange costs about the same whatever lies between two of them, so equation
+# 4 of paper 003 rules out short stages. Several stages that become one segment
+# share one exchange. Their units are dropped evenly and their widths follow one
+# ratio.
+
+
+def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
+    """The designs of a space, and those in which runs of stages that follow each other are merged."""
+    stages = space.segments
+    more: list[list[LazyOptions]] = [[] for _ in stages]
+    for first, last in combinations(range(len(stages)), 2):
+        run = stages[first : last + 1]
+        if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
+            continue
+        segment = space.costs.cut(graph, f"{run[0].name}_to_{run[-1].name}", run[0].start, run[-1].end)
+        more[first] += space.offered(segment, first, len(run))
+    return space.with_runs(more)
+
+
+# Segments that need no seam: parts of a stage that one processor runs one after the other are one segment.
+
+
+def merge_neighbours(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
+    """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage."""
+    order = {op.name: i for i, op in enumerate(graph.ops)}
+
+    def place(part: SegmentDesign) -> tuple[int, str] | str:
+        if not part.whole:
+            return part.name
+        stage = next(i for i, stage in enumerate(stages) if order[part.end] <= order[stage.end])
+        return stage, part.branches[0].processor
+
+    result: list[SegmentDesign] = []
+    for _, group in groupby(parts, key=place):
+        run = list(group)
+        if len(run) == 1:
+            result += run
+            continue
+        stage = next((stage for stage in stages if (stage.start, stage.end) == (run[0].start, run[-1].end)), None)
+        name = stage.name if stage else f"{run[0].name}_to_{run[-1].name}"
+        segment = cut_segment(graph, name, run[0].start, run[-1].end)
+        branch = run[0].branches[0]
+        result.append(
+            SegmentDesign(name, segment.start, segment.end, (replace(branch, depth=segment.depth, width=segment.width),), run[0].join)
+        )
+    return tuple(result)
+
+
+# Segments in scaled copies that begin and end at blocks, the stem among them, beside those that are whole stages.
+#
+# What arrives at a block of a stage has the original's channels, so a branch that begins
+# there begins with an entry, as that of a stage whose first block keeps its shape does.
+
+#: Room in a comparison that only leaves out what a rule will, for sums in another order.
+ROUNDING = 1.001
+
+
+def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
+    """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
+    banded = PartSpace(graph, space, merged=config.merge != "never", vectors=any(division.vectors for division in of_kinds(kinds)))
+    return with_cuts(graph, banded, banded.mixed(kinds), merged=merged)
+
+
+def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
+    """The designs of a space of parts, and those in which any run of its parts is stretched."""
+    stages = banded.space.segments
+    more: list[list[LazyOptions]] = [[] for _ in banded.parts]
+    for first, stage in enumerate(banded.stage):
+        for last in range(first, len(banded.parts)):
+            if not _stretches(banded, last) or (banded.stage[last] != stage and not merged):
+                break
+            run = banded.parts[first : last + 1]
+            whole = any(part.start == run[0].start for part in stages) and any(part.end == run[-1].end for part in stages)
+            if not (whole and stages[stage].branchable):
+                segment = _cut(graph, fine, banded.name(first, last), run[0].start, run[-1].end)
+                if segment.branchable and segment.graph.macs:
+                    offers = fine.offered(segment, first, len(run))
+                    more[first] += [offer for offer in offers if _pays(banded, first, last, offer)]
+            if run[-1].tapped:
+                break
+    return fine.with_runs(more)
+
+
+def _cut(graph: OpGraph, space: DesignSpace, name: str, start: str, end: str) -> Segment:
+    """A segment, which may branch wherever it reads and writes feature maps, the stem too."""
+    segment = space.costs.cut(graph, name, start, end)
+    return segment if segment.branchable else replace(segment, branchable={start, end} <= feature_maps(segment.graph))
+
+
+def _stretches(banded: PartSpace, part: int) -> bool:
+    """Whether the stage of a part may be stretched: any but the head and those that are kept."""
+    stage = banded.space.segments[banded.stage[part]]
+    return stage.name != "head" and stage.name not in banded.space.kept
+
+
+def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
+    """Whether the rule on communication leaves anything of an offer, as far as moving what arrives tells."""
+    most = offer.rules.values.get("alpha")
+    if most is None:
+        return True
+    least = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
+    alone = min(banded.alone_ms(first, last, banded.space.processors.index(p)) for p in offer.subset)
+    return least <= most * alone * ROUNDING

@@ -1,0 +1,203 @@
+"""Fit a `Sensitivity` to what was measured: losses by ridge regression, agreement by one curve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.joins import JoinKind
+from stretch.planning.cost.accuracy import SEEN, ChangedSegment, Floats, Measured, MeasuredOn, Sensitivity, Stage
+from stretch.planning.network.segments import Segment
+
+#: Of what a loss depends on, what only helps: its weight is zero or below.
+HELPS = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest")
+#: Errors are taken to lie between these: beyond the first the loss would have no end, what is below the second is rounding.
+MOST_ERROR, LEAST_ERROR = 0.98, 1e-6
+
+#: Weights of the ridge penalty that are tried, on columns of unit spread.
+PENALTIES = np.logspace(-2, 2, 9)
+#: Size of what a segment has of its own: below 1, so that it is taken for what stages and features do not explain.
+OWN = 0.25
+#: What later stages make up for, found on the networks of `experiments/sensitivity`.
+RECOVERY = 1.25
+#: Whole designs from which on the curve is fitted to them alone.
+ENOUGH = 5
+#: Logarithm of a loss by which predictions may leave what was measured.
+BEYOND = 1.0
+#: Least slope of the curve: more loss is less agreement.
+FLATTEST = 0.05
+
+
+def loss(error: float) -> float:
+    """The loss of a network of a squared error: the negative logarithm of the share of the original's scores that is kept."""
+    return -float(np.log1p(-min(max(error, LEAST_ERROR), MOST_ERROR)))
+
+
+def fit(
+    model: str, join: JoinKind, stages: Sequence[Segment], alone: Sequence[Measured], designs: Sequence[Measured], on: MeasuredOn
+) -> Sensitivity:
+    """The predictor that explains what was measured.
+
+    Args:
+        stages: The network's stages, in order.
+        alone: Networks with one segment changed, at least one.
+    """
+    names = [stage.name for stage in stages]
+    table = _Table(names, [item.segments[0] for item in alone])
+    y = np.log([loss(item.error) for item in alone])
+    penalty, held_out = _penalty(table.columns, y, table.bounded)
+    base, weights = _ridge(table.columns, y, penalty, table.bounded)
+    of_stages, length, current, seen = table.parts(weights)
+    low, high = float(y.min()) - BEYOND, float(y.max()) + BEYOND
+    sensitivity = Sensitivity(
+        model=model,
+        join=join,
+        stages=tuple(Stage(name=s.name, start=s.start, end=s.end, loss=of_stages.get(s.name)) for s in stages),
+        base=base,
+        length=length,
+        measured=current,
+        weights=seen,
+        range=(low, high),
+        recovery=RECOVERY,
+        curve=(0.0, 1.0),
+        spread=0.0,
+        rank_correlation=None,
+        alone=tuple(alone),
+        designs=tuple(designs),
+        on=on,
+    )
+    if len(designs) >= ENOUGH:
+        points, logs = list(designs), np.log([loss_of_design(sensitivity, design.segments) for design in designs])
+    else:
+        points, logs = list(alone), held_out
+    shares = np.array([point.agreement for point in points])
+    curve = _curve(logs, shares, on.held_back)
+    wrong = _logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
+    spread = float(np.sqrt(np.square(wrong).sum() / max(1, len(wrong) - 2)))
+    return msgspec.structs.replace(sensitivity, curve=curve, spread=spread, rank_correlation=spearman(shares, -logs))
+
+
+def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:
+    """The loss that a predictor sees in a design of such segments."""
+    return sum(
+        predictor.counts(segment.stages) * float(predictor.loss_of(segment.stages, np.array([segment.features]))[0]) for segment in segments
+    )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What losses are regressed on."""
+
+    names: Sequence[str]  # Of all stages.
+    segments: Sequence[ChangedSegment]  # One for each measurement.
+
+    @property
+    def _known(self) -> list[str]:
+        return [name for name in self.names if any(name in segment.stages for segment in self.segments)]
+
+    @property
+    def _runs(self) -> list[str]:
+        return list(dict.fromkeys(" ".join(segment.stages) for segment in self.segments))
+
+    @property
+    def _scales(self) -> Floats:
+        """What a feature is divided by; infinity for one that never varies, which has no weight."""
+        spread = np.array([segment.features for segment in self.segments]).std(0)
+        return np.where(spread > 1e-9, spread, np.inf)
+
+    @property
+    def columns(self) -> Floats:
+        """(measurements, length + stages + segments + features)."""
+        length = np.log([[len(segment.stages)] for segment in self.segments])
+        stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._known] for segment in self.segments])
+        values = OWN * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
+        return np.hstack([length, stages, values, np.array([segment.features for segment in self.segments]) / self._scales])
+
+    @property
+    def bounded(self) -> NDArray[np.bool_]:
+        """Columns whose weight must not be above zero."""
+        others = np.zeros(1 + len(self._known) + len(self._runs), bool)
+        return np.concatenate([others, np.array([name in HELPS for name in SEEN])])
+
+    def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
+        """Weights of stages, of the length, of segments and of features."""
+        stages, runs = len(self._known), len(self._runs)
+        current = dict(zip(self._runs, (float(w) * OWN for w in weights[1 + stages : 1 + stages + runs]), strict=True))
+        of_stages = dict(zip(self._known, map(float, weights[1 : 1 + stages]), strict=True))
+        return of_stages, float(weights[0]), current, tuple(float(w) for w in weights[1 + stages + runs :] / self._scales)
+
+
+def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
+    """Intercept and weights; those that are bounded and would be above zero are zero."""
+    mean = x.mean(0)
+    z, wrong = x - mean, y - y.mean()
+    free = np.ones(x.shape[1], bool)
+    while True:
+        some = z[:, free]
+        weights = np.zeros(x.shape[1])
+        weights[free] = np.linalg.solve(some.T @ some + penalty * np.eye(some.shape[1]), some.T @ wrong)
+        above = bounded & (weights > 0)
+        if not above.any():
+            return float(y.mean() - mean @ weights), weights
+        free &= ~above
+
+
+def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
+    """The penalty that predicts measurements best from the others, and those predictions."""
+    if len(y) < 2:
+        return float(PENALTIES[-1]), y.copy()
+    best: tuple[float, float, Floats] | None = None
+    for penalty in PENALTIES:
+        values = np.zeros(len(y))
+        for i in range(len(y)):
+            rest = np.arange(len(y)) != i
+            base, weights = _ridge(x[rest], y[rest], float(penalty), bounded)
+            values[i] = base + x[i] @ weights
+        error = float(np.square(values - y).mean())
+        if best is None or error < best[0]:
+            best = error, float(penalty), values
+    assert best is not None
+    return best[1], best[2]
+
+
+def _logit(shares: Floats, images: int) -> Floats:
+    """Logarithm of the odds; a share of all or none counts half an image less or more."""
+    log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
+    return log
+
+
+def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
+    """Logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
+    intercept, slope = float(_logit(shares, images).mean() + logs.mean()), 1.0
+    for _ in range(100):
+        share = 1 / (1 + np.exp(-np.clip(intercept - slope * logs, -50, 50)))
+        weight = share * (1 - share) + 1e-6
+        # a prior worth one measurement at each end keeps few points from a slope without end
+        gradient = np.array([(shares - share).sum(), (-(shares - share) * logs).sum() - 0.1 * (slope - 1)])
+        hessian = np.array([[weight.sum(), -(weight * logs).sum()], [-(weight * logs).sum(), (weight * logs * logs).sum() + 0.1]])
+        change = np.linalg.solve(hessian, gradient)
+        change /= max(1.0, float(np.abs(change).max()) / 2)
+        intercept, slope = intercept + float(change[0]), slope + float(change[1])
+        if np.abs(change).max() < 1e-10:
+            break
+    if slope < FLATTEST:
+        slope = FLATTEST
+        intercept = float((_logit(shares, images) + slope * logs).mean())
+    return intercept, slope
+
+
+def spearman(first: Floats, second: Floats) -> float | None:
+    """Rank correlation, equal numbers having the mean of their ranks; None where one side has no order or there are fewer than three."""
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    a, b = _ranks(np.asarray(first, float)), _ranks(np.asarray(second, float))
+    return float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
+
+
+def _ranks(values: Floats) -> Floats:
+    less = (values[None, :] < values[:, None]).sum(1)
+    same = (values[None, :] == values[:, None]).sum(1)
+    result: Floats = less + (same + 1) / 2
+    return result
