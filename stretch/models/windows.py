@@ -12,7 +12,7 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from stretch.models.builder import Builder, filled, shape_of
 from stretch.operators.convolution import PaddedConv2d
-from stretch.operators.pooling import PaddedPool
+from stretch.operators.pooling import padded_pool
 
 CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _MAX_POOLS = {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d}
@@ -118,7 +118,7 @@ def max_pooled(
         return builder.module(module, inner, name)
     if len(kernel) == 2:
         sides = {"padding": (*before, *behind), "ceil_mode": up, "dilation": tuple(dilation)}
-        return builder.module(PaddedPool("max_pool", {"kernel": tuple(kernel), "stride": tuple(stride), **sides}), inner, name)
+        return builder.module(padded_pool("max_pool", {"kernel": tuple(kernel), "stride": tuple(stride), **sides}), inner, name)
     if up:
         raise StretchError(f"its padding {before} and {behind} differs between sides, and it rounds up")
     module = _MAX_POOLS[len(shape_of(x))](tuple(kernel), tuple(stride), 0, tuple(dilation))
@@ -151,7 +151,7 @@ def mean_pooled(
         return builder.module(module, x, name)
     if len(kernel) == 2:
         sides = {"padding": (*before, *behind), "ceil_mode": up, "count_include_pad": counted}
-        return builder.module(PaddedPool("avg_pool", {"kernel": tuple(kernel), "stride": tuple(stride), **sides}), x, name)
+        return builder.module(padded_pool("avg_pool", {"kernel": tuple(kernel), "stride": tuple(stride), **sides}), x, name)
     if not counted or up:
         raise StretchError(f"its padding {list(before)} and {list(behind)} differs between sides and is left out of the mean")
     module = _AVERAGE_POOLS[len(shape_of(x))](tuple(kernel), tuple(stride), 0, False, True)

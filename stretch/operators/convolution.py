@@ -14,7 +14,7 @@ from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
 from stretch.formats.tflite.padding import pad, window
 from stretch.formats.tflite.source import SubgraphSource
 from stretch.formats.tflite.weights import matrix
-from stretch.operators.capturing import Chain, Lowered, TracedCall, constant, functions, modules
+from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal, pair, window_padding
 
@@ -41,29 +41,11 @@ def pointwise(out: int, bias: bool) -> dict[str, Attr]:
 def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
     if m.padding_mode != "zeros":
         raise Refusal(f"padding mode `{m.padding_mode}` is not supported")
-    attrs: dict[str, Attr] = {
-        "out_channels": m.out_channels,
-        "kernel": pair(m.kernel_size),
-        "stride": pair(m.stride),
-        "padding": _padding(m, shape),
-        "dilation": pair(m.dilation),
-        "groups": m.groups,
-        "bias": m.bias is not None,
-    }
-    return [("", "conv", attrs, {"weight": m.weight} | ({"bias": m.bias} if m.bias is not None else {}))]
-
-
-def _padding(m: nn.Conv2d, shape: Shape) -> tuple[int, ...]:
-    kernel, stride, dilation = pair(m.kernel_size), pair(m.stride), pair(m.dilation)
-    pads = getattr(m, "pads", None)
-    if pads is not None:
-        return tuple(pads)
+    padding = getattr(m, "pads", m.padding)
     if type(m).__name__ == "Conv2dSame":
-        return _same_padding(shape, kernel, stride, dilation)
-    if m.padding == "same":
-        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
-    return window_padding((0, 0) if m.padding == "valid" else m.padding)
+        padding = _same_padding(shape, pair(m.kernel_size), pair(m.stride), pair(m.dilation))
+    weights = {"weight": m.weight, "bias": m.bias}
+    return module_chain(convolution, shape, **weights, stride=m.stride, padding=padding, dilation=m.dilation, groups=m.groups)
 
 
 def _same_padding(shape: Shape, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
@@ -74,18 +56,25 @@ def _same_padding(shape: Shape, kernel: tuple[int, ...], stride: tuple[int, ...]
     return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
 
 
-@functions(F.conv2d, torch.conv2d)
-def _function(
+@calls(F.conv2d, torch.conv2d)
+def convolution(
     call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Chain:
-    if isinstance(padding, str):
-        raise Refusal(f"padding `{padding}` of a convolution function is not supported, only numbers")
-    weights = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
+    """A convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
+    weights = constants(weight=weight, bias=bias)
+    out, _, *kernel = (int(n) for n in weights["weight"].shape)
+    if padding == "same":
+        # of an even window more at the end
+        total = [d * (k - 1) for k, d in zip(kernel, pair(dilation), strict=True)]
+        padding = (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+    sides = (
+        tuple(padding) if isinstance(padding, tuple | list) and len(padding) == 4 else window_padding(0 if padding == "valid" else padding)
+    )
     attrs: dict[str, Attr] = {
-        "out_channels": call.out[1],
-        "kernel": tuple(int(n) for n in weights["weight"].shape[2:]),
+        "out_channels": out,
+        "kernel": tuple(kernel),
         "stride": pair(stride),
-        "padding": window_padding(padding),
+        "padding": sides,
         "dilation": pair(dilation),
         "groups": int(groups),
         "bias": bias is not None,

@@ -126,15 +126,8 @@ kinds.register("max")(Kind(_shape, channels=tied, rows=same_rows, min_inputs=2, 
     "stretch/operators/highest.py": """from functools import reduce
 
 import torch
-from torch import nn
 
-from stretch.operators.capturing import modules, plain_module
-from stretch.operators.lowerings import Lowering, lowerings, onnx_node
-
-
-class Highest(nn.Module):
-    def forward(self, *tensors):
-        return reduce(torch.maximum, tensors)
+from stretch.operators.lowerings import computed, onnx_node
 
 
 def _tflite(b, source, op, ins):
@@ -144,8 +137,7 @@ def _tflite(b, source, op, ins):
     return made
 
 
-modules("Highest")(plain_module("max"))
-lowerings.register("max")(Lowering(lambda ins, a: Highest(), onnx_node("Max"), _tflite, int8=False, any_order=True))
+computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("Max"), _tflite, int8=False, any_order=True)
 """,
 }
 
