@@ -34,7 +34,7 @@ def _plain(
     **more: Any,
 ) -> None:
     """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
-    calls(*functions, methods=methods, classes=(make.__name__,))(plain(kind))
+    calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(plain(kind))
     lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
 
 
@@ -132,7 +132,7 @@ def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
 _plain("mish", nn.Mish, (F.mish,), onnx_node("Mish"), _mish_tflite, int8=False)
 
 
-@calls(F.gelu, classes=("GELU",), fields=("approximate",))
+@calls(F.gelu, classes=("GELU",), fields=("approximate",), aten=("gelu",))
 def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
     return [x], "gelu", {"approximate": approximate}
 
@@ -151,8 +151,10 @@ lowerings.register("gelu")(
 )
 
 
-@calls(F.elu, classes=("ELU",), fields=("alpha",))
-def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False) -> Chain:
+@calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
+def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
+    if scale != 1 or input_scale != 1:
+        raise Refusal("it scales what it reads or gives")
     return [x], "elu", {"alpha": float(alpha)}
 
 
@@ -174,7 +176,7 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
 lowerings.register("elu")(Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), _elu_onnx, _elu_tflite, int8=False, any_order=True))
 
 
-@calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",))
+@calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
 def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
     return [x], "leaky_relu", {"slope": float(negative_slope)}
 
@@ -190,7 +192,7 @@ def _leaky_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[
 lowerings.register("leaky_relu")(Lowering(lambda ins, a: nn.LeakyReLU(number(a, "slope")), _leaky_onnx, _leaky_tflite, any_order=True))
 
 
-@calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",))
+@calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
 def _prelu(call: TracedCall, x: Any, weight: Any) -> Chain:
     """One slope for all channels is one for each."""
     return [x], "prelu", {}, {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])}

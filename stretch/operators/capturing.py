@@ -34,6 +34,8 @@ FunctionRule = Callable[..., Chain]
 MODULES: dict[str, ModuleRule] = {}
 FUNCTIONS: dict[Any, FunctionRule] = {}
 METHODS: dict[str, FunctionRule] = {}
+#: By name of the ATen operator without its overload.
+ATEN: dict[str, FunctionRule] = {}
 #: Names of functions and classes that torch defines on channels that lie last.
 ON_LAST: set[str] = set()
 
@@ -52,18 +54,25 @@ def modules(*names: str) -> Callable[[ModuleRule], ModuleRule]:
 
 
 def calls(
-    *functions: Any, methods: tuple[str, ...] = (), classes: tuple[str, ...] = (), fields: tuple[str, ...] = (), last: bool = False
+    *functions: Any,
+    methods: tuple[str, ...] = (),
+    classes: tuple[str, ...] = (),
+    fields: tuple[str, ...] = (),
+    aten: tuple[str, ...] = (),
+    last: bool = False,
 ) -> Callable[[FunctionRule], FunctionRule]:
-    """Decorator for the rule of functions, tensor methods and classes of modules that compute the same.
+    """Decorator for the rule of functions, tensor methods, classes of modules and ATen operators that compute the same.
 
     Args:
         fields: Attributes of the modules, which are the arguments of these names.
+        aten: Operators of one tensor, whose other arguments have the function's names.
         last: Whether torch defines them on channels that lie last.
     """
 
     def add(rule: FunctionRule) -> FunctionRule:
         FUNCTIONS.update(dict.fromkeys(functions, rule))
         METHODS.update(dict.fromkeys(methods, rule))
+        ATEN.update(dict.fromkeys(aten, rule))
         MODULES.update(dict.fromkeys(classes, lambda m, shape: module_chain(rule, shape, **{name: getattr(m, name) for name in fields})))
         if last:
             ON_LAST.update(classes, (function.__name__ for function in functions))

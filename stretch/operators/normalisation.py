@@ -109,8 +109,11 @@ def _softmax(kind: str) -> FunctionRule:
     return rule
 
 
-calls(F.softmax, torch.softmax, methods=("softmax",), classes=("Softmax",), fields=("dim",))(_softmax("softmax"))
-calls(F.log_softmax, torch.log_softmax, methods=("log_softmax",), classes=("LogSoftmax",), fields=("dim",))(_softmax("log_softmax"))
+for _kind, _class, _functions in (
+    ("softmax", "Softmax", (F.softmax, torch.softmax)),
+    ("log_softmax", "LogSoftmax", (F.log_softmax, torch.log_softmax)),
+):
+    calls(*_functions, methods=(_kind,), classes=(_class,), fields=("dim",), aten=(_kind, f"_{_kind}"))(_softmax(_kind))
 
 
 def _make_batch_norm(ins: list[Shape], a: Attrs) -> nn.Module:

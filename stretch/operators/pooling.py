@@ -49,10 +49,11 @@ def _on_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequen
     return pooled[..., :rows, :columns]
 
 
+_MAXIMA = ("max_pool2d", "max_pool2d_with_indices")
 _WINDOW = ("kernel_size", "stride", "padding", "ceil_mode")
 
 
-@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_WINDOW, "dilation", "return_indices"))
+@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_WINDOW, "dilation", "return_indices"), aten=_MAXIMA)
 def _max(
     call: TracedCall,
     x: Any,
@@ -69,7 +70,7 @@ def _max(
     return [x], "max_pool", window | {"dilation": pair(dilation)}
 
 
-@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_WINDOW, "count_include_pad", "divisor_override"))
+@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_WINDOW, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
 def _mean(
     call: TracedCall,
     x: Any,
@@ -110,8 +111,11 @@ def _adaptive(how: str) -> FunctionRule:
     return rule
 
 
-calls(F.adaptive_avg_pool2d, classes=("AdaptiveAvgPool2d",), fields=("output_size",))(_adaptive("avg"))
-calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_size", "return_indices"))(_adaptive("max"))
+_MEANS = ("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+calls(F.adaptive_avg_pool2d, classes=("AdaptiveAvgPool2d",), fields=("output_size",), aten=_MEANS)(_adaptive("avg"))
+calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_size", "return_indices"), aten=("adaptive_max_pool2d",))(
+    _adaptive("max")
+)
 
 
 @calls(torch.mean, methods=("mean",))
