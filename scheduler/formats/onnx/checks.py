@@ -13,8 +13,7 @@ from typing import Any
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import MAX_RANK, MAX_RESULTS, TYPE_NAMES, Cost, KnownTensor, Shape, ShapeNode, need
-from scheduler.formats.onnx.shapes.refused import reason
+from scheduler.formats.onnx.shapes.node import MAX_RANK, MAX_RESULTS, TYPE_NAMES, Cost, KnownTensor, Shape, ShapeNode, need, reason
 from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 
 #: Multiply-accumulates of one file: twice those of a ViT-H/14 of 518 × 518 pixels.

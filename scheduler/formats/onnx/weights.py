@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx.shapes.constants import SHORT
+from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT8, INT32, INT64, UINT8, KnownTensor, need
 
 #: Element types of weights: bytes of one, and the field that holds them where they are no raw bytes.

@@ -13,7 +13,7 @@ from torch import fx
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.constants import SHORT
+from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES, KnownTensor, ShapeNode
 from stretch.models.builder import shape_of
 from stretch.models.onnx.site import OnnxSite, Rule

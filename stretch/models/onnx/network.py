@@ -19,8 +19,7 @@ from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.shapes import Shape
 from scheduler.formats.onnx.checks import MAX_PARTS
 from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.node import FLOAT, REALS, TYPE_NAMES
-from scheduler.formats.onnx.shapes.refused import REASONS
+from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES
 from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, filled, shape_of, turned
