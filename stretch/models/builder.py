@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,10 @@ class Builder:
     def behind(self, node: fx.Node) -> nn.Module | None:
         """The module that gives this, if one does."""
         return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def value(self, node: Any) -> torch.Tensor | None:
+        """The stored tensor that a node stands for; None for anything else."""
+        return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
     def stored(self, x: np.ndarray, name: str) -> fx.Node:
         """A stored tensor: trained with the network if it is of reals."""

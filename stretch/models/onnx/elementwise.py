@@ -12,8 +12,9 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64
 from stretch.models.builder import filled, shape_of
-from stretch.models.onnx.folding import added, gated, multiplied
+from stretch.models.onnx.folding import added, multiplied
 from stretch.models.onnx.site import RULES, OnnxSite, Rule, Value, rule
+from stretch.models.patterns import combined, layer_norm
 
 _PLAIN = {
     "Abs": torch.abs,
@@ -96,7 +97,7 @@ def _rank(values: Any) -> int:
 def _pair(site: OnnxSite, function: Any) -> fx.Node:
     if len(site.inputs) != 2:
         raise StretchError(f"it has {len(site.inputs)} inputs, two are taken")
-    return site.builder.call(function, operand(site, 0), operand(site, 1))
+    return combined(site.builder, function, operand(site, 0), operand(site, 1))
 
 
 for _name, _function in _PAIRS.items():
@@ -124,7 +125,7 @@ def _both_ways(site: OnnxSite) -> tuple[tuple[Value, ...], ...]:
 def _add(site: OnnxSite) -> fx.Node:
     """A sum; numbers that are added to a product of matrices become its bias."""
     for x, bias in _both_ways(site):
-        result = added(site, x, bias)
+        result = layer_norm(site.builder, x, bias, site.name) or added(site, x, bias)
         if result is not None:
             return result
     return _pair(site, operator.add)
@@ -132,11 +133,8 @@ def _add(site: OnnxSite) -> fx.Node:
 
 @rule("Mul")
 def _mul(site: OnnxSite) -> fx.Node:
-    """A product; that with a gate is what torch calls it, and that of a layer of whole numbers with their scale is the layer."""
+    """A product; that of a layer of whole numbers with their scale is the layer."""
     for x, other in _both_ways(site):
-        function = gated(x, other)
-        if function is not None:
-            return site.builder.call(function, x)
         result = multiplied(site, x, other)
         if result is not None:
             return result

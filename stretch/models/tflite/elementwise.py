@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import filled
+from stretch.models.patterns import combined
 from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, aligned, module, rule
 
 _PLAIN: dict[str, Callable[..., Any]] = {
@@ -46,6 +47,7 @@ _PAIRS: dict[str, Callable[..., Any]] = {
     "LESS": torch.lt,
     "LESS_EQUAL": torch.le,
     "NOT_EQUAL": torch.ne,
+    "MUL": operator.mul,
     "POW": operator.pow,
     "SUB": operator.sub,
 }
@@ -55,9 +57,6 @@ _TENSORS: dict[str, Callable[..., Any]] = {"LOGICAL_AND": torch.logical_and, "LO
 
 _TYPES = {"float32": torch.float32, "float16": torch.float32, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
 
-#: Relative error of a number that was written in half precision.
-_CLOSE = 1e-3
-
 
 def _unary(function: Callable[..., Any], site: TfliteSite, **more: Any) -> TfliteView:
     seen = site.seen(0)
@@ -66,7 +65,7 @@ def _unary(function: Callable[..., Any], site: TfliteSite, **more: Any) -> Tflit
 
 def _pair(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
     (a, b), order = aligned(site, (0, 1))
-    return order.like(site.activated(site.builder.call(function, a, b)))
+    return order.like(site.activated(combined(site.builder, function, a, b)))
 
 
 RULES.update({name: partial(_unary, function) for name, function in _PLAIN.items()})
@@ -173,49 +172,3 @@ def _cast(site: TfliteSite) -> TfliteView:
 def _real(site: TfliteSite) -> TfliteView:
     """What it reads: the scales of activations are found anew."""
     return site.seen(0)
-
-
-@rule("MUL")
-def _mul(site: TfliteSite) -> TfliteView:
-    """A product; by a gate of the same tensor it is an activation."""
-    (a, b), order = aligned(site, (0, 1))
-    for x, gate in ((a, b), (b, a)):
-        activation = _activation(x, gate)
-        if activation is not None:
-            return order.like(site.activated(site.builder.call(*activation)))
-    return order.like(site.activated(site.builder.call(operator.mul, a, b)))
-
-
-def _activation(x: Any, gate: Any) -> tuple[Callable[..., Any], fx.Node] | None:
-    """SiLU, hard sigmoid or hard swish, as converters write them in several operators."""
-    if isinstance(gate, fx.Node) and isinstance(x, fx.Node):
-        if gate.op == "call_function" and gate.target in _GATED and gate.args[0] is x:
-            return _GATED[gate.target], x
-        return None
-    if not isinstance(x, fx.Node) or not isinstance(gate, int | float) or abs(gate - 1 / 6) > _CLOSE / 6:
-        return None
-    inner = _shifted(x)
-    if inner is not None:
-        return F.hardsigmoid, inner
-    if x.op == "call_function" and x.target is operator.mul:
-        for current, by in (x.args, x.args[::-1]):
-            if isinstance(current, fx.Node) and _shifted(by) is current:
-                return F.hardswish, current
-    return None
-
-
-#: What a tensor times a function of it is.
-_GATED: dict[Any, Callable[..., Any]] = {torch.sigmoid: F.silu, F.hardsigmoid: F.hardswish}
-
-
-def _shifted(node: Any) -> fx.Node | None:
-    """X of min(max(x + 3, 0), 6)."""
-    if not isinstance(node, fx.Node) or node.op != "call_function" or node.target is not F.relu6:
-        return None
-    total = node.args[0]
-    if not isinstance(total, fx.Node) or total.op != "call_function" or total.target is not operator.add or len(total.args) != 2:
-        return None
-    for x, number in (total.args, total.args[::-1]):
-        if isinstance(x, fx.Node) and isinstance(number, int | float) and abs(number - 3) <= 3 * _CLOSE:
-            return x
-    return None
