@@ -71,6 +71,9 @@ _PAIRS = {
     "Xor": torch.logical_xor,
 }
 
+#: Of two tensors, never a number.
+_LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
+
 _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
 
 
@@ -97,7 +100,8 @@ def _rank(values: Any) -> int:
 def _pair(site: OnnxSite, function: Any) -> fx.Node:
     if len(site.inputs) != 2:
         raise StretchError(f"it has {len(site.inputs)} inputs, two are taken")
-    return combined(site.builder, function, operand(site, 0), operand(site, 1))
+    read = OnnxSite.tensor if function in _LOGICAL else operand
+    return combined(site.builder, function, read(site, 0), read(site, 1))
 
 
 for _name, _function in _PAIRS.items():

@@ -168,6 +168,8 @@ def _eye(site: OnnxSite) -> np.ndarray:
 def _depth_to_space(site: OnnxSite) -> fx.Node:
     n, channels, height, width = site.shape
     block = int(site.attrs.get("blocksize", 0))
+    if block < 1 or channels % block**2:
+        raise StretchError(f"it makes blocks of {block} of {channels} channels")
     if site.attrs.get("mode", "DCR") == "CRD":
         return site.builder.call(F.pixel_shuffle, site.x, block)
     split = site.builder.call(torch.reshape, site.x, (n, block, block, channels // block**2, height, width))
@@ -179,6 +181,8 @@ def _depth_to_space(site: OnnxSite) -> fx.Node:
 def _space_to_depth(site: OnnxSite) -> fx.Node:
     n, channels, height, width = site.shape
     block = int(site.attrs.get("blocksize", 0))
+    if block < 1 or height % block or width % block:
+        raise StretchError(f"it makes blocks of {block} of {height}×{width}")
     split = site.builder.call(torch.reshape, site.x, (n, channels, height // block, block, width // block, block))
     turned = site.builder.call(torch.permute, split, (0, 3, 5, 1, 2, 4))
     return site.builder.call(torch.reshape, turned, (n, channels * block**2, height // block, width // block))

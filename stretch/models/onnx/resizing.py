@@ -81,7 +81,6 @@ def _places(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Se
 
 
 def _nearest(site: OnnxSite, coordinates: str, wanted: list[int], factors: Sequence[float]) -> fx.Node:
-    """Torch rounds i · old / new down."""
     how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
     if how not in _ROUNDED:
         raise StretchError(f"it rounds by `{how[:40]}`")
@@ -89,9 +88,6 @@ def _nearest(site: OnnxSite, coordinates: str, wanted: list[int], factors: Seque
         np.clip(_ROUNDED[how](at), 0, old - 1).astype(np.int64)
         for at, old in zip(_places(site, coordinates, wanted, factors), site.shape[2:], strict=True)
     ]
-    nearest = [np.arange(new) * old // new for new, old in zip(wanted, site.shape[2:], strict=True)]
-    if all((a == b).all() for a, b in zip(places, nearest, strict=True)):
-        return site.builder.call(F.interpolate, site.x, size=wanted)
     return chosen(site.builder, site.x, places, site.name)
 
 

@@ -14,7 +14,7 @@ from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, TfliteTensor
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder
 from stretch.models.ends import Size, Stated, by_name, finished, named_ends, settled
-from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value
+from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value, plain
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
@@ -73,7 +73,7 @@ class _TfliteLowering:
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
-        return TfliteSite([value], "", "", {}, 1, self._builder).plain()
+        return plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, "")
 
     def _refuse(self, operator: TfliteOperator, problem: str, error: Exception, hint: str | None = None) -> None:
         name = self._name(operator)
@@ -125,9 +125,8 @@ class _TfliteLowering:
         for item in result if isinstance(result, list) else [result]:
             if prod(item.shape) > MAX_KNOWN:
                 raise StretchError("it makes a stored tensor too large")
-            node = TfliteSite([item], "", "", {}, 1, builder).plain()
             with torch.no_grad():
-                results.append(builder.finish(node, "Known")(torch.zeros(1)).numpy())
+                results.append(builder.finish(plain(builder, item), "Known")(torch.zeros(1)).numpy())
         return list(results)
 
     def _told(self, operator: TfliteOperator, reads: list[Value]) -> list[Value] | None:
