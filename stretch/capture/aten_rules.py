@@ -10,8 +10,20 @@ from torch import fx
 
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, AtenRule, AtenStep, AtenValue, Made
-from stretch.capture.aten_opaque import REDUCTIONS, attributes, opaque, opaque_node, over_elements, product, reduced
+from stretch.capture.aten_call import (
+    REDUCTIONS,
+    AtenCall,
+    AtenRule,
+    AtenStep,
+    AtenValue,
+    Made,
+    attributes,
+    opaque,
+    opaque_node,
+    over_elements,
+    product,
+    reduced,
+)
 from stretch.operators.activation import clamp
 from stretch.operators.capturing import ATEN, FunctionRule, module_chain
 from stretch.operators.convolution import convolution

@@ -16,8 +16,7 @@ from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attr, Shape
 from stretch.capture.aten import AtenLowering
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, Made
-from stretch.capture.aten_opaque import attributes, opaque, opaque_node, over_elements
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, Made, attributes, opaque, opaque_node, over_elements
 from stretch.capture.aten_rules import RULES, of_family, pieces
 from stretch.capture.axes.attention import chain_of, written_out
 from stretch.capture.axes.maps import Maps
@@ -25,7 +24,6 @@ from stretch.capture.axes.rules import applied
 from stretch.capture.captured import Captured
 from stretch.capture.exported import export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.recorder import CallRecorder
 from stretch.capture.results import differences, left_out
 from stretch.capture.structure import Result, Returned, keyed, rebuilt
 from stretch.capture.trace import agrees, evaluating

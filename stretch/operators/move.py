@@ -3,6 +3,7 @@
 Slices, shuffles and new axes are also seen by `stretch.capture.trace`, which knows tensors in another order of dimensions.
 """
 
+from collections.abc import Callable
 from math import inf, prod
 from typing import Any
 
@@ -19,8 +20,43 @@ from stretch.formats.tflite.padding import pad
 from stretch.formats.tflite.source import SubgraphSource
 from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, modules
 from stretch.operators.lowerings import Lowering, computed, lowerings, onnx_node
-from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
 from stretch.operators.settings import Refusal, pair
+
+
+def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:
+    """Writes an operator with `start` and `stop` along an axis of an NCHW tensor."""
+
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        bounds = (("start", integer(op.attrs, "start")), ("stop", integer(op.attrs, "stop")), ("axis", axis))
+        w.node("Slice", op, [ins[0], *[w.indices(op, key, [value]) for key, value in bounds]])
+
+    return write
+
+
+def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
+    """Writes an operator with `start` along an axis of an NHWC tensor; its output's shape says where it ends."""
+
+    def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+        shape = to_nhwc(op.shape)
+        begin = [0] * len(shape)
+        begin[axis] = integer(op.attrs, "start")
+        return b.moved("SLICE", op.name, ins[0], shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+
+    return write
+
+
+def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
+    """Writes an operator that puts tensors together along an axis, NHWC; int8 inputs are re-quantised to the scale of the result."""
+
+    def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+        shape, quant = to_nhwc(op.shape), b.scale(op)
+        indices = [b.integer(value, quant) if b.rounded else b.real(value) for value in ins]
+        result = b.write("CONCATENATION", op.name, indices, shape, quant, axis=axis % len(shape))
+        result.nonnegative = all(value.nonnegative for value in ins)
+        return result
+
+    return write
+
 
 #: Attribute of a padding by −∞, which no graph has: `stretch.capture.trace` makes it part of a pooling.
 LOWEST = "lowest"
@@ -196,3 +232,7 @@ lowerings.register("channel_shuffle")(Lowering(lambda ins, a: ChannelShuffle(int
 lowerings.register("upsample")(Lowering(_make_upsample, _upsample_onnx, _upsample_tflite))
 lowerings.register("flatten")(Lowering(lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite))
 computed("unflatten", lambda a, x: x[:, :, None, None], _unflatten_onnx, _unflatten_tflite)
+
+
+computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "stop")], slice_onnx(2), slice_tflite(1))
+computed("concat_rows", lambda a, *bands: torch.cat(bands, dim=2), onnx_node("Concat", axis=2), concat_tflite(1))

@@ -21,9 +21,7 @@ from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, shape_of, turned
 from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, settled
-from stretch.models.onnx.known import by_rule, computed
-from stretch.models.onnx.site import ROUNDING, RULES, OnnxSite, Result, Value
-from stretch.models.onnx.steps import Rounded, Steps, common
+from stretch.models.onnx.site import ROUNDING, RULES, OnnxSite, Result, Rounded, Steps, Value, by_rule, common, computed
 
 #: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)

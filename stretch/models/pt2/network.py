@@ -24,9 +24,7 @@ from predictors.registry import RuleTable
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, shape_of
 from stretch.models.ends import finished
-from stretch.models.pt2.file import ArchiveSource, Stored, read_source
-from stretch.models.pt2.program import ExportedCall, Tagged
-from stretch.models.pt2.weights import HALF, TYPES
+from stretch.models.pt2.file import HALF, TYPES, ArchiveSource, ExportedCall, Stored, Tagged, read_source
 from stretch.opaque.calls import find_operator
 
 # Calls of an exported network on their way into a torch network: what a rule reads, and how it writes.

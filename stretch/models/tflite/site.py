@@ -11,8 +11,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from predictors.registry import RuleTable
-from stretch.models.builder import Builder, shape_of, turned
-from stretch.models.inputs import OperatorInputs
+from stretch.models.builder import Builder, OperatorInputs, shape_of, turned
 from stretch.models.onnx.site import RULES as ONNX
 from stretch.models.onnx.site import OnnxSite
 
