@@ -245,7 +245,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
 
 
-def decode(path: Path) -> Any:
+def decode(path: Path, hint: str = "export it again") -> Any:
     """The `onnx.ModelProto` of a file of any exporter; weights in other files stay there."""
     import onnx
 
@@ -254,9 +254,9 @@ def decode(path: Path) -> Any:
         model = onnx.load_model_from_string(content)
     # What protobuf raises for a damaged file differs between its versions.
     except Exception as error:
-        raise StretchError(f"{path} is no ONNX model: it cannot be decoded", "export it again") from error
+        raise StretchError(f"{path} is no ONNX model: it cannot be decoded", hint) from error
     if not model.graph.node or not model.graph.output:
-        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", "export it again")
+        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", hint)
     return model
 
 

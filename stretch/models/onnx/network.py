@@ -14,10 +14,9 @@ from torch import fx
 from predictors.errors import StretchError
 from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.shapes import Shape
-from scheduler.formats.onnx.checks import MAX_PARTS
+from scheduler.formats.onnx.checks import EXTERNAL, MAX_PARTS, TYPES, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES
-from scheduler.formats.onnx.weights import EXTERNAL, TYPES, stored_tensor
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, shape_of, turned
 from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, settled
