@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, ints
 from stretch.capture.captured import Captured
@@ -703,7 +703,7 @@ _WHOLE = ("expected tensor for argument #1 'indices'", "tensors used as indices 
 
 
 def _rejected(error: Exception, inputs: Inputs, name: str) -> UsageError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = first_line(error)
     if any(item in reason.lower() for item in _WHOLE):
         return whole_numbers(name, source_line(error))
     size = "an input of" if len(inputs.shapes) == 1 else "inputs of"

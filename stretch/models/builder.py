@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.formats.onnx.checks import MAX_ALIVE
 
 #: How a format's rules see a tensor of the running network.
@@ -125,7 +125,7 @@ class Builder:
                 built = compute(*args, **kwargs)
         # Torch raises an error of its own kind for each thing that does not fit.
         except Exception as error:
-            raise StretchError(f"torch does not take what it reads: {(str(error).splitlines() or ['?'])[0][:160]}") from error
+            raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
         sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
         if not all(0 < size <= MAX_ALIVE for size in sizes):

@@ -19,7 +19,7 @@ from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, shape_of, turned
-from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, settled
+from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, reading, settled
 from stretch.models.onnx.site import ROUNDING, RULES, OnnxSite, Result, Rounded, Steps, Value, by_rule, common, computed
 
 #: Opsets whose operators are read.
@@ -177,9 +177,6 @@ _TENSOR, _GRAPHS = 4, (5, 10)
 #: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
 _OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
 
-#: What Python, numpy and torch raise for attributes and stored tensors of another kind or size than a rule expects.
-_MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
-
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
     """The network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
@@ -216,16 +213,9 @@ class _Lowering:
     def network(self) -> fx.GraphModule:
         """The network."""
         for i, node in enumerate(self._source.nodes):
-            try:
+            what = f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
+            with reading(self._source.path, what, "export the network without it, or give the module itself as `module:factory`"):
                 self._lower(node)
-            except (StretchError, *_MISFITS) as error:
-                words = (str(error).splitlines() or ["?"])[0][:160]
-                reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({words})"
-                name = node.name or f"{node.op_type}_{i}"
-                raise StretchError(
-                    f"node `{name[:80]}` ({node.op_type[:60]}) of {self._source.path} cannot be read: {reason}",
-                    "export the network without it, or give the module itself as `module:factory`",
-                ) from error
         returned = by_name([(name, self._result(name)) for name in self._source.outputs])
         return finished(self._source.path, self._builder, self._source.ends, returned, self._warnings())
 

@@ -11,7 +11,7 @@ import torch
 from onnx import helper
 from torch import fx
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from predictors.registry import RuleTable
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
@@ -204,7 +204,7 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
         run_result = ReferenceEvaluator(model).run(None, {name: x for name, x in zip(names, reads, strict=True) if name})
     # The evaluator raises whatever numpy does.
     except Exception as error:
-        raise StretchError(f"it cannot be computed from what the file stores: {(str(error).splitlines() or ['?'])[0][:120]}") from error
+        raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
     arrays = [np.asarray(item) for item in run_result]
     return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from predictors.files import read_bytes
 from predictors.shapes import Shape
 from scheduler.formats.onnx.checks import MAX_PARTS
@@ -144,7 +144,7 @@ class Archive:
             entries = self._zip.infolist()
         # zipfile raises whatever its own reading of a damaged file runs into.
         except Exception as error:
-            raise StretchError(f"{path} is no archive of torch.export: {_line(error)}", _AGAIN) from error
+            raise StretchError(f"{path} is no archive of torch.export: {first_line(error)[:120]}", _AGAIN) from error
         if len(entries) > MAX_RECORDS:
             raise StretchError(f"{path} has more than {MAX_RECORDS} records, which is no network that can be branched")
         self._entries: dict[str, zipfile.ZipInfo] = {}
@@ -177,11 +177,7 @@ class Archive:
         try:
             return self._zip.read(entry)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, NotImplementedError) as error:
-            raise StretchError(f"record `{name[:80]}` of {self._path} is damaged: {_line(error)}", _AGAIN) from error
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+            raise StretchError(f"record `{name[:80]}` of {self._path} is damaged: {first_line(error)[:120]}", _AGAIN) from error
 
 
 #: Element types by their number in the format.

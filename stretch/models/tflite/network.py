@@ -13,7 +13,7 @@ from scheduler.formats.onnx.checks import MAX_PARTS
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, TfliteTensor, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder
-from stretch.models.ends import Size, Stated, by_name, finished, named_ends, settled
+from stretch.models.ends import Size, Stated, by_name, finished, named_ends, reading, settled
 from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value, plain
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
@@ -58,13 +58,8 @@ class _TfliteLowering:
         """The network."""
         path = self._network.path
         for operator in self._network.operators:
-            try:
+            with reading(path, f"operator `{self._name(operator)[:80]}` ({operator.code})"):
                 self._lower(operator)
-            except StretchError as error:
-                self._refuse(operator, error.message, error, error.hint)
-            # Settings and stored numbers may be anything, and numpy and Python raise what they like for what does not fit.
-            except (ValueError, IndexError, TypeError, ArithmeticError, RuntimeError) as error:
-                self._refuse(operator, (str(error).splitlines() or [type(error).__name__])[0][:160], error)
         returned = by_name([(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
         return finished(path, self._builder, self._ends, returned, self._warnings())
 
@@ -74,10 +69,6 @@ class _TfliteLowering:
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
         return plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, "")
-
-    def _refuse(self, operator: TfliteOperator, problem: str, error: Exception, hint: str | None = None) -> None:
-        name = self._name(operator)
-        raise StretchError(f"operator `{name[:80]}` ({operator.code}) of {self._network.path} cannot be read: {problem}", hint) from error
 
     def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""
