@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from predictors.operators.opaque import CALLS
+from predictors.operators.opaque import CALLS, attributes
 from predictors.shapes import Attr, Shape
 from stretch.capture.factors import Axes
 from stretch.opaque.calls import Call, Calls, CallTensor, plain
@@ -174,17 +174,6 @@ COPIES = frozenset(
 _POOLS = ("avg_pool", "max_pool")
 
 _Work = tuple[int, int, int, int, int]
-
-
-def attributes(shape: Shape, kernel: str, variant: str, work: _Work, weights: int = 0) -> dict[str, Attr]:
-    """Attributes of an opaque operator.
-
-    Args:
-        weights: Elements of what it reads that does not depend on the network's input.
-    """
-    cin, cout, groups, taps, pixels = work
-    counts = {"in_channels": cin, "out_channels": cout, "groups": groups, "taps": taps, "pixels": pixels, "weights": weights}
-    return {"shape": shape, "kernel": kernel, "variant": variant, **counts}
 
 
 def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0, taps: int = 1) -> dict[str, Attr]:

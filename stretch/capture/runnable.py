@@ -13,10 +13,10 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from predictors.operators.opaque import CALLS
+from predictors.operators.opaque import CALLS, attributes
 from predictors.shapes import Attr, Shape
 from stretch.capture.aten import AtenLowering
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, Made, attributes, opaque, opaque_node, over_elements
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, Made, opaque, opaque_node, over_elements
 from stretch.capture.aten_rules import RULES, of_family, pieces
 from stretch.capture.axes.attention import chain_of, written_out
 from stretch.capture.axes.maps import Maps

@@ -1,6 +1,5 @@
 """Convolutions in torch, ONNX and TFLite."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
+from predictors.windows import same_padding
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
 from stretch.formats.tflite.padding import pad, window
@@ -43,17 +43,9 @@ def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
         raise Refusal(f"padding mode `{m.padding_mode}` is not supported")
     padding = getattr(m, "pads", m.padding)
     if type(m).__name__ == "Conv2dSame":
-        padding = _same_padding(shape, pair(m.kernel_size), pair(m.stride), pair(m.dilation))
+        padding = same_padding(shape[2:], pair(m.kernel_size), pair(m.stride), pair(m.dilation))
     weights = {"weight": m.weight, "bias": m.bias}
     return module_chain(convolution, shape, **weights, stride=m.stride, padding=padding, dilation=m.dilation, groups=m.groups)
-
-
-def _same_padding(shape: Shape, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    """TensorFlow's SAME padding at this input size, more at the bottom and right."""
-    total = [
-        max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True)
-    ]
-    return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
 
 
 @calls(F.conv2d, torch.conv2d)
@@ -64,9 +56,7 @@ def convolution(
     weights = constants(weight=weight, bias=bias)
     out, _, *kernel = (int(n) for n in weights["weight"].shape)
     if padding == "same":
-        # of an even window more at the end
-        total = [d * (k - 1) for k, d in zip(kernel, pair(dilation), strict=True)]
-        padding = (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+        padding = same_padding(call.shapes[x][2:], kernel, (1, 1), pair(dilation))
     sides = (
         tuple(padding) if isinstance(padding, tuple | list) and len(padding) == 4 else window_padding(0 if padding == "valid" else padding)
     )
