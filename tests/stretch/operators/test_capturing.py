@@ -171,6 +171,7 @@ def test_timm_same_padding_and_norm_act_are_understood():
     assert captured.graph.params == sum(p.numel() for p in module.parameters())
     assert "relu6" in {op.kind for op in captured.graph.ops}
     assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in captured.graph.ops if op.kind == "conv")
+    assert lower_module(timm.layers.activations.GELU(), (1, 4, 8, 8)) == [("", "gelu", {"approximate": "none"}, {})]
 
 
 @pytest.mark.parametrize(
