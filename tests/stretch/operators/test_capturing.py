@@ -188,3 +188,9 @@ def test_module_of_another_package_with_a_known_name_is_not_lowered():
             return x
 
     assert class_name(Conv2d()) is None
+
+
+def test_module_of_another_package_that_is_named_like_ours_is_captured_as_it_is():
+    timm = pytest.importorskip("timm")
+    with pytest.raises(Refusal, match="attention of another package"):
+        lower_module(timm.layers.Attention(8, 2), (1, 8, 4, 4))
