@@ -16,10 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, ints
-from stretch.capture.captured import Captured
 from stretch.capture.hooks import check_hooks
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
-from stretch.capture.results import check_read, left_out, outputs_of, reachable, relabelled
+from stretch.capture.results import Captured, check_read, left_out, outputs_of, reachable, relabelled
 from stretch.capture.structure import Returned, tensors
 from stretch.capture.values import InPlaceProxy, Values, assembles
 from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, TracedCall, class_name, lower_module

@@ -10,8 +10,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
+from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.formats.tflite.writer import Quant
 from stretch.operators.capturing import Chain, TracedCall, calls, constants, plain
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, onnx_node, tflite_op

@@ -10,10 +10,8 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from predictors.windows import same_padding
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix, to_nhwc
 from stretch.formats.tflite.padding import pad, window
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.formats.tflite.weights import matrix
 from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal, pair, window_padding

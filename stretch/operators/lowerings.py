@@ -12,8 +12,7 @@ from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
+from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.formats.tflite.writer import Quant
 from stretch.operators.capturing import modules
 

@@ -9,9 +9,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import integer
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.formats.tflite.weights import matrix
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix
 from stretch.operators.capturing import Chain, TracedCall, calls, constants
 from stretch.operators.convolution import pointwise
 from stretch.operators.lowerings import Lowering, lowerings

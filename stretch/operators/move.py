@@ -15,9 +15,8 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import pad
-from stretch.formats.tflite.source import SubgraphSource
 from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, modules
 from stretch.operators.lowerings import Lowering, computed, lowerings, onnx_node
 from stretch.operators.settings import Refusal, pair

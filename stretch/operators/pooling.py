@@ -13,9 +13,8 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints
 from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Array, SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
-from stretch.formats.tflite.source import SubgraphSource
 from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls
 from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings
 from stretch.operators.settings import Refusal, pair, pooling_window
