@@ -1,5 +1,6 @@
-"""Windows that slide over an image: the size of what they give."""
+"""Windows that slide over an image: the size of what they give, and padding that is worked out."""
 
+from collections.abc import Sequence
 from math import ceil, floor
 
 from predictors.shapes import Attrs, Shape, ints, rank4
@@ -28,3 +29,12 @@ def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
             o -= 1
         out.append(o)
     return (n, channels, out[0], out[1])
+
+
+def same_padding(
+    sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, odd_first: bool = False
+) -> tuple[int, ...]:
+    """Padding before each axis, then behind each, with which as many windows fit as strides; an odd one is behind, or before."""
+    totals = [max(0, (n - 1) // s * s + d * (k - 1) + 1 - n) for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return (*large, *small) if odd_first else (*small, *large)

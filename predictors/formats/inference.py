@@ -9,7 +9,7 @@ import warnings
 from math import prod
 from typing import Any
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from predictors.shapes import Shape
 
 #: Element counts above which a weight says nothing of a shape.
@@ -83,7 +83,7 @@ def _answer(content: bytes) -> tuple[bool, bytes]:
     try:
         inferred = onnx.shape_inference.infer_shapes(content, strict_mode=False, data_prop=True)
     except Exception as error:
-        return False, f"do not fit each other: {(str(error).splitlines() or [''])[0]}".encode()
+        return False, f"do not fit each other: {first_line(error)}".encode()
     return True, inferred.SerializeToString()
 
 

@@ -14,7 +14,9 @@ from predictors.errors import StretchError
 from predictors.files import read_bytes
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
+from predictors.operators.opaque import attributes
 from predictors.shapes import Attr, Shape, ints
+from predictors.windows import same_padding
 
 #: First line of every file of this format.
 MAGIC = "7767517"
@@ -166,9 +168,7 @@ def _add(*names: str) -> Callable[[Rule], Rule]:
 def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int] | None = None, weights: int = 0) -> NcnnStep:
     """An opaque operator; without `work` one that does the same for each element."""
     channels = shape[1] if len(shape) in (2, 4) else shape[-1]
-    counts = work or (1, 1, channels, 1, prod(shape) // channels)
-    named = dict(zip(("in_channels", "out_channels", "groups", "taps", "pixels"), counts, strict=True))
-    return NcnnStep("opaque", {"shape": shape, "kernel": kernel, "variant": variant, **named, "weights": weights})
+    return NcnnStep("opaque", attributes(shape, kernel, variant, work or (1, 1, channels, 1, prod(shape) // channels), weights))
 
 
 def opaque(layer: NcnnLayer, reads: list[Blob]) -> list[NcnnStep]:
@@ -211,23 +211,11 @@ def _window(layer: NcnnLayer, image: Shape) -> dict[str, Attr]:
     kh, dh, sh = layer.integer(11, kw), layer.integer(12, dw), layer.integer(13, sw)
     left = layer.integer(4, 0)
     if left in _SAME:
-        padding = _same_padding(image, (kh, kw), (sh, sw), (dh, dw), upper=left == _SAME[0])
+        padding = same_padding(image[2:], (kh, kw), (sh, sw), (dh, dw), odd_first=left != _SAME[0])
     else:
         top = layer.integer(14, left)
         padding = (top, left, layer.integer(16, top), layer.integer(15, left))
     return {"kernel": (kh, kw), "stride": (sh, sw), "dilation": (dh, dw), "padding": padding}
-
-
-def _same_padding(
-    image: Shape, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], *, upper: bool
-) -> tuple[int, int, int, int]:
-    before, after = [], []
-    for size, k, s, d in zip(image[2:], kernel, stride, dilation, strict=True):
-        total = max(0, d * (k - 1) + 1 + (size - 1) // s * s - size)
-        small = total // 2
-        before.append(small if upper else total - small)
-        after.append(total - small if upper else small)
-    return (before[0], before[1], after[0], after[1])
 
 
 @_add("Convolution", "ConvolutionDepthWise")
@@ -269,7 +257,7 @@ def _pooling(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
         bottom += -(image[2] + top + bottom - kh) % sh
         right += -(image[3] + left + right - kw) % sw
     elif mode in (2, 3):
-        top, left, bottom, right = _same_padding(image, (kh, kw), (sh, sw), (1, 1), upper=mode == 2)
+        top, left, bottom, right = same_padding(image[2:], (kh, kw), (sh, sw), (1, 1), odd_first=mode != 2)
     attrs: dict[str, Attr] = {"kernel": (kh, kw), "stride": (sh, sw), "padding": (top, left, bottom, right), "ceil_mode": False}
     extra: dict[str, Attr] = {"dilation": (1, 1)} if kind == "max" else {"count_include_pad": bool(layer.integer(6, 0))}
     return [[NcnnStep(f"{kind}_pool", attrs | extra)]]

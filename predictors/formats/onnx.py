@@ -16,8 +16,10 @@ from predictors.files import read_bytes
 from predictors.formats.inference import fixed_shapes
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
+from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
-from predictors.shapes import Attr, Shape
+from predictors.shapes import Shape
+from predictors.windows import same_padding
 
 #: Kind and attributes of one operator.
 Step = tuple[str, dict[str, Any]]
@@ -94,13 +96,7 @@ def opaque(node: ShapedNode) -> Step:
     if node.kind in ("MatMul", "Gemm"):
         kernel, weights = "matmul", weights
         work = (node.read[-1], out[-1], prod(out[:-2]), 1, out[-2] if len(out) > 1 else 1)
-    return "opaque", stated(out, kernel, _NAMES.get(node.kind, node.kind.lower()), work, weights)
-
-
-def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int], weights: int) -> dict[str, Attr]:
-    """Attributes of an opaque operator."""
-    counts = dict(zip(("in_channels", "out_channels", "groups", "taps", "pixels"), work, strict=True))
-    return {"shape": shape, "kernel": kernel, "variant": variant, **counts, "weights": weights}
+    return "opaque", attributes(out, kernel, _NAMES.get(node.kind, node.kind.lower()), work, weights)
 
 
 def _padding(node: ShapedNode, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -108,11 +104,8 @@ def _padding(node: ShapedNode, kernel: tuple[int, int], stride: tuple[int, int],
     if auto in ("NOTSET", "VALID"):
         top, left, bottom, right = node.attrs.get("pads", (0, 0, 0, 0)) if auto == "NOTSET" else (0, 0, 0, 0)
         return int(top), int(left), int(bottom), int(right)
-    ends = []
-    for size, k, s, d in zip(node.read[2:], kernel, stride, dilation, strict=True):
-        total = max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
-        ends.append((total - total // 2, total // 2) if auto == "SAME_LOWER" else (total // 2, total - total // 2))
-    return ends[0][0], ends[1][0], ends[0][1], ends[1][1]
+    top, left, bottom, right = same_padding(node.read[2:], kernel, stride, dilation, odd_first=auto == "SAME_LOWER")
+    return top, left, bottom, right
 
 
 @_add("Conv")
@@ -245,7 +238,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
 
 
-def decode(path: Path) -> Any:
+def decode(path: Path, hint: str = "export it again") -> Any:
     """The `onnx.ModelProto` of a file of any exporter; weights in other files stay there."""
     import onnx
 
@@ -254,9 +247,9 @@ def decode(path: Path) -> Any:
         model = onnx.load_model_from_string(content)
     # What protobuf raises for a damaged file differs between its versions.
     except Exception as error:
-        raise StretchError(f"{path} is no ONNX model: it cannot be decoded", "export it again") from error
+        raise StretchError(f"{path} is no ONNX model: it cannot be decoded", hint) from error
     if not model.graph.node or not model.graph.output:
-        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", "export it again")
+        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", hint)
     return model
 
 

@@ -10,7 +10,7 @@ from math import prod
 
 from predictors.devices import KERNEL_KINDS
 from predictors.kinds import UNLAUNCHED, KernelWork, Kind, kinds
-from predictors.shapes import Attrs, Shape, integer, ints
+from predictors.shapes import Attr, Attrs, Shape, integer, ints
 
 #: Kernel kinds whose time is that of products.
 PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matmul"})
@@ -22,6 +22,19 @@ CONSTANT = "constant_"
 
 #: No count of an operator is beyond this.
 _MOST = 1 << 48
+
+
+_COUNTS = ("in_channels", "out_channels", "groups", "taps", "pixels")
+
+
+def attributes(shape: Shape, kernel: str, variant: str, work: Sequence[int], weights: int = 0) -> dict[str, Attr]:
+    """Attributes of an opaque operator.
+
+    Args:
+        work: Of `predictors.kinds.KernelWork`, without its kind: channels of a group in and out, groups, taps, pixels.
+        weights: Elements of what it reads that does not depend on the network's input.
+    """
+    return {"shape": shape, "kernel": kernel, "variant": variant, **dict(zip(_COUNTS, work, strict=True)), "weights": weights}
 
 
 def _count(attrs: Attrs, key: str, least: int = 1) -> int:
@@ -38,7 +51,7 @@ def _opaque(ins: Sequence[Shape], attrs: Attrs) -> Shape:
         raise ValueError(f"its `kernel` is {kernel!r}, which is none of {', '.join(KERNEL_KINDS)}")
     if not isinstance(attrs["variant"], str):
         raise TypeError(f"`variant` is {attrs['variant']!r}, not a name")
-    for key in ("in_channels", "out_channels", "groups", "taps", "pixels"):
+    for key in _COUNTS:
         _count(attrs, key)
     _count(attrs, "weights", 0)
     return ints(attrs, "shape")
@@ -47,7 +60,7 @@ def _opaque(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
     if attrs["kernel"] not in PRODUCTS:
         return 0
-    return prod(integer(attrs, key) for key in ("in_channels", "out_channels", "groups", "taps", "pixels"))
+    return prod(integer(attrs, key) for key in _COUNTS)
 
 
 def constants(attrs: Attrs) -> dict[str, Shape]:
@@ -63,7 +76,7 @@ def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 
 
 def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    counts = [integer(attrs, key) for key in ("in_channels", "out_channels", "groups", "taps", "pixels")]
+    counts = [integer(attrs, key) for key in _COUNTS]
     return KernelWork(str(attrs["kernel"]), *counts)
 
 

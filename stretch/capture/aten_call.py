@@ -1,4 +1,4 @@
-"""A call of an ATen operator as rules see it, and what they make of it."""
+"""Calls of ATen operators as rules see them, what they make of them, and opaque operators for those without a kind."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from predictors.operators.opaque import CALLS, attributes
 from predictors.shapes import Attr, Shape
 from stretch.capture.factors import Axes
+from stretch.opaque.calls import Call, Calls, CallTensor, plain
 
 
 @dataclass(frozen=True)
@@ -111,3 +113,153 @@ def _flat(arguments: Any) -> Iterator[AtenValue]:
     elif isinstance(arguments, list | tuple):
         for item in arguments:
             yield from _flat(item)
+
+
+#: Operators whose result has fewer elements than they read.
+REDUCTIONS = (
+    "mean",
+    "sum",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "prod",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "norm",
+    "linalg_vector_norm",
+    "argmax",
+    "argmin",
+    "logsumexp",
+    "any",
+    "all",
+)
+
+#: Operators that select, order or repeat elements without computing with them.
+COPIES = frozenset(
+    {
+        "permute",
+        "slice",
+        "cat",
+        "stack",
+        "pad",
+        "constant_pad_nd",
+        "roll",
+        "repeat",
+        "repeat_interleave",
+        "tile",
+        "index",
+        "index_select",
+        "gather",
+        "flip",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "im2col",
+        "unfold",
+        "col2im",
+        "upsample_nearest2d",
+        "index_put",
+        "select_scatter",
+        "slice_scatter",
+        "scatter",
+        "topk",
+        "sort",
+        "channel_shuffle",
+    }
+)
+
+#: Names of the pools without a kind.
+_POOLS = ("avg_pool", "max_pool")
+
+_Work = tuple[int, int, int, int, int]
+
+
+def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0, taps: int = 1) -> dict[str, Attr]:
+    """Attributes of one that does the same for each element of its result; channels are those of an image, or lie last."""
+    channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
+    return attributes(shape, kernel, variant, (1, 1, channels, taps, prod(shape) // channels), weights)
+
+
+def opaque(call: AtenCall, kernel: str, work: _Work) -> AtenStep:
+    """The operator of a call with this work; it reads all tensors of the call."""
+    return AtenStep("opaque", attributes(call.out, kernel, call.operator, work, call.constants), tuple(call.tensors))
+
+
+def product(call: AtenCall, inner: int, right: int, groups: int, left: int) -> AtenStep:
+    """`groups` products of a `left` × `inner` and an `inner` × `right` matrix."""
+    return AtenStep(
+        "opaque", attributes(call.out, "matmul", "matmul", (inner, right, groups, 1, left), call.constants), tuple(call.tensors)
+    )
+
+
+def reduced(call: AtenCall) -> AtenStep:
+    """One that sums up or picks: each element of its result is of as many as it reads."""
+    read = max(prod(tensor.shape) for tensor in call.tensors)
+    batch = call.out[0] if call.out else 1
+    built = prod(call.out)
+    work = (1, 1, max(1, built // batch), max(1, read // built), batch)
+    return AtenStep("opaque", attributes(call.out, "reduce", call.operator, work, call.constants), tuple(call.tensors))
+
+
+def opaque_node(call: AtenCall) -> list[AtenStep]:
+    """The operator of a call that no rule takes."""
+    name = call.operator
+    if name in REDUCTIONS:
+        return [reduced(call)]
+    if any(pool in name for pool in _POOLS):
+        taps = max(1, prod(call.tensors[0].shape) // prod(call.out))
+        return [AtenStep("opaque", over_elements(call.out, "pool", name, call.constants, taps), tuple(call.tensors))]
+    kernel = "copy" if name in COPIES or name.startswith("upsample") else "elementwise"
+    return [AtenStep("opaque", over_elements(call.out, kernel, name, call.constants), tuple(call.tensors))]
+
+
+class CallRecorder:
+    """Collects the tensors that calls read, and writes arguments as JSON has them."""
+
+    def __init__(self) -> None:
+        self._reads: list[AtenValue] = []
+        self._constants: list[AtenValue] = []
+
+    def __call__(self, argument: Any) -> Any:
+        """An argument as JSON has it; raises ValueError if it is nothing that a call may have."""
+        return plain(argument, self._place)
+
+    def _place(self, argument: Any) -> dict[str, int] | None:
+        if not isinstance(argument, AtenValue):
+            return None
+        there, key = (self._reads, "read") if argument.op else (self._constants, "constant")
+        if not argument.op and argument.tensor is None:
+            raise ValueError("is a tensor that is not known")
+        same = (item is argument or (argument.op and (item.op, item.shape) == (argument.op, argument.shape)) for item in there)
+        at = next((i for i, result in enumerate(same) if result), None)
+        if at is None:
+            there.append(argument)
+            at = len(there) - 1
+        return {key: at}
+
+    def step(self, step: AtenStep, calls: tuple[Call, ...]) -> AtenStep:
+        """An opaque operator that is computed by some calls with what was collected."""
+        reads = tuple(CallTensor(_name(value.dtype), value.shape) for value in self._reads)
+        tensors = [_finite(value.tensor) for value in self._constants if value.tensor is not None]
+        constants = tuple(
+            CallTensor(_name(tensor.dtype), tuple(tensor.shape), value.learned and tensor.is_floating_point())
+            for tensor, value in zip(tensors, self._constants, strict=True)
+        )
+        weights = {f"constant_{i}": tensor for i, tensor in enumerate(tensors)}
+        shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
+        attrs = {**step.attrs, CALLS: Calls(reads, constants, calls).text(), "weights": sum(t.numel() for t in tensors), **shapes}
+        return AtenStep("opaque", attrs, tuple(self._reads), weights)
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    """A mask of minus infinity as the lowest number of fp16, behind which a softmax gives the same zeros: files hold no infinity."""
+    if not tensor.is_floating_point() or not tensor.isinf().any():
+        return tensor
+    most = torch.finfo(torch.float16).max
+    return tensor.nan_to_num(nan=torch.nan, posinf=most, neginf=-most)
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype or torch.float32).removeprefix("torch.")

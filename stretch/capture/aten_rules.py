@@ -1,16 +1,33 @@
 """What ATen operators become: operators of known kinds where they fit, views, or opaque operators."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
+from typing import Any
 
+import torch
 from torch import fx
 
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, AtenRule, AtenStep, AtenValue, Made
-from stretch.capture.aten_opaque import REDUCTIONS, attributes, opaque, opaque_node, over_elements, product, reduced
-from stretch.operators.pooling import adaptive_pool
-from stretch.operators.settings import Refusal, pair, pooling_window, window_padding
+from stretch.capture.aten_call import (
+    REDUCTIONS,
+    AtenCall,
+    AtenRule,
+    AtenStep,
+    AtenValue,
+    Made,
+    attributes,
+    opaque,
+    opaque_node,
+    over_elements,
+    product,
+    reduced,
+)
+from stretch.operators.activation import clamp
+from stretch.operators.capturing import ATEN, FunctionRule, module_chain
+from stretch.operators.convolution import convolution
+from stretch.operators.settings import Refusal
 
 #: By name of the ATen operator without its overload.
 MOVES: RuleTable[AtenRule] = RuleTable()
@@ -148,14 +165,37 @@ RULES: RuleTable[AtenRule] = RuleTable(MOVES)
 _add = RULES.add
 
 
-def _padding(call: AtenCall, kernel: Shape, dilation: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right; of an even window torch pads ``same`` more at the end."""
-    if call.arguments["padding"] == "valid":
-        return (0, 0, 0, 0)
-    if call.arguments["padding"] == "same":
-        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
-    return window_padding(call.arguments["padding"])
+#: Arguments that say nothing of what is computed.
+_SILENT = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
+
+
+def of_family(call: AtenCall, rule: FunctionRule, *left_out: str) -> Made:
+    """What the rule of a family makes of a call whose first argument is a tensor of the network; None if it does not take it."""
+    first, *others = call.arguments.items()
+    x = first[1]
+    if not isinstance(x, AtenValue) or not x.op:
+        return None
+    given = {name: _plain(value) for name, value in others if value is not None and name not in {*_SILENT, *left_out}}
+    try:
+        chain = module_chain(rule, x.shape, **given)
+    except Refusal:
+        return None
+    steps = [AtenStep(kind, attrs, () if i else (x,), weights) for i, (_, kind, attrs, weights) in enumerate(chain)]
+    return x if [step.kind for step in steps] == ["identity"] else steps
+
+
+def _plain(value: Any) -> Any:
+    """An argument as functions of torch have it: a stored tensor is one, if only of a shape."""
+    if not isinstance(value, AtenValue) or value.op:
+        return value
+    return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor
+
+
+def _by_family(rule: FunctionRule) -> AtenRule:
+    return lambda call: of_family(call, rule)
+
+
+RULES.update({name: _by_family(rule) for name, rule in ATEN.items()})
 
 
 @_add("conv2d", "convolution", "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -165,17 +205,7 @@ def _convolution(call: AtenCall) -> Made:
     if x is None or not isinstance(weight, AtenValue):
         return None
     if not transposed and not weight.op and len(x.shape) == 4:
-        kernel, dilation = weight.shape[2:], pair(call.arguments["dilation"])
-        attrs: dict[str, Attr] = {
-            "out_channels": call.out[1],
-            "kernel": kernel,
-            "stride": pair(call.arguments["stride"]),
-            "padding": _padding(call, kernel, dilation),
-            "dilation": dilation,
-            "groups": groups,
-            "bias": call.arguments["bias"] is not None,
-        }
-        return [AtenStep("conv", attrs, (x,))]
+        return of_family(call, convolution, "transposed", "output_padding")
     channels = x.shape[-len(weight.shape) + 1]
     cin, cout, taps = channels // groups, call.out[-len(weight.shape) + 1] // groups, prod(weight.shape[2:])
     pixels = prod(x.shape if transposed else call.out) // (channels if transposed else cout * groups)
@@ -266,39 +296,13 @@ def _batch_norm(call: AtenCall) -> Made:
 def _softmax(call: AtenCall) -> Made:
     x = call.tensors[0]
     kind = "log_softmax" if "log" in call.operator else "softmax"
-    if len(x.shape) in (2, 4) and call.arguments["dim"] % len(x.shape) == 1:
-        return [AtenStep(kind, {}, (x,))]
-    return [AtenStep("opaque", over_elements(call.out, "elementwise", kind), (x,))]
+    built = of_family(call, ATEN[kind], "dtype") if len(x.shape) in (2, 4) else None
+    return built or [AtenStep("opaque", over_elements(call.out, "elementwise", kind), (x,))]
 
 
-@_add("max_pool2d", "max_pool2d_with_indices")
-def _max_pool(call: AtenCall) -> Made:
-    g = call.arguments
-    window = pooling_window(call.tensors[0].shape, g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"], g["dilation"])
-    return _pooled(call, "max_pool", window | {"dilation": pair(g["dilation"])})
-
-
-@_add("avg_pool2d")
-def _avg_pool(call: AtenCall) -> Made:
-    g = call.arguments
-    window = pooling_window(call.tensors[0].shape, g["kernel_size"], g["stride"] or None, g["padding"], g["ceil_mode"])
-    return _pooled(call, "avg_pool", window | {"count_include_pad": bool(g["count_include_pad"])})
-
-
-def _pooled(call: AtenCall, kind: str, attrs: dict[str, Attr]) -> Made:
-    return [AtenStep(kind, attrs, (call.tensors[0],))] if len(call.out) == 4 else None
-
-
-@_add("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
-def _adaptive(call: AtenCall) -> Made:
-    x = call.tensors[0]
-    if len(x.shape) != 4:
-        return None
-    try:
-        kind, attrs = adaptive_pool("max" if "max" in call.operator else "avg", x.shape, tuple(call.arguments["output_size"]))
-    except Refusal:
-        return None
-    return x if kind == "identity" else [AtenStep(kind, attrs, (x,))]
+@_add("max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
+def _pool(call: AtenCall) -> Made:
+    return of_family(call, ATEN[call.operator]) if len(call.out) == 4 else None
 
 
 @_add(*REDUCTIONS)
@@ -313,43 +317,15 @@ def _reduce(call: AtenCall) -> Made:
     return [reduced(call)]
 
 
-def _activation(kind: str, *names: str, **attributes: tuple[str, type]) -> None:
-    """A rule for operators of one tensor; attributes by name: of which argument, as which type."""
-
-    def rule(call: AtenCall) -> Made:
-        attrs: dict[str, Attr] = {key: read(call.arguments[argument]) for key, (argument, read) in attributes.items()}
-        return [AtenStep(kind, attrs, (call.tensors[0],))] if call.tensors[0].shape == call.out else None
-
-    _add(*names)(rule)
-
-
-for _kind in ("relu", "relu6", "silu", "mish", "sigmoid", "tanh"):
-    _activation(_kind, _kind)
-_activation("hard_swish", "hardswish")
-_activation("hard_sigmoid", "hardsigmoid")
-_activation("gelu", "gelu", approximate=("approximate", str))
-_activation("elu", "elu", alpha=("alpha", float))
-_activation("leaky_relu", "leaky_relu", slope=("negative_slope", float))
-
-
-@_add("prelu")
-def _prelu(call: AtenCall) -> Made:
-    x = call.tensor("self")
-    return [AtenStep("prelu", {}, (x,))] if x is not None and len(x.shape) > 1 and call.constant("weight") is not None else None
-
-
 @_add("hardtanh", "clamp", "clip", "clamp_min")
 def _clamp(call: AtenCall) -> Made:
     low = call.arguments.get("min_val", call.arguments.get("min"))
     high = call.arguments.get("max_val", call.arguments.get("max"))
     if isinstance(low, AtenValue) or isinstance(high, AtenValue):
         return None
-    x = call.tensors[0]
-    if low == 0 and high in (6, None):
-        return [AtenStep("relu" if high is None else "relu6", {}, (x,))]
-    if low is None or high is None:
+    if low is None or (high is None and low != 0):
         return None
-    return [AtenStep("clamp", {"low": float(low), "high": float(high)}, (x,))]
+    return of_family(replace(call, arguments={"self": call.tensors[0], "min": low, "max": high}), clamp)
 
 
 def _with_number(call: AtenCall, x: AtenValue, kind: str, value: float, neutral: float) -> Made:

@@ -3,8 +3,8 @@
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
-from stretch.capture.captured import Captured
 from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.results import Captured
 from stretch.capture.trace import capture_traced
 
 

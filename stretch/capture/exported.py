@@ -2,14 +2,16 @@
 
 `torch.export` runs the network once on tensors without data, so that neither
 weights nor time matter, and records torch's own operators (ATen), whatever
-Python did in between.
+Python did in between. They become operators one by one.
 """
 
 import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -17,10 +19,240 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from predictors.errors import StretchError, UsageError, first_line
-from predictors.graph import OpGraph
-from stretch.capture.aten import AtenLowering
+from predictors.graph import Op, OpGraph
+from predictors.operators import kind_of
+from predictors.shapes import Shape
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue
+from stretch.capture.aten_rules import RULES, opaque_node
 from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.results import check_read, reachable
 from stretch.capture.trace import check_input, evaluating
+
+
+class AtenLowering:
+    """Lowers one exported graph.
+
+    Args:
+        exported: ATen operators; shapes are in ``meta["val"]`` of its nodes.
+
+    Attributes:
+        weights: Per operator, its weights by name, where they are looked at.
+    """
+
+    def __init__(self, exported: fx.Graph, name: str) -> None:
+        self._exported, self._name = exported, name
+        self._named = {node.name: node for node in exported.nodes}
+        self._values: dict[fx.Node, AtenValue | tuple[AtenValue, ...]] = {}
+        #: Operator of each node that is returned.
+        self._returned: dict[str, str | None] = {}
+        #: Nodes that others stand for, since they were changed in place.
+        self._moved: dict[fx.Node, fx.Node] = {}
+        self._ops: dict[str, Op] = {}
+        self.weights: dict[str, dict[str, torch.Tensor]] = {}
+        self._views: dict[tuple[str, Shape], str] = {}
+
+    def graph(self, names: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
+        """The operator graph."""
+        for node in self._exported.nodes:
+            if node.op == "placeholder":
+                self._values[node] = self._placeholder(node, names)
+            elif node.op == "get_attr":
+                self._values[node] = self._given_beside(node)
+            elif node.op == "call_function":
+                self._lower(node)
+        return self._finish(returned)
+
+    def _placeholder(self, node: fx.Node, names: Mapping[str, str]) -> AtenValue:
+        if node.name not in names:
+            return self._given_beside(node)
+        shape, name = self._shape(node, node.meta.get("val")), names[node.name]
+        self._ops[name] = Op(name, "input", attrs={"shape": shape}, shape=shape)
+        return AtenValue(name, shape, dtype=node.meta["val"].dtype)
+
+    def _given_beside(self, node: fx.Node) -> AtenValue:
+        """A parameter, a buffer or a constant."""
+        return AtenValue("", self._shape(node, node.meta.get("val")))
+
+    def _finish(self, returned: Sequence[str]) -> OpGraph:
+        """The operators that lead to the outputs."""
+        inputs = [op.name for op in self._ops.values() if op.kind == "input"]
+        ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
+        if not ends:
+            raise StretchError(f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
+        outputs = [name for name in ends if name not in inputs]
+        if not outputs:
+            raise StretchError(f"`{self._name}` returns its input: it has no operator", "give a network with layers")
+        graph = OpGraph.build(self._name, self._kept(outputs), outputs)
+        check_read(graph)
+        return graph
+
+    def _kept(self, outputs: Sequence[str]) -> list[Op]:
+        """Operators that lead to outputs."""
+        return reachable(list(self._ops.values()), outputs)
+
+    def result(self, node: str) -> str | None:
+        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone."""
+        if node not in self._returned:
+            value = self._values.get(self._source(self._named[node]))
+            self._returned[node] = self.reading(value) if isinstance(value, AtenValue) and value.op else None
+        return self._returned[node]
+
+    def _lower(self, node: fx.Node) -> None:
+        """The operators of a call; in place of one that no rule takes, an opaque one."""
+        if "getitem" in str(node.target) and isinstance(node.args[0], fx.Node):
+            parts = self._values.get(node.args[0])
+            # what nobody reads may be missing
+            if isinstance(parts, tuple) and isinstance(node.args[1], int) and node.args[1] < len(parts):
+                self._values[node] = self._part(node, parts[node.args[1]])
+            return
+        value = node.meta.get("val")
+        results = [item for item in (value if isinstance(value, tuple | list) else [value]) if isinstance(item, torch.Tensor)]
+        if not results:
+            return
+        shapes = [self._shape(node, result) for result in results]
+        call = AtenCall(node, self._given(node), shapes)
+        several = isinstance(value, tuple | list)
+        if all(0 in shape for shape in shapes):
+            applied: AtenValue | tuple[AtenValue, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
+        else:
+            applied = self._apply(call, several) if call.tensors else self._constant(call, several)
+        self._values[node] = _typed(applied, results)
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable and node.args and isinstance(node.args[0], fx.Node):
+            self._moved[self._source(node.args[0])] = node
+
+    def _constant(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+        """What depends on weights alone, and is computed before the network runs."""
+        values = tuple(AtenValue("", shape) for shape in call.shapes)
+        return values if several else values[0]
+
+    def _apply(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+        rule = RULES.get(call.operator)
+        built = rule(call) if rule is not None else None
+        if isinstance(built, tuple):
+            # Each part is cut out where it is used.
+            return built
+        if isinstance(built, AtenValue):
+            return built
+        value = self._emit(call, built) if built is not None else None
+        if value is None:
+            value = self._emit(call, opaque_node(call))
+        if value is None:
+            raise StretchError(
+                f"cannot capture node `{call.node.name}` ({call.operator}) of `{self._name}`: its shapes {call.shapes} do not fit"
+            )
+        if not several:
+            return value
+        return (value, *[AtenValue(value.op, shape) if shape == value.shape else AtenValue("", shape) for shape in call.shapes[1:]])
+
+    def _part(self, node: fx.Node, part: AtenValue) -> AtenValue:
+        """One of several results; a piece of a tensor is copied out of it."""
+        if 0 in part.shape:
+            return _empty(part.shape)
+        if part.piece is None:
+            return part
+        value = self._emit(AtenCall(node, {}, [part.shape]), [part.piece])
+        if value is None:
+            raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: a piece of shape {part.shape} does not fit")
+        return replace(value, dtype=part.dtype)
+
+    def _emit(self, call: AtenCall, steps: Sequence[AtenStep]) -> AtenValue | None:
+        """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
+        emitted: list[Op] = []
+        weights: dict[str, dict[str, torch.Tensor]] = {}
+        last = ""
+        for step in steps:
+            reads = [*([last] if last else []), *[self.reading(value) for value in step.reads]]
+            shapes = [self._ops[read].shape if read in self._ops else emitted[-1].shape for read in reads]
+            try:
+                shape = kind_of(step.kind).shape(shapes, step.attrs)
+            except (ValueError, KeyError, TypeError, IndexError):
+                return None
+            last = self._operator_name(call.node, {op.name for op in emitted})
+            emitted.append(Op(last, step.kind, tuple(reads), step.attrs, shape))
+            weights[last] = dict(step.weights)
+        if not emitted or prod(emitted[-1].shape) != prod(call.shapes[0]):
+            return None
+        self._ops |= {op.name: op for op in emitted}
+        self.weights |= {name: weight for name, weight in weights.items() if weight}
+        return AtenValue(last, call.shapes[0], base=emitted[-1].shape)
+
+    def reading(self, value: AtenValue) -> str:
+        """Name of the operator whose tensor has the value's shape: a view of another, where its own differs."""
+        op = self._ops[value.op]
+        if op.shape == value.shape:
+            return op.name
+        known = self._views.get((op.name, value.shape))
+        if known is None:
+            known = self._views[op.name, value.shape] = self._free_name(f"{op.name}_view")
+            self._ops[known] = Op(known, "view", (op.name,), {"shape": value.shape}, value.shape)
+        return known
+
+    def _given(self, node: fx.Node) -> dict[str, Any]:
+        """The node's arguments by name, those left out at their defaults, values in place of nodes."""
+        schema = getattr(node.target, "_schema", None)
+        named: dict[str, Any] = {}
+        if schema is None:
+            named = {str(i): arg for i, arg in enumerate(node.args)} | dict(node.kwargs)
+        else:
+            for i, argument in enumerate(schema.arguments):
+                default = argument.default_value if argument.has_default_value() else None
+                named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
+        known = {key: fx.node.map_aggregate(item, self._known) for key, item in named.items()}
+        # joined to others, a tensor without elements adds nothing
+        return {key: _not_empty(item) if isinstance(item, list) else item for key, item in known.items()}
+
+    def _known(self, item: Any) -> Any:
+        return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
+
+    def _source(self, node: fx.Node) -> fx.Node:
+        while node in self._moved:
+            node = self._moved[node]
+        return node
+
+    def _shape(self, node: fx.Node, value: Any) -> Shape:
+        if not isinstance(value, torch.Tensor):
+            return ()
+        if not all(isinstance(n, int) for n in value.shape):
+            raise StretchError(
+                f"`{self._name}` gives tensors whose size depends on values, from `{node.name}` on",
+                "give the part before it as `module:factory`",
+            )
+        return tuple(value.shape)
+
+    def _operator_name(self, node: fx.Node, more: set[str]) -> str:
+        """Path of the module that the node is part of; its own name where that is taken."""
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
+        wanted = path if path and path not in self._ops and path not in more else f"{path}_{node.name}".strip("_")
+        return self._free_name(wanted, more)
+
+    def _free_name(self, wanted: str, more: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+        if hasattr(nn.Module, wanted):
+            wanted = f"{wanted}_"
+        name, number = wanted, 1
+        while name in self._ops or name in more:
+            name, number = f"{wanted}_{number}", number + 1
+        return name
+
+
+def _empty(shape: Shape) -> AtenValue:
+    """A tensor without elements, which no operator need compute."""
+    return AtenValue("", shape, tensor=torch.empty(shape))
+
+
+def _not_empty(item: list[Any]) -> list[Any]:
+    """A list without tensors that have no elements, unless there are no others."""
+    return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
+
+
+def _typed(value: AtenValue | tuple[AtenValue, ...], results: Sequence[torch.Tensor]) -> AtenValue | tuple[AtenValue, ...]:
+    """Values with the types of their elements."""
+    if isinstance(value, AtenValue):
+        return replace(value, dtype=results[0].dtype)
+    return tuple(replace(item, dtype=result.dtype) for item, result in zip(value, results, strict=False))
+
 
 #: Higher-order operators of such parts, and how many arguments stand before the part's graph.
 _SWITCHES = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}

@@ -13,23 +13,20 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from predictors.operators.opaque import CALLS
+from predictors.operators.opaque import CALLS, attributes
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten import AtenLowering
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, Made
-from stretch.capture.aten_opaque import attributes, opaque, opaque_node, over_elements
-from stretch.capture.aten_rules import RULES, pieces
+from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, Made, opaque, opaque_node, over_elements
+from stretch.capture.aten_rules import RULES, of_family, pieces
 from stretch.capture.axes.attention import chain_of, written_out
 from stretch.capture.axes.maps import Maps
 from stretch.capture.axes.rules import applied
-from stretch.capture.captured import Captured
-from stretch.capture.exported import export, inputs_of, returned_nodes
+from stretch.capture.exported import AtenLowering, export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.recorder import CallRecorder
-from stretch.capture.results import differences, left_out
+from stretch.capture.results import Captured, differences, left_out
 from stretch.capture.structure import Result, Returned, keyed, rebuilt
 from stretch.capture.trace import agrees, evaluating
 from stretch.opaque.calls import Call, computes, read_calls
+from stretch.operators.capturing import FUNCTIONS
 from stretch.operators.lowerings import make_module
 from stretch.operators.settings import Refusal
 
@@ -125,11 +122,6 @@ def _matrix(call: AtenCall, step: AtenStep) -> Weights | None:
     return _filled(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
 
 
-def _convolution(call: AtenCall, step: AtenStep) -> Weights | None:
-    weight, bias = _constant(call, "weight"), _constant(call, "bias")
-    return None if weight is None or bool(step.attrs["bias"]) != (bias is not None) else _filled(weight=weight, bias=bias)
-
-
 def _batch_norm(call: AtenCall, step: AtenStep) -> Weights | None:
     mean, variance = _constant(call, "running_mean"), _constant(call, "running_var")
     weight, bias = _constant(call, "weight"), _constant(call, "bias")
@@ -138,11 +130,6 @@ def _batch_norm(call: AtenCall, step: AtenStep) -> Weights | None:
     if weight is not None and bias is None:
         bias = torch.zeros_like(weight)
     return _filled(weight=weight, bias=bias, running_mean=mean, running_var=variance)
-
-
-def _slopes(call: AtenCall, step: AtenStep) -> Weights | None:
-    weight = _constant(call, "weight")
-    return None if weight is None else {"weight": weight.expand(call.out[1])}
 
 
 def _per_channel(key: str) -> Callable[[AtenCall, AtenStep], Weights | None]:
@@ -166,37 +153,16 @@ def _enlarged(call: AtenCall, step: AtenStep) -> Weights | None:
     return {} if all(item in (None, factor) for item, factor in zip(value, scale, strict=True)) else None
 
 
-def _grouped(call: AtenCall, step: AtenStep) -> Weights | None:
-    weight, bias = _constant(call, "weight"), _constant(call, "bias")
-    if (weight is None and bias is not None) or len(call.out) != 4:
-        return None
-    return {} if weight is None else {"weight": weight, "bias": torch.zeros_like(weight) if bias is None else bias}
-
-
-def _unless(**usual: Any) -> Callable[[AtenCall, AtenStep], Weights | None]:
-    """An operator without weights, unless an argument that its family does not have is another than usual."""
-
-    def bind(call: AtenCall, step: AtenStep) -> Weights | None:
-        return {} if all(call.arguments.get(name, value) == value for name, value in usual.items()) else None
-
-    return bind
-
-
 #: By kind: its weights in a call; None if the call computes something else.
 _BOUND: Mapping[str, Callable[[AtenCall, AtenStep], Weights | None]] = {
-    "conv": _convolution,
     "linear": _matrix,
     "batch_norm": _batch_norm,
-    "group_norm": _grouped,
-    "prelu": _slopes,
     "scale": _per_channel("weight"),
     "shift": _per_channel("bias"),
     "add": _same_batch,
     "mul": _same_batch,
     "div": _same_batch,
     "upsample": _enlarged,
-    "elu": _unless(scale=1, input_scale=1),
-    "avg_pool": _unless(divisor_override=None),
 }
 
 
@@ -321,8 +287,7 @@ def _behind(
 
 
 def _group_norm(call: AtenCall) -> Made:
-    groups, affine = int(call.arguments["num_groups"]), call.arguments.get("weight") is not None
-    return [AtenStep("group_norm", {"groups": groups, "eps": float(call.arguments["eps"]), "affine": affine}, (call.tensors[0],))]
+    return of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None
 
 
 def _difference(call: AtenCall) -> Made:

@@ -13,16 +13,15 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, ints
-from stretch.capture.captured import Captured
 from stretch.capture.hooks import check_hooks
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
-from stretch.capture.results import check_read, left_out, outputs_of, reachable, relabelled
+from stretch.capture.results import Captured, check_read, left_out, outputs_of, reachable, relabelled
 from stretch.capture.structure import Returned, tensors
 from stretch.capture.values import InPlaceProxy, Values, assembles
-from stretch.operators.capturing import FUNCTIONS, LAST_FUNCTIONS, METHODS, Own, TracedCall, defined_on_last, lower_module, lowers
+from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, TracedCall, class_name, lower_module
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 from stretch.operators.settings import Refusal
@@ -46,7 +45,7 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is one node."""
-        return lowers(m) or super().is_leaf_module(m, module_qualified_name)
+        return class_name(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for a node's result while the network runs."""
@@ -477,7 +476,7 @@ class TraceLowering:
         steps: list[Lowered] = [
             (kind, attrs, current, suffix) for suffix, kind, attrs, current in lower_module(module, sources[0].shape, last)
         ]
-        if last and defined_on_last(module):
+        if last and class_name(module) in ON_LAST:
             # Lowering saw to it.
             return self._emit(node, steps, sources, str(node.target).replace(".", "_"), "last")
         return self._emit(node, steps, sources, str(node.target).replace(".", "_"), self._form(steps, sources, node))
@@ -511,7 +510,7 @@ class TraceLowering:
         shape = self._values.shapes[node]
         if last and len(shape) == 4:
             shape = _channels_first(shape)
-            if target not in LAST_FUNCTIONS:
+            if target not in ON_LAST:
                 args = [_permuted(a) for a in args]
         result = rule(TracedCall(shapes, shape), *args, **kwargs)
         chain = result if isinstance(result, list) else [result]
@@ -519,7 +518,7 @@ class TraceLowering:
         steps: list[Lowered] = [
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
-        if target in LAST_FUNCTIONS and len(shape) == 4:
+        if target in ON_LAST and len(shape) == 4:
             if not last:
                 raise Refusal(f"`{target}` over the last dimension of a feature map is not supported, only over channels")
             return self._emit(node, steps, sources, node.name, "last")
@@ -703,7 +702,7 @@ _WHOLE = ("expected tensor for argument #1 'indices'", "tensors used as indices 
 
 
 def _rejected(error: Exception, inputs: Inputs, name: str) -> UsageError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = first_line(error)
     if any(item in reason.lower() for item in _WHOLE):
         return whole_numbers(name, source_line(error))
     size = "an input of" if len(inputs.shapes) == 1 else "inputs of"

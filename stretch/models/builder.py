@@ -2,15 +2,43 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.formats.onnx.checks import MAX_ALIVE
+
+#: How a format's rules see a tensor of the running network.
+View = TypeVar("View")
+
+
+@dataclass(frozen=True)
+class OperatorInputs(Generic[View]):
+    """What one operator reads."""
+
+    inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
+
+    def value(self, i: int) -> View | np.ndarray | None:
+        """Input `i`, or None where it is left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def known(self, i: int, what: str) -> np.ndarray:
+        """Input `i`, which the file must store."""
+        value = self.value(i)
+        if not isinstance(value, np.ndarray):
+            raise StretchError(f"its {what} depends on what the network reads, or is left out")
+        return value
+
+    def optional(self, i: int, what: str) -> np.ndarray | None:
+        """Input `i`, which the file stores if it is there."""
+        return None if self.value(i) is None else self.known(i, what)
+
 
 #: Modules within each other; networks have ten.
 MAX_DEPTH = 32
@@ -61,6 +89,10 @@ class Builder:
         """The module that gives this, if one does."""
         return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
+    def value(self, node: Any) -> torch.Tensor | None:
+        """The stored tensor that a node stands for; None for anything else."""
+        return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
+
     def stored(self, x: np.ndarray, name: str) -> fx.Node:
         """A stored tensor: trained with the network if it is of reals."""
         return self.tensor(torch.from_numpy(np.array(x)), name)
@@ -93,7 +125,7 @@ class Builder:
                 built = compute(*args, **kwargs)
         # Torch raises an error of its own kind for each thing that does not fit.
         except Exception as error:
-            raise StretchError(f"torch does not take what it reads: {(str(error).splitlines() or ['?'])[0][:160]}") from error
+            raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
         sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
         if not all(0 < size <= MAX_ALIVE for size in sizes):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 
 #: Seconds to wait for a name to resolve, a connection, or the next bytes.
 PATIENCE = 5.0
@@ -94,7 +94,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         if isinstance(error, UnpicklingError):
             # torch's own message advises to load such a file with whatever code is in it
             reason = "it is damaged, or holds more than tensors"

@@ -1,9 +1,10 @@
 """What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name."""
 
+import contextlib
 import hashlib
 import keyword
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, first_line
 from predictors.shapes import Shape
 from scheduler.formats.onnx.checks import MAX_ALIVE
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
@@ -119,6 +120,21 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape
     return result
+
+
+#: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
+_MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str, hint: str | None = None) -> Iterator[None]:
+    """Whatever is raised while one operator of a file is read, as an error that names it."""
+    try:
+        yield
+    except (StretchError, *_MISFITS) as error:
+        reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
+        stated = error.hint if isinstance(error, StretchError) else None
+        raise StretchError(f"{what} of {path} cannot be read: {reason}", stated or hint) from error
 
 
 def by_name(results: Sequence[tuple[str, Any]]) -> Any:

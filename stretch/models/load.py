@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line
 from predictors.files import MAX_WHOLE
 from predictors.install import install_line
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
@@ -141,7 +141,7 @@ def _from_factory(
     try:
         module = factory()
     except Exception as error:
-        raise StretchError(f"`{name}` cannot be built: {_first_line(error)}", "the factory is called without arguments") from error
+        raise StretchError(f"`{name}` cannot be built: {first_line(error)}", "the factory is called without arguments") from error
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
     return _given(name, module.eval(), weights, generator, "as the factory returned them", shape)
@@ -263,11 +263,7 @@ def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "to
     try:
         settle(module, shape, generator)
     except Exception as error:
-        raise StretchError(f"`{name}` rejects an input of {shape}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise StretchError(f"`{name}` rejects an input of {shape}: {first_line(error)}") from error
 
 
 def _load_file(module: "nn.Module", name: str, path: Path) -> None:

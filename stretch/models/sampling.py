@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 from predictors.errors import StretchError
@@ -31,8 +32,11 @@ def blended(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -
 
 
 def chosen(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
-    """An image of these rows and columns of an image."""
-    for axis, (at, old) in enumerate(zip(places, shape_of(x)[2:], strict=True), 2):
-        if len(at) != old or (at != np.arange(old)).any():
+    """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
+    sizes = [(len(at), old) for at, old in zip(places, shape_of(x)[2:], strict=True)]
+    if all((at == np.arange(new) * old // new).all() for at, (new, old) in zip(places, sizes, strict=True)):
+        return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
+    for axis, (at, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
+        if new != old or (at != np.arange(old)).any():
             x = builder.call(torch.index_select, x, axis, builder.stored(at.astype(np.int64), f"{name}_{axis}"))
     return x

@@ -1,6 +1,5 @@
 """Activations in torch, ONNX and TFLite."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Shape, number
+from predictors.shapes import Attr, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
+from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.formats.tflite.writer import Quant
-from stretch.operators.capturing import Chain, Lowered, TracedCall, functions, modules, plain_function, plain_module
-from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, lowerings, onnx_node, tflite_op
+from stretch.operators.capturing import Chain, TracedCall, calls, constants, plain
+from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
 #: `ActivationFunctionType` of TFLite.
@@ -25,8 +23,17 @@ RELU, RELU6 = 1, 3
 MISH_TOP = 20.0
 
 
-def _plain(kind: str, make: Callable[[], nn.Module], onnx: OnnxRule, tflite: TfliteRule, **more: Any) -> None:
-    """Register an activation without attributes."""
+def _plain(
+    kind: str,
+    make: type[nn.Module],
+    functions: tuple[Any, ...],
+    onnx: OnnxRule,
+    tflite: TfliteRule,
+    methods: tuple[str, ...] = (),
+    **more: Any,
+) -> None:
+    """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
+    calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(plain(kind))
     lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
 
 
@@ -34,64 +41,39 @@ def _relu6_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Clip", op, [ins[0], w.number(op, "low", 0.0), w.number(op, "high", 6.0)])
 
 
-_plain("relu", nn.ReLU, onnx_node("Relu"), tflite_op("RELU", nonnegative=True), activation=RELU)
-_plain("relu6", nn.ReLU6, _relu6_onnx, tflite_op("RELU6", nonnegative=True), activation=RELU6)
-modules("ReLU")(plain_module("relu"))
-modules("ReLU6")(plain_module("relu6"))
-functions(torch.relu, torch.relu_, F.relu, F.relu_, methods=("relu", "relu_"))(plain_function("relu"))
-functions(F.relu6)(plain_function("relu6"))
+_plain(
+    "relu",
+    nn.ReLU,
+    (torch.relu, torch.relu_, F.relu, F.relu_),
+    onnx_node("Relu"),
+    tflite_op("RELU", nonnegative=True),
+    methods=("relu", "relu_"),
+    activation=RELU,
+)
+_plain("relu6", nn.ReLU6, (F.relu6,), _relu6_onnx, tflite_op("RELU6", nonnegative=True), activation=RELU6)
 
 
 #: The widest bounds of single precision: they cut nothing off.
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
-def _clamped(low: Any, high: Any) -> tuple[str, dict[str, Attr]]:
-    """Kind and attributes of what clips to two bounds; an absent one cuts nothing off."""
-    if any(not isinstance(bound, int | float | None) for bound in (low, high)):
-        raise Refusal("it clamps to tensors, not to numbers")
-    bounds = (LOWEST if low is None else low, HIGHEST if high is None else high)
-    if not bounds[0] <= bounds[1]:
-        raise Refusal(f"clamping to {low} … {high} is not supported, the bounds must be in order")
-    bounds = (max(LOWEST, bounds[0]), min(HIGHEST, bounds[1]))
-    known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get(bounds)
-    return (known, {}) if known is not None else ("clamp", {"low": float(bounds[0]), "high": float(bounds[1])})
-
-
-class Clamp(nn.Module):
-    """Its input cut off at two bounds."""
-
-    def __init__(self, low: float, high: float) -> None:
-        super().__init__()
-        self.low, self.high = low, high
-
-    def extra_repr(self) -> str:
-        """The bounds."""
-        return f"{self.low}, {self.high}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Cut off what lies beyond."""
-        return x.clamp(self.low, self.high)
-
-
-@modules("Hardtanh")
-def _hardtanh_module(m: nn.Hardtanh, shape: Shape) -> list[Lowered]:
-    return [("", *_clamped(m.min_val, m.max_val), {})]
-
-
-@modules("Clamp")
-def _clamp_module(m: Clamp, shape: Shape) -> list[Lowered]:
-    return [("", *_clamped(m.low, m.high), {})]
-
-
-@functions(F.hardtanh)
+@calls(F.hardtanh, classes=("Hardtanh",), fields=("min_val", "max_val"))
 def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Chain:
-    return [x], *_clamped(min_val, max_val)
+    return clamp(call, x, min_val, max_val)
 
 
-@functions(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
-def _clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
-    return [x], *_clamped(min, max)
+@calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
+def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
+    """What clips to two bounds; an absent one cuts nothing off."""
+    if any(not isinstance(bound, int | float | None) for bound in (min, max)):
+        raise Refusal("it clamps to tensors, not to numbers")
+    bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
+    if not bounds[0] <= bounds[1]:
+        raise Refusal(f"clamping to {min} … {max} is not supported, the bounds must be in order")
+    low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
+    known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
+    attrs: dict[str, Attr] = {} if known else {"low": low, "high": high}
+    return [x], known or "clamp", attrs
 
 
 def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -107,9 +89,7 @@ def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[
     return result
 
 
-lowerings.register("clamp")(
-    Lowering(lambda ins, a: Clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
-)
+computed("clamp", lambda a, x: x.clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
 
 
 def _hard_sigmoid_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -118,12 +98,8 @@ def _hard_sigmoid_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins
     return b.apply("MUL", op.name, [x, np.array(1 / 6)], quant=b.scale(op))
 
 
-_plain("hard_swish", nn.Hardswish, onnx_node("HardSwish"), tflite_op("HARD_SWISH"))
-_plain("hard_sigmoid", nn.Hardsigmoid, onnx_node("HardSigmoid", alpha=1 / 6, beta=0.5), _hard_sigmoid_tflite)
-modules("Hardswish")(plain_module("hard_swish"))
-modules("Hardsigmoid")(plain_module("hard_sigmoid"))
-functions(F.hardswish)(plain_function("hard_swish"))
-functions(F.hardsigmoid)(plain_function("hard_sigmoid"))
+_plain("hard_swish", nn.Hardswish, (F.hardswish,), onnx_node("HardSwish"), tflite_op("HARD_SWISH"))
+_plain("hard_sigmoid", nn.Hardsigmoid, (F.hardsigmoid,), onnx_node("HardSigmoid", alpha=1 / 6, beta=0.5), _hard_sigmoid_tflite)
 
 
 def _silu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -137,15 +113,10 @@ def _silu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
     return b.apply("MUL", op.name, [ins[0], gate], quant=b.scale(op))
 
 
-_plain("silu", nn.SiLU, _silu_onnx, _silu_tflite)
-_plain("sigmoid", nn.Sigmoid, onnx_node("Sigmoid"), bounded("LOGISTIC", UNIT))
-_plain("tanh", nn.Tanh, onnx_node("Tanh"), bounded("TANH", SIGNED_UNIT))
-modules("SiLU", "Swish")(plain_module("silu"))
-modules("Sigmoid")(plain_module("sigmoid"))
-modules("Tanh")(plain_module("tanh"))
-functions(F.silu)(plain_function("silu"))
-functions(torch.sigmoid, F.sigmoid, methods=("sigmoid", "sigmoid_"))(plain_function("sigmoid"))
-functions(torch.tanh, F.tanh, methods=("tanh",))(plain_function("tanh"))
+_plain("silu", nn.SiLU, (F.silu,), _silu_onnx, _silu_tflite)
+calls(classes=("Swish",))(plain("silu"))
+_plain("sigmoid", nn.Sigmoid, (torch.sigmoid, F.sigmoid), onnx_node("Sigmoid"), bounded("LOGISTIC", UNIT), methods=("sigmoid", "sigmoid_"))
+_plain("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), bounded("TANH", SIGNED_UNIT), methods=("tanh",))
 
 
 def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -157,17 +128,10 @@ def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
     return b.apply("MUL", op.name, [ins[0], b.apply("DIV", f"{op.name}.gate", [n, down])])
 
 
-_plain("mish", nn.Mish, onnx_node("Mish"), _mish_tflite, int8=False)
-modules("Mish")(plain_module("mish"))
-functions(F.mish)(plain_function("mish"))
+_plain("mish", nn.Mish, (F.mish,), onnx_node("Mish"), _mish_tflite, int8=False)
 
 
-@modules("GELU")
-def _gelu_module(m: Any, shape: Shape) -> list[Lowered]:
-    return [("", "gelu", {"approximate": getattr(m, "approximate", "none")}, {})]
-
-
-@functions(F.gelu)
+@calls(F.gelu, classes=("GELU",), fields=("approximate",), aten=("gelu",))
 def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
     return [x], "gelu", {"approximate": approximate}
 
@@ -186,9 +150,11 @@ lowerings.register("gelu")(
 )
 
 
-@modules("ELU")
-def _elu_module(m: nn.ELU, shape: Shape) -> list[Lowered]:
-    return [("", "elu", {"alpha": float(m.alpha)}, {})]
+@calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
+def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
+    if scale != 1 or input_scale != 1:
+        raise Refusal("it scales what it reads or gives")
+    return [x], "elu", {"alpha": float(alpha)}
 
 
 def _elu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -209,12 +175,7 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
 lowerings.register("elu")(Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), _elu_onnx, _elu_tflite, int8=False, any_order=True))
 
 
-@modules("LeakyReLU")
-def _leaky_module(m: nn.LeakyReLU, shape: Shape) -> list[Lowered]:
-    return [("", "leaky_relu", {"slope": float(m.negative_slope)}, {})]
-
-
-@functions(F.leaky_relu)
+@calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
 def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
     return [x], "leaky_relu", {"slope": float(negative_slope)}
 
@@ -230,10 +191,10 @@ def _leaky_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[
 lowerings.register("leaky_relu")(Lowering(lambda ins, a: nn.LeakyReLU(number(a, "slope")), _leaky_onnx, _leaky_tflite, any_order=True))
 
 
-@modules("PReLU")
-def _prelu_module(m: nn.PReLU, shape: Shape) -> list[Lowered]:
-    # One slope for all channels is one for each.
-    return [("", "prelu", {}, {"weight": m.weight.expand(shape[1])})]
+@calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
+def _prelu(call: TracedCall, x: Any, weight: Any) -> Chain:
+    """One slope for all channels is one for each."""
+    return [x], "prelu", {}, {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])}
 
 
 def _prelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

@@ -5,10 +5,11 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.operators.attention import ADDED
-from predictors.shapes import Attrs, Shape, integer, ints, number
+from predictors.shapes import Attr, Attrs, Shape, integer, ints, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.operators.capturing import modules
+from stretch.operators.capturing import Lowered, modules
 from stretch.operators.lowerings import Lowering, lowerings, no_tflite
+from stretch.operators.settings import Refusal
 
 
 class Attention(nn.Module):
@@ -38,14 +39,13 @@ class Attention(nn.Module):
         return seen.permute(0, 1, 4, 2, 3).flatten(1, 2)
 
 
-def _attrs(m: Attention) -> dict[str, bool | int | float | str | tuple[int, ...]]:
-    added = {key: tuple(tensor.shape) for key in ADDED if (tensor := getattr(m, key)) is not None}
-    return {"heads": m.heads, "keys": m.keys, "scale": m.scale, **added}
-
-
-modules("Attention")(
-    lambda m, shape: [("", "attention", _attrs(m), {key: getattr(m, key) for key in ADDED if getattr(m, key) is not None})]
-)
+@modules("Attention")
+def _module(m: nn.Module, shape: Shape) -> list[Lowered]:
+    if not isinstance(m, Attention):
+        raise Refusal("it is the attention of another package")
+    added = {key: tensor for key in ADDED if (tensor := getattr(m, key)) is not None}
+    shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in added.items()}
+    return [("", "attention", {"heads": m.heads, "keys": m.keys, "scale": m.scale, **shapes}, added)]
 
 
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:

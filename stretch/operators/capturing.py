@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from predictors.shapes import Attr, Shape
 from stretch.operators.settings import Refusal
@@ -19,69 +19,81 @@ ModuleRule = Callable[[Any, Shape], list[Lowered]]
 
 @dataclass(frozen=True)
 class TracedCall:
-    """A call of a function or method in a traced network."""
+    """A call of a function, a method or a module in a captured network."""
 
-    shapes: Mapping[fx.Node, Shape]  # Of the tensors that it reads, N×C×H×W or N×C.
-    out: Shape  # Shape of its result.
+    shapes: Mapping[Any, Shape]  # Of the tensors that it reads, N×C×H×W or N×C.
+    out: Shape  # Shape of its result; of a module, of what it reads.
 
 
-#: (nodes that are read, kind, attributes[, weights]); a list of them is a chain, each but the first reads the one before.
+#: (tensors that are read, kind, attributes[, weights]); a list of them is a chain, each but the first reads the one before.
 Chain = tuple[Any, ...] | list[tuple[Any, ...]]
 #: A `TracedCall` and the arguments as they are written to a chain of operators.
 FunctionRule = Callable[..., Chain]
 
 #: By class name, looked up along a module's bases: timm and torchvision need not be imported.
 MODULES: dict[str, ModuleRule] = {}
-#: Those of classes that torch defines on channels that lie last, for a feature map whose channels do.
-LAST_MODULES: dict[str, ModuleRule] = {}
 FUNCTIONS: dict[Any, FunctionRule] = {}
 METHODS: dict[str, FunctionRule] = {}
-#: Names of functions that are defined on channels that lie last.
-LAST_FUNCTIONS: set[str] = set()
+#: By name of the ATen operator without its overload.
+ATEN: dict[str, FunctionRule] = {}
+#: Names of functions and classes that torch defines on channels that lie last.
+ON_LAST: set[str] = set()
 
 #: Packages whose classes the tables speak of; a user's `Conv2d` is no torch `Conv2d`.
 _PACKAGES = ("torch.nn.", "torchvision.", "timm.", "stretch.operators.")
 
 
-def modules(*names: str, last: ModuleRule | None = None) -> Callable[[ModuleRule], ModuleRule]:
-    """Decorator for the rule of classes of modules.
-
-    Args:
-        last: The rule for a feature map whose channels lie last, where torch defines the module on those.
-    """
+def modules(*names: str) -> Callable[[ModuleRule], ModuleRule]:
+    """Decorator for the rule of classes of modules."""
 
     def add(rule: ModuleRule) -> ModuleRule:
         MODULES.update(dict.fromkeys(names, rule))
-        if last is not None:
-            LAST_MODULES.update(dict.fromkeys(names, last))
         return rule
 
     return add
 
 
-def functions(*targets: Any, methods: tuple[str, ...] = (), last: bool = False) -> Callable[[FunctionRule], FunctionRule]:
-    """Decorator for the rule of functions and tensor methods.
+def calls(
+    *functions: Any,
+    methods: tuple[str, ...] = (),
+    classes: tuple[str, ...] = (),
+    fields: tuple[str, ...] = (),
+    aten: tuple[str, ...] = (),
+    last: bool = False,
+) -> Callable[[FunctionRule], FunctionRule]:
+    """Decorator for the rule of functions, tensor methods, classes of modules and ATen operators that compute the same.
 
     Args:
-        last: Whether they are defined on channels that lie last.
+        fields: Attributes of the modules, which are the arguments of these names.
+        aten: Operators of one tensor, whose other arguments have the function's names.
+        last: Whether torch defines them on channels that lie last.
     """
 
     def add(rule: FunctionRule) -> FunctionRule:
-        FUNCTIONS.update(dict.fromkeys(targets, rule))
+        FUNCTIONS.update(dict.fromkeys(functions, rule))
         METHODS.update(dict.fromkeys(methods, rule))
+        ATEN.update(dict.fromkeys(aten, rule))
+        MODULES.update(dict.fromkeys(classes, lambda m, shape: module_chain(rule, shape, **_settings(m, fields))))
         if last:
-            LAST_FUNCTIONS.update(target.__name__ for target in targets)
+            ON_LAST.update(classes, (function.__name__ for function in functions))
         return rule
 
     return add
 
 
-def plain_module(kind: str) -> ModuleRule:
-    """The rule of a module that is one operator without attributes."""
-    return lambda m, shape: [("", kind, {}, {})]
+def _settings(module: nn.Module, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Attributes of a module; classes of other packages may lack some."""
+    return {name: getattr(module, name) for name in fields if hasattr(module, name)}
 
 
-def plain_function(kind: str) -> FunctionRule:
+def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Lowered]:
+    """The operators of a module that computes what a function does with these arguments."""
+    result = rule(TracedCall({"input": shape}, shape), "input", **arguments)
+    chain = result if isinstance(result, list) else [result]
+    return [("", kind, attrs, rest[0] if rest else {}) for _, kind, attrs, *rest in chain]
+
+
+def plain(kind: str) -> FunctionRule:
     """The rule of a function of one tensor that is one operator without attributes."""
 
     def rule(call: TracedCall, x: Any, inplace: bool = False) -> Chain:
@@ -90,15 +102,16 @@ def plain_function(kind: str) -> FunctionRule:
     return rule
 
 
-def constant(value: Any, what: str) -> torch.Tensor:
-    """A parameter that a function reads."""
-    if not isinstance(value, torch.Tensor):
-        raise Refusal(f"its {what} depends on the input")
-    return value
+def constants(**values: Any) -> Own:
+    """Parameters that a function reads, without those that are left out."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise Refusal(f"its {name} depends on the input")
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _class_name(module: nn.Module) -> str | None:
-    """Name of the class whose rule a module follows."""
+def class_name(module: nn.Module) -> str | None:
+    """Name of the class whose rule a module follows; None if it does not become operators without being traced through."""
     for base in type(module).__mro__:
         if base.__name__ in MODULES and base.__module__.startswith(_PACKAGES):
             return base.__name__
@@ -108,16 +121,6 @@ def _class_name(module: nn.Module) -> str | None:
     return None
 
 
-def lowers(module: nn.Module) -> bool:
-    """Whether this module becomes operators without being traced through."""
-    return _class_name(module) is not None
-
-
-def defined_on_last(module: nn.Module) -> bool:
-    """Whether torch defines this module on channels that lie last."""
-    return _class_name(module) in LAST_MODULES
-
-
 def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -> list[Lowered]:
     """Operators of one module that reads a tensor of this shape, in a chain.
 
@@ -125,8 +128,9 @@ def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -
         shape: N×C×H×W or N×C.
         channels_last: Whether the module sees the tensor as N×H×W×C.
     """
-    name = _class_name(module)
+    name = class_name(module)
     if name is None:
         raise Refusal(f"the module `{type(module).__name__}` is not supported")
-    rule = LAST_MODULES.get(name, MODULES[name]) if channels_last else MODULES[name]
-    return rule(module, shape)
+    if name in ON_LAST and len(shape) > 2 and not channels_last:
+        raise Refusal(f"the module `{name}` over the last dimension of a feature map is not supported, only over channels")
+    return MODULES[name](module, shape)

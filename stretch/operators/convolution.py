@@ -1,6 +1,5 @@
 """Convolutions in torch, ONNX and TFLite."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,12 +8,11 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
+from predictors.windows import same_padding
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix, to_nhwc
 from stretch.formats.tflite.padding import pad, window
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.formats.tflite.weights import matrix
-from stretch.operators.capturing import Chain, Lowered, TracedCall, constant, functions, modules
+from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal, pair, window_padding
 
@@ -41,51 +39,30 @@ def pointwise(out: int, bias: bool) -> dict[str, Attr]:
 def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
     if m.padding_mode != "zeros":
         raise Refusal(f"padding mode `{m.padding_mode}` is not supported")
-    attrs: dict[str, Attr] = {
-        "out_channels": m.out_channels,
-        "kernel": pair(m.kernel_size),
-        "stride": pair(m.stride),
-        "padding": _padding(m, shape),
-        "dilation": pair(m.dilation),
-        "groups": m.groups,
-        "bias": m.bias is not None,
-    }
-    return [("", "conv", attrs, {"weight": m.weight} | ({"bias": m.bias} if m.bias is not None else {}))]
-
-
-def _padding(m: nn.Conv2d, shape: Shape) -> tuple[int, ...]:
-    kernel, stride, dilation = pair(m.kernel_size), pair(m.stride), pair(m.dilation)
-    pads = getattr(m, "pads", None)
-    if pads is not None:
-        return tuple(pads)
+    padding = getattr(m, "pads", m.padding)
     if type(m).__name__ == "Conv2dSame":
-        return _same_padding(shape, kernel, stride, dilation)
-    if m.padding == "same":
-        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
-    return window_padding((0, 0) if m.padding == "valid" else m.padding)
+        padding = same_padding(shape[2:], pair(m.kernel_size), pair(m.stride), pair(m.dilation))
+    weights = {"weight": m.weight, "bias": m.bias}
+    return module_chain(convolution, shape, **weights, stride=m.stride, padding=padding, dilation=m.dilation, groups=m.groups)
 
 
-def _same_padding(shape: Shape, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    """TensorFlow's SAME padding at this input size, more at the bottom and right."""
-    total = [
-        max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0) for n, k, s, d in zip(shape[2:], kernel, stride, dilation, strict=True)
-    ]
-    return (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
-
-
-@functions(F.conv2d, torch.conv2d)
-def _function(
+@calls(F.conv2d, torch.conv2d)
+def convolution(
     call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Chain:
-    if isinstance(padding, str):
-        raise Refusal(f"padding `{padding}` of a convolution function is not supported, only numbers")
-    weights = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
+    """A convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
+    weights = constants(weight=weight, bias=bias)
+    out, _, *kernel = (int(n) for n in weights["weight"].shape)
+    if padding == "same":
+        padding = same_padding(call.shapes[x][2:], kernel, (1, 1), pair(dilation))
+    sides = (
+        tuple(padding) if isinstance(padding, tuple | list) and len(padding) == 4 else window_padding(0 if padding == "valid" else padding)
+    )
     attrs: dict[str, Attr] = {
-        "out_channels": call.out[1],
-        "kernel": tuple(int(n) for n in weights["weight"].shape[2:]),
+        "out_channels": out,
+        "kernel": tuple(kernel),
         "stride": pair(stride),
-        "padding": window_padding(padding),
+        "padding": sides,
         "dilation": pair(dilation),
         "groups": int(groups),
         "bias": bias is not None,

@@ -1,6 +1,7 @@
 """Sums and products in torch, ONNX and TFLite: of tensors, with a number, and with a learned number per channel."""
 
 import operator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,38 +11,10 @@ from torch import fx, nn
 from predictors.graph import Op
 from predictors.shapes import Shape, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, functions, modules, plain_module
-from stretch.operators.lowerings import Lowering, Maker, OnnxRule, TfliteRule, lowerings, no_tflite, onnx_node
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, modules
+from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
 from stretch.operators.settings import Refusal
-
-
-class Add(nn.Module):
-    """Sum of its inputs."""
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Add the inputs from left to right."""
-        total = tensors[0]
-        for tensor in tensors[1:]:
-            total = total + tensor
-        return total
-
-
-class Mul(nn.Module):
-    """Product of two inputs, element by element."""
-
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Multiply the inputs."""
-        return a * b
-
-
-class Div(nn.Module):
-    """Its first input over its second, element by element."""
-
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Divide the inputs."""
-        return a / b
 
 
 class ChannelScale(nn.Module):
@@ -68,45 +41,8 @@ class ChannelShift(nn.Module):
         return x + self.bias.reshape(-1, *[1] * (x.dim() - 2))
 
 
-class AddScalar(nn.Module):
-    """Its input plus a number."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-
-    def extra_repr(self) -> str:
-        """The number."""
-        return f"{self.value}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add the number."""
-        return x + self.value
-
-
-class MulScalar(nn.Module):
-    """Its input times a number."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-
-    def extra_repr(self) -> str:
-        """The number."""
-        return f"{self.value}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply by the number."""
-        return x * self.value
-
-
-modules("Add")(plain_module("add"))
-modules("Mul")(plain_module("mul"))
-modules("Div")(plain_module("div"))
 modules("ChannelScale")(lambda m, shape: [("", "scale", {}, {"weight": m.weight})])
 modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
-modules("AddScalar")(lambda m, shape: [("", "add_scalar", {"value": m.value}, {})])
-modules("MulScalar")(lambda m, shape: [("", "mul_scalar", {"value": m.value}, {})])
 
 
 def _binary(kind: str) -> FunctionRule:
@@ -140,11 +76,11 @@ def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Cha
     return ([x], "scale", {}, {"weight": per_channel}) if kind == "mul" else ([x], "shift", {}, {"bias": per_channel})
 
 
-_add = functions(operator.add, operator.iadd, torch.add, methods=("add", "add_"))(_binary("add"))
-_mul = functions(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_"))(_binary("mul"))
+_add = calls(operator.add, operator.iadd, torch.add, methods=("add", "add_"))(_binary("add"))
+_mul = calls(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_"))(_binary("mul"))
 
 
-@functions(operator.sub, operator.isub, torch.sub, methods=("sub",))
+@calls(operator.sub, operator.isub, torch.sub, methods=("sub",))
 def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(b, fx.Node):
         return _add(call, a, -b)
@@ -153,14 +89,14 @@ def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     return [([b], "mul_scalar", {"value": -1.0}), _add(call, b, a)]
 
 
-@functions(operator.truediv, operator.itruediv, torch.div, methods=("div",))
+@calls(operator.truediv, operator.itruediv, torch.div, methods=("div",))
 def _divide(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(a, fx.Node) or isinstance(b, fx.Node) or not torch.all(torch.as_tensor(b) != 0):
         raise Refusal("it divides by something else than a number")
     return _mul(call, a, 1 / b)
 
 
-@functions(operator.neg, torch.neg, methods=("neg",))
+@calls(operator.neg, torch.neg, methods=("neg",))
 def _negate(call: TracedCall, x: Any) -> Chain:
     return [x], "mul_scalar", {"value": -1.0}
 
@@ -184,9 +120,9 @@ def _combine(code: str) -> TfliteRule:
     return lower
 
 
-lowerings.register("add")(Lowering(lambda ins, a: Add(), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True))
-lowerings.register("mul")(Lowering(lambda ins, a: Mul(), onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True))
-lowerings.register("div")(Lowering(lambda ins, a: Div(), onnx_node("Div"), no_tflite))
+computed("add", lambda a, *terms: reduce(operator.add, terms), _add_onnx, _combine("ADD"), pairwise=True, activates=True, any_order=True)
+computed("mul", lambda a, x, y: x * y, onnx_node("Mul"), _combine("MUL"), pairwise=True, activates=True, any_order=True)
+computed("div", lambda a, x, y: x / y, onnx_node("Div"), no_tflite)
 
 
 def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
@@ -213,11 +149,9 @@ def _with_learned(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRul
     return write, lower
 
 
-def _register(kind: str, make: Maker, rules: tuple[OnnxRule, TfliteRule], *stored: str) -> None:
-    lowerings.register(kind)(Lowering(make, *rules, stored=stored, any_order=True))
-
-
-_register("add_scalar", lambda ins, a: AddScalar(number(a, "value")), _with_number("Add", "ADD"))
-_register("mul_scalar", lambda ins, a: MulScalar(number(a, "value")), _with_number("Mul", "MUL"))
-_register("scale", lambda ins, a: ChannelScale(ins[0][1]), _with_learned("weight", "Mul", "MUL"), "weight")
-_register("shift", lambda ins, a: ChannelShift(ins[0][1]), _with_learned("bias", "Add", "ADD"), "bias")
+computed("add_scalar", lambda a, x: x + number(a, "value"), *_with_number("Add", "ADD"), any_order=True)
+computed("mul_scalar", lambda a, x: x * number(a, "value"), *_with_number("Mul", "MUL"), any_order=True)
+for _kind, _make, _key, _node in (("scale", ChannelScale, "weight", "Mul"), ("shift", ChannelShift, "bias", "Add")):
+    lowerings.register(_kind)(
+        Lowering(lambda ins, a, make=_make: make(ins[0][1]), *_with_learned(_key, _node, _node.upper()), stored=(_key,), any_order=True)
+    )

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
 
 from predictors.errors import StretchError
@@ -10,9 +12,9 @@ from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
+from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.formats.tflite.writer import Quant
+from stretch.operators.capturing import modules
 
 #: Builds the torch module from input shapes and attributes.
 Maker = Callable[[list[Shape], Attrs], nn.Module]
@@ -39,6 +41,38 @@ class Lowering:
 
 #: Lowerings by operator kind; those of this package are registered when `stretch.operators` is imported.
 lowerings: Registry[Lowering] = Registry("operator kind")
+
+
+class Computed(nn.Module):
+    """An operator without weights.
+
+    Args:
+        kind: Of the operator.
+        attrs: Of the operator.
+        function: Computes it from its attributes and the tensors that it reads.
+    """
+
+    def __init__(self, kind: str, attrs: Attrs, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.kind, self.attrs, self.function = kind, dict(attrs), function
+
+    def extra_repr(self) -> str:
+        """Kind and attributes."""
+        return ", ".join([self.kind, *(f"{key}={value}" for key, value in self.attrs.items())])
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Compute it."""
+        return self.function(self.attrs, *tensors)
+
+
+modules("Computed")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
+
+
+def computed(
+    kind: str, function: Callable[..., torch.Tensor], onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **more: Any
+) -> None:
+    """Register a kind without weights, which a function computes from its attributes and the tensors that it reads."""
+    lowerings.register(kind)(Lowering(lambda ins, attrs: Computed(kind, attrs, function), onnx, tflite, **more))
 
 
 def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:

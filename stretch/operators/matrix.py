@@ -7,41 +7,25 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.shapes import Shape, integer
+from predictors.shapes import integer
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.formats.tflite.weights import matrix
-from stretch.operators.capturing import Chain, Lowered, TracedCall, constant, functions, modules
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix
+from stretch.operators.capturing import Chain, TracedCall, calls, constants
 from stretch.operators.convolution import pointwise
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal
 
 
-def _pointwise(m: nn.Linear, shape: Shape) -> list[Lowered]:
-    """A linear layer over channels that lie last: a 1×1 convolution."""
-    weights = {"weight": m.weight[:, :, None, None]} | ({"bias": m.bias} if m.bias is not None else {})
-    return [("", "conv", pointwise(m.out_features, m.bias is not None), weights)]
-
-
-@modules("Linear", last=_pointwise)
-def _module(m: nn.Linear, shape: Shape) -> list[Lowered]:
-    if len(shape) != 2:
-        raise Refusal(f"a linear layer over {len(shape)} dimensions is not supported")
-    weights = {"weight": m.weight} | ({"bias": m.bias} if m.bias is not None else {})
-    return [("", "linear", {"out_features": m.out_features, "bias": m.bias is not None}, weights)]
-
-
-@functions(F.linear, last=True)
-def _function(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
-    weights = {"weight": constant(weight, "weight")} | ({} if bias is None else {"bias": constant(bias, "bias")})
-    if len(call.shapes[x]) == 4:
+@calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
+def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
+    weights, rank = constants(weight=weight, bias=bias), len(call.shapes[x])
+    out = int(weights["weight"].shape[0])
+    if rank == 4:
         # Only channels that lie last come here with four dimensions.
-        weights["weight"] = weights["weight"][:, :, None, None]
-        return [x], "conv", pointwise(call.out[1], bias is not None), weights
-    if len(call.shapes[x]) != 2:
-        raise Refusal(f"a linear layer over {len(call.shapes[x])} dimensions is not supported")
-    return [x], "linear", {"out_features": call.out[1], "bias": bias is not None}, weights
+        return [x], "conv", pointwise(out, bias is not None), {**weights, "weight": weights["weight"][:, :, None, None]}
+    if rank != 2:
+        raise Refusal(f"a linear layer over {rank} dimensions is not supported")
+    return [x], "linear", {"out_features": out, "bias": bias is not None}, weights
 
 
 def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

@@ -3,6 +3,7 @@
 Slices, shuffles and new axes are also seen by `stretch.capture.trace`, which knows tensors in another order of dimensions.
 """
 
+from collections.abc import Callable
 from math import inf, prod
 from typing import Any
 
@@ -12,42 +13,52 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, integer, ints
+from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import pad
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.operators.capturing import Chain, Lowered, TracedCall, functions, modules, plain_module
-from stretch.operators.lowerings import Lowering, lowerings, onnx_node
-from stretch.operators.pieces import concat_tflite, slice_onnx, slice_tflite
+from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, modules
+from stretch.operators.lowerings import Lowering, computed, lowerings, onnx_node
 from stretch.operators.settings import Refusal, pair
+
+
+def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:
+    """Writes an operator with `start` and `stop` along an axis of an NCHW tensor."""
+
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        bounds = (("start", integer(op.attrs, "start")), ("stop", integer(op.attrs, "stop")), ("axis", axis))
+        w.node("Slice", op, [ins[0], *[w.indices(op, key, [value]) for key, value in bounds]])
+
+    return write
+
+
+def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
+    """Writes an operator with `start` along an axis of an NHWC tensor; its output's shape says where it ends."""
+
+    def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+        shape = to_nhwc(op.shape)
+        begin = [0] * len(shape)
+        begin[axis] = integer(op.attrs, "start")
+        return b.moved("SLICE", op.name, ins[0], shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+
+    return write
+
+
+def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
+    """Writes an operator that puts tensors together along an axis, NHWC; int8 inputs are re-quantised to the scale of the result."""
+
+    def write(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+        shape, quant = to_nhwc(op.shape), b.scale(op)
+        indices = [b.integer(value, quant) if b.rounded else b.real(value) for value in ins]
+        result = b.write("CONCATENATION", op.name, indices, shape, quant, axis=axis % len(shape))
+        result.nonnegative = all(value.nonnegative for value in ins)
+        return result
+
+    return write
+
 
 #: Attribute of a padding by −∞, which no graph has: `stretch.capture.trace` makes it part of a pooling.
 LOWEST = "lowest"
-
-
-class Concat(nn.Module):
-    """Inputs side by side along channels."""
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Concatenate the inputs."""
-        return torch.cat(tensors, dim=1)
-
-
-class ChannelSlice(nn.Module):
-    """Channels `start` up to `stop` of its input."""
-
-    def __init__(self, start: int, stop: int) -> None:
-        super().__init__()
-        self.start, self.stop = start, stop
-
-    def extra_repr(self) -> str:
-        """The range."""
-        return f"{self.start}:{self.stop}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Cut the channels out."""
-        return x[:, self.start : self.stop]
 
 
 class ChannelShuffle(nn.Module):
@@ -67,20 +78,10 @@ class ChannelShuffle(nn.Module):
         return x.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 
-class Unflatten(nn.Module):
-    """A vector as a map of one pixel."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """N×C to N×C×1×1."""
-        return x[:, :, None, None]
-
-
-modules("Concat")(plain_module("concat"))
-modules("ChannelSlice")(lambda m, shape: [("", "slice", {"start": m.start, "stop": m.stop}, {})])
 modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m.groups}, {})])
 
 
-@functions(torch.cat, torch.concat)
+@calls(torch.cat, torch.concat)
 def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
     dim = axis if axis is not None else dim
     if dim % len(call.out) != 1:
@@ -88,15 +89,7 @@ def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = Non
     return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
 
 
-@modules("Flatten")
-def _flatten_module(m: nn.Flatten, shape: Shape) -> list[Lowered]:
-    last = m.end_dim if m.end_dim >= 0 else len(shape) + m.end_dim
-    if m.start_dim != 1 or last != len(shape) - 1:
-        raise Refusal(f"flattening dimensions {m.start_dim} to {m.end_dim} is not supported")
-    return [("", "flatten", {}, {})]
-
-
-@functions(torch.flatten, methods=("flatten",))
+@calls(torch.flatten, methods=("flatten",), classes=("Flatten",), fields=("start_dim", "end_dim"))
 def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
     rank = len(call.shapes[x])
     if start_dim % rank != 1 or end_dim % rank != rank - 1:
@@ -104,7 +97,7 @@ def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) ->
     return [x], "flatten", {}
 
 
-@functions(torch.reshape, methods=("view", "reshape"))
+@calls(torch.reshape, methods=("view", "reshape"))
 def _reshape(call: TracedCall, x: Any, *size: Any) -> Chain:
     before = call.shapes[x]
     if before == call.out:
@@ -114,7 +107,7 @@ def _reshape(call: TracedCall, x: Any, *size: Any) -> Chain:
     raise Refusal(f"reshaping {before} to {call.out} is not supported")
 
 
-@functions(torch.squeeze, methods=("squeeze",))
+@calls(torch.squeeze, methods=("squeeze",))
 def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Chain:
     before = call.shapes[x]
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
@@ -123,48 +116,35 @@ def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Chain:
 
 
 @modules("Unflatten")
-def _unflatten_module(m: Any, shape: Shape) -> list[Lowered]:
-    dim, sizes = getattr(m, "dim", 1), tuple(getattr(m, "unflattened_size", (shape[1], 1, 1)))
-    if len(shape) != 2 or dim % 2 != 1 or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
-        raise Refusal(f"reshaping dimension {dim} to {sizes} is not supported")
+def _unflatten_module(m: nn.Unflatten, shape: Shape) -> list[Lowered]:
+    sizes = tuple(m.unflattened_size)
+    if len(shape) != 2 or m.dim not in (1, -1) or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
+        raise Refusal(f"reshaping dimension {m.dim} to {sizes} is not supported")
     return [("", "unflatten", {}, {})]
 
 
-@modules("ZeroPad2d")
-def _pad_module(m: nn.ZeroPad2d, shape: Shape) -> list[Lowered]:
-    left, right, top, bottom = m.padding
-    return [("", "pad", {"padding": (top, left, bottom, right)}, {})]
-
-
-@functions(F.pad)
-def _pad(call: TracedCall, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Chain:
+@calls(F.pad, classes=("ZeroPad2d",), fields=("padding",))
+def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value: float | None = None, padding: Any = ()) -> Chain:
+    pad = pad or padding
     if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4):
         raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
     return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}
 
 
-def _enlargement(shape: Shape, size: Any, scale: Any, mode: str) -> dict[str, Attr]:
-    """Attributes of an enlargement by whole factors, nearest neighbour."""
+@calls(F.interpolate, classes=("Upsample", "UpsamplingNearest2d"), fields=("size", "scale_factor", "mode"))
+def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
+    """An enlargement by whole factors, nearest neighbour."""
+    shape = call.shapes[x]
     if mode != "nearest" or len(shape) != 4:
         raise Refusal(f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
     if size is not None:
         factors = [wanted / has for wanted, has in zip(pair(size), shape[2:], strict=True)]
     else:
-        factors = list(scale) if isinstance(scale, tuple | list) else [scale, scale]
+        factors = list(scale_factor) if isinstance(scale_factor, tuple | list) else [scale_factor, scale_factor]
     if any(factor != int(factor) or factor < 1 for factor in factors):
         raise Refusal(f"resizing by {factors[0]:g}×{factors[1]:g} is not supported, only by whole factors")
-    return {"scale": (int(factors[0]), int(factors[1]))}
-
-
-@modules("Upsample", "UpsamplingNearest2d")
-def _upsample_module(m: nn.Upsample, shape: Shape) -> list[Lowered]:
-    return [("", "upsample", _enlargement(shape, m.size, m.scale_factor, m.mode), {})]
-
-
-@functions(F.interpolate)
-def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
-    return [x], "upsample", _enlargement(call.shapes[x], size, scale_factor, mode)
+    return [x], "upsample", {"scale": (int(factors[0]), int(factors[1]))}
 
 
 def _make_pad(ins: list[Shape], a: Attrs) -> nn.Module:
@@ -244,10 +224,14 @@ def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: li
     return b.moved("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
 
 
-lowerings.register("concat")(Lowering(lambda ins, a: Concat(), onnx_node("Concat", axis=1), concat_tflite(-1)))
-lowerings.register("slice")(Lowering(lambda ins, a: ChannelSlice(integer(a, "start"), integer(a, "stop")), slice_onnx(1), slice_tflite(-1)))
+computed("concat", lambda a, *tensors: torch.cat(tensors, dim=1), onnx_node("Concat", axis=1), concat_tflite(-1))
+computed("slice", lambda a, x: x[:, integer(a, "start") : integer(a, "stop")], slice_onnx(1), slice_tflite(-1))
 lowerings.register("pad")(Lowering(_make_pad, _pad_onnx, _pad_tflite))
 lowerings.register("channel_shuffle")(Lowering(lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite))
 lowerings.register("upsample")(Lowering(_make_upsample, _upsample_onnx, _upsample_tflite))
 lowerings.register("flatten")(Lowering(lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite))
-lowerings.register("unflatten")(Lowering(lambda ins, a: Unflatten(), _unflatten_onnx, _unflatten_tflite))
+computed("unflatten", lambda a, x: x[:, :, None, None], _unflatten_onnx, _unflatten_tflite)
+
+
+computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "stop")], slice_onnx(2), slice_tflite(1))
+computed("concat_rows", lambda a, *bands: torch.cat(bands, dim=2), onnx_node("Concat", axis=2), concat_tflite(1))

@@ -11,9 +11,20 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, Value
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.operators.capturing import Chain, Lowered, ModuleRule, TracedCall, functions, lower_module, modules
+from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
+from stretch.operators.capturing import (
+    MODULES,
+    Chain,
+    FunctionRule,
+    Lowered,
+    Own,
+    TracedCall,
+    calls,
+    constants,
+    lower_module,
+    module_chain,
+    modules,
+)
 from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
 from stretch.operators.settings import Refusal
 
@@ -38,28 +49,22 @@ class ChannelNorm(nn.Module):
         return last.movedim(-1, 1)
 
 
-@modules("BatchNorm2d")
-def _batch_norm(m: Any, shape: Shape) -> list[Lowered]:
-    if m.running_mean is None:
+@calls(classes=("BatchNorm1d", "BatchNorm2d"), fields=("weight", "bias", "running_mean", "running_var", "momentum", "eps"))
+def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: float) -> Chain:
+    if running_mean is None:
         raise Refusal("batch normalisation without running statistics is not supported")
-    if m.momentum is None:
+    if momentum is None:
         raise Refusal("batch normalisation with a cumulative average (momentum None) is not supported")
-    weights = {"weight": m.weight, "bias": m.bias} if m.weight is not None else {}
-    weights |= {"running_mean": m.running_mean, "running_var": m.running_var}
-    return [("", "batch_norm", {"eps": float(m.eps), "momentum": float(m.momentum), "affine": m.weight is not None}, weights)]
-
-
-@modules("BatchNorm1d")
-def _batch_norm_1d(m: nn.BatchNorm1d, shape: Shape) -> list[Lowered]:
-    if len(shape) != 2:
-        raise Refusal(f"one-dimensional batch normalisation over {len(shape)} dimensions is not supported")
-    return _batch_norm(m, shape)
+    if len(call.shapes[x]) == 3:
+        raise Refusal("batch normalisation over 3 dimensions is not supported")
+    weights = constants(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    return [x], "batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, weights
 
 
 @modules("BatchNormAct2d")
 def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
     """Timm's batch-norm that carries its activation."""
-    lowered = _batch_norm(m, shape)
+    lowered = MODULES["BatchNorm2d"](m, shape)
     for suffix in ("drop", "act"):
         part = getattr(m, suffix)
         if not isinstance(part, nn.Identity):
@@ -67,89 +72,47 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
     return lowered
 
 
-def _over_channels(
-    shape: Shape, normalised: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
-) -> tuple[str, dict[str, Attr], dict[str, torch.Tensor]]:
-    """Layer normalisation over channels: kind, attributes, weights."""
-    if tuple(normalised) != (shape[1],):
-        raise Refusal(f"layer normalisation over {tuple(normalised)} is not supported, only over channels")
+def _affine(what: str, weight: Any, bias: Any) -> Own:
+    """A factor and an offset a channel, or neither."""
     if weight is None and bias is not None:
-        raise Refusal("layer normalisation with a bias alone is not supported")
-    weights = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
-    return "layer_norm", {"eps": float(eps), "affine": weight is not None}, weights
-
-
-def _layer_norm_last(m: nn.LayerNorm, shape: Shape) -> list[Lowered]:
-    kind, attrs, weights = _over_channels(shape, m.normalized_shape, m.weight, m.bias, m.eps)
-    return [("", kind, attrs, weights)]
-
-
-@modules("LayerNorm", last=_layer_norm_last)
-def _layer_norm(m: nn.LayerNorm, shape: Shape) -> list[Lowered]:
-    if len(shape) != 2:
-        raise Refusal("layer normalisation over the last dimension of a feature map is not supported, only over channels")
-    return _layer_norm_last(m, shape)
+        raise Refusal(f"{what} normalisation with a bias alone is not supported")
+    return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
 
 @modules("ChannelNorm")
 def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Lowered]:
-    kind, attrs, weights = _over_channels(shape, (m.channels,), m.weight, m.bias, m.eps)
-    return [("", kind, attrs, weights)]
+    return module_chain(_layer_norm, shape, normalized_shape=(m.channels,), weight=m.weight, bias=m.bias, eps=m.eps)
 
 
-@functions(F.layer_norm, last=True)
-def _layer_norm_function(call: TracedCall, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
-    kind, attrs, weights = _over_channels(call.out, normalized_shape, weight, bias, eps)
-    return [x], kind, attrs, weights
+@calls(F.layer_norm, classes=("LayerNorm",), fields=("normalized_shape", "weight", "bias", "eps"), last=True)
+def _layer_norm(call: TracedCall, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+    if tuple(normalized_shape) != (call.out[1],):
+        raise Refusal(f"layer normalisation over {tuple(normalized_shape)} is not supported, only over channels")
+    return [x], "layer_norm", {"eps": float(eps), "affine": weight is not None}, _affine("layer", weight, bias)
 
 
-@modules("GroupNorm")
-def _group_norm(m: nn.GroupNorm, shape: Shape) -> list[Lowered]:
-    return [("", *_in_groups(m.num_groups, m.weight, m.bias, m.eps))]
+@calls(F.group_norm, classes=("GroupNorm",), fields=("num_groups", "weight", "bias", "eps"))
+def _group_norm(call: TracedCall, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+    attrs: dict[str, Attr] = {"groups": int(num_groups), "eps": float(eps), "affine": weight is not None}
+    return [x], "group_norm", attrs, _affine("group", weight, bias)
 
 
-@functions(F.group_norm)
-def _group_norm_function(call: TracedCall, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
-    return [x], *_in_groups(num_groups, weight, bias, eps)
-
-
-def _in_groups(
-    groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
-) -> tuple[str, dict[str, Attr], dict[str, torch.Tensor]]:
-    """Normalisation over pixels and channels of a group: kind, attributes, weights."""
-    if weight is None and bias is not None:
-        raise Refusal("group normalisation with a bias alone is not supported")
-    weights = {} if weight is None else {"weight": weight, "bias": bias if bias is not None else torch.zeros_like(weight)}
-    return "group_norm", {"groups": int(groups), "eps": float(eps), "affine": weight is not None}, weights
-
-
-def _check_softmax(shape: Shape, dim: int | None) -> None:
-    if (dim is None and len(shape) != 2) or (dim is not None and dim % len(shape) != 1):
-        raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
-
-
-def _softmax_module(kind: str) -> ModuleRule:
-    def rule(m: Any, shape: Shape) -> list[Lowered]:
-        _check_softmax(shape, m.dim)
-        return [("", kind, {}, {})]
-
-    return rule
-
-
-def _softmax_function(kind: str) -> Any:
+def _softmax(kind: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
         if dtype is not None:
             raise Refusal("it changes the type of its input")
-        _check_softmax(call.out, dim)
+        if (dim is None and len(call.out) != 2) or (dim is not None and dim % len(call.out) != 1):
+            raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
         return [x], kind, {}
 
     return rule
 
 
-modules("Softmax")(_softmax_module("softmax"))
-modules("LogSoftmax")(_softmax_module("log_softmax"))
-functions(F.softmax, torch.softmax, methods=("softmax",))(_softmax_function("softmax"))
-functions(F.log_softmax, torch.log_softmax, methods=("log_softmax",))(_softmax_function("log_softmax"))
+for _kind, _class, _functions in (
+    ("softmax", "Softmax", (F.softmax, torch.softmax)),
+    ("log_softmax", "LogSoftmax", (F.log_softmax, torch.log_softmax)),
+):
+    calls(*_functions, methods=(_kind,), classes=(_class,), fields=("dim",), aten=(_kind, f"_{_kind}"))(_softmax(_kind))
 
 
 def _make_batch_norm(ins: list[Shape], a: Attrs) -> nn.Module:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.shapes import Shape, number
-from stretch.operators.capturing import Chain, Lowered, TracedCall, functions, modules, plain_module
+from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, modules
 from stretch.operators.lowerings import Lowering, lowerings
 from stretch.operators.settings import Refusal
 
@@ -37,7 +37,7 @@ def _dropout_module(m: Any, shape: Shape) -> list[Lowered]:
     return [("", "dropout", {"p": float(m.p)}, {})]
 
 
-@functions(F.dropout, F.dropout2d)
+@calls(F.dropout, F.dropout2d)
 def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
     if training and p > 0:
         raise Refusal("it drops at random in evaluation too: pass training=self.training")
@@ -51,12 +51,11 @@ def _stochastic_depth(m: Any, shape: Shape) -> list[Lowered]:
     return [("", "stochastic_depth", {"p": float(m.drop_prob or 0.0), "mode": "row"}, {})]
 
 
-@functions(methods=("contiguous", "clone"))
+@calls(methods=("contiguous", "clone"), classes=("Identity",))
 def _identity(call: TracedCall, x: Any, *_: Any, **__: Any) -> Chain:
     return [x], "identity", {}
 
 
-modules("Identity")(plain_module("identity"))
 lowerings.register("dropout")(Lowering(lambda ins, a: nn.Dropout(number(a, "p")), any_order=True))
 lowerings.register("stochastic_depth")(Lowering(lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True))
 lowerings.register("identity")(Lowering(lambda ins, a: nn.Identity(), any_order=True))

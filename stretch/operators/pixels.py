@@ -1,90 +1,28 @@
 """Operators that put the pixels of every channel elsewhere, in torch and ONNX."""
 
 import torch
-from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Shape, integer, ints
+from predictors.shapes import Attrs, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.operators.capturing import modules
-from stretch.operators.lowerings import Lowering, lowerings, no_tflite
+from stretch.operators.lowerings import computed, no_tflite
 
 
-class Rearrange(nn.Module):
-    """Pixels in another order.
-
-    Args:
-        split: Sizes of the axes that height and width are seen as.
-    """
-
-    def __init__(self, split: Shape, order: Shape, pixels: Shape) -> None:
-        super().__init__()
-        self.split, self.order, self.pixels = split, order, pixels
-
-    def extra_repr(self) -> str:
-        """The axes, their order and the result."""
-        return f"{self.split}, order={self.order}, pixels={self.pixels}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the pixels as several axes, order these, and put them together."""
-        n, c = x.shape[:2]
-        axes = x.reshape(n, c, *self.split).permute(0, 1, *[axis + 2 for axis in self.order])
-        return axes.reshape(n, c, *self.pixels)
+def _rearranged(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    """Height and width seen as several axes, put into another order, and seen as height and width again."""
+    n, c = x.shape[:2]
+    axes = x.reshape(n, c, *ints(a, "split")).permute(0, 1, *[axis + 2 for axis in ints(a, "order")])
+    return axes.reshape(n, c, *ints(a, "pixels"))
 
 
-class Roll(nn.Module):
-    """Pixels moved down and to the right, those that leave the image at one border entering at the other."""
-
-    def __init__(self, shift: Shape) -> None:
-        super().__init__()
-        self.shift = shift
-
-    def extra_repr(self) -> str:
-        """Rows and columns."""
-        return str(self.shift)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Roll height and width."""
-        return torch.roll(x, self.shift, (2, 3))
+def _subsampled(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    down, across = (slice(*bounds) for bounds in zip(ints(a, "start"), ints(a, "stop"), ints(a, "step"), strict=True))
+    return x[:, :, down, across]
 
 
-class Subsample(nn.Module):
-    """Some rows and columns."""
-
-    def __init__(self, start: Shape, stop: Shape, step: Shape) -> None:
-        super().__init__()
-        self.start, self.stop, self.step = start, stop, step
-
-    def extra_repr(self) -> str:
-        """The ranges."""
-        return f"{self.start}:{self.stop}:{self.step}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Take the rows and columns."""
-        down, across = (slice(*bounds) for bounds in zip(self.start, self.stop, self.step, strict=True))
-        return x[:, :, down, across]
-
-
-class ChannelsFirst(nn.Module):
-    """Tokens as the pixels of a map."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self.rows = rows
-
-    def extra_repr(self) -> str:
-        """Rows of tokens."""
-        return f"rows={self.rows}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """N·G×T×C to N×C×G×T."""
-        return x.unflatten(0, (-1, self.rows)).permute(0, 3, 1, 2)
-
-
-modules("ChannelsFirst")(lambda m, shape: [("", "channels_first", {"rows": m.rows}, {})])
-modules("Rearrange")(lambda m, shape: [("", "rearrange", {"split": m.split, "order": m.order, "pixels": m.pixels}, {})])
-modules("Roll")(lambda m, shape: [("", "roll", {"shift": m.shift}, {})])
-modules("Subsample")(lambda m, shape: [("", "subsample", {"start": m.start, "stop": m.stop, "step": m.step}, {})])
+def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    """Tokens N·G×T×C as the pixels of a map N×C×G×T."""
+    return x.unflatten(0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
 
 
 def _rearrange_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -128,11 +66,7 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.node("Transpose", op, [f"{op.name}.rows_of_tokens"], perm=[0, 3, 1, 2])
 
 
-lowerings.register("channels_first")(Lowering(lambda ins, a: ChannelsFirst(integer(a, "rows")), _channels_first_onnx, no_tflite))
-lowerings.register("rearrange")(
-    Lowering(lambda ins, a: Rearrange(ints(a, "split"), ints(a, "order"), ints(a, "pixels")), _rearrange_onnx, no_tflite)
-)
-lowerings.register("roll")(Lowering(lambda ins, a: Roll(ints(a, "shift")), _roll_onnx, no_tflite))
-lowerings.register("subsample")(
-    Lowering(lambda ins, a: Subsample(ints(a, "start"), ints(a, "stop"), ints(a, "step")), _subsample_onnx, no_tflite)
-)
+computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
+computed("rearrange", _rearranged, _rearrange_onnx, no_tflite)
+computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
+computed("subsample", _subsampled, _subsample_onnx, no_tflite)

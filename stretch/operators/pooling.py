@@ -1,5 +1,6 @@
 """Pooling in torch, ONNX and TFLite: over windows, and over the whole image."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,90 +13,46 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints
 from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Array, SubgraphBuilder, Value, to_nhwc
+from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
-from stretch.formats.tflite.source import SubgraphSource
-from stretch.operators.capturing import Chain, FunctionRule, Lowered, TracedCall, functions, modules
-from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, lowerings
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls
+from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings
 from stretch.operators.settings import Refusal, pair, pooling_window
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
 
 
-class GlobalPool(nn.Module):
-    """Mean or maximum over height and width; `kind` is the operator's."""
-
-    def __init__(self, kind: str, keepdims: bool) -> None:
-        super().__init__()
-        self.kind, self.keepdims = kind, keepdims
-
-    def extra_repr(self) -> str:
-        """Kind and shape."""
-        return f"{self.kind}, keepdims={self.keepdims}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pool."""
-        pool = F.adaptive_avg_pool2d if self.kind == "global_avg_pool" else F.adaptive_max_pool2d
-        pooled = pool(x, 1)
-        return pooled if self.keepdims else pooled.flatten(1)
+def padded_pool(kind: str, attrs: Attrs) -> Computed:
+    """Pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling."""
+    return Computed(kind, attrs, _padded_max if kind == "max_pool" else _padded_mean)
 
 
-class PaddedPool(nn.Module):
-    """Pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling.
-
-    Args:
-        kind: ``max_pool`` or ``avg_pool``.
-        attrs: Of that operator.
-    """
-
-    def __init__(self, kind: str, attrs: Attrs) -> None:
-        super().__init__()
-        self.kind, self.attrs = kind, dict(attrs)
-
-    def extra_repr(self) -> str:
-        """Kind and attributes."""
-        return ", ".join([self.kind, *(f"{key}={value}" for key, value in self.attrs.items())])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pad, then pool; means are sums over counts, as torch computes them."""
-        shape = tuple(x.shape)
-        rows, columns = window_shape(shape, self.attrs, shape[1])[2:]
-        # what is padded beforehand counts as image: torch then keeps windows that begin behind it
-        if self.kind == "max_pool":
-            return self._pooled(F.max_pool2d, x, -torch.inf, dilation=ints(self.attrs, "dilation"))[..., :rows, :columns]
-        total = self._pooled(F.avg_pool2d, x, 0.0, divisor_override=1)
-        ones = torch.ones((1, 1, *shape[2:]), dtype=x.dtype, device=x.device)
-        count = self._pooled(F.avg_pool2d, ones, float(bool(self.attrs["count_include_pad"])), divisor_override=1)
-        return (total / count)[..., :rows, :columns]
-
-    def _pooled(self, pool: Any, x: torch.Tensor, value: float, **more: Any) -> torch.Tensor:
-        top, left, bottom, right = ints(self.attrs, "padding")
-        padded = F.pad(x, (left, right, top, bottom), value=value)
-        pooled: torch.Tensor = pool(
-            padded, ints(self.attrs, "kernel"), ints(self.attrs, "stride"), 0, ceil_mode=bool(self.attrs["ceil_mode"]), **more
-        )
-        return pooled
+def _padded_max(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    return _on_padded(a, F.max_pool2d, x, -torch.inf, x.shape, dilation=ints(a, "dilation"))
 
 
-def _refuse_indices(return_indices: bool) -> None:
-    if return_indices:
-        raise Refusal("pooling that returns indices is not supported")
+def _padded_mean(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    """Sums over counts, as torch computes means."""
+    ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    count = _on_padded(a, F.avg_pool2d, ones, float(bool(a["count_include_pad"])), x.shape, divisor_override=1)
+    return _on_padded(a, F.avg_pool2d, x, 0.0, x.shape, divisor_override=1) / count
 
 
-def _refuse_divisor(divisor: int | None) -> None:
-    if divisor is not None:
-        raise Refusal("average pooling with its own divisor is not supported")
+def _on_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequence[int], **more: Any) -> torch.Tensor:
+    top, left, bottom, right = ints(a, "padding")
+    padded = F.pad(x, (left, right, top, bottom), value=value)
+    pooled: torch.Tensor = pool(padded, ints(a, "kernel"), ints(a, "stride"), 0, ceil_mode=bool(a["ceil_mode"]), **more)
+    # what is padded beforehand counts as image: torch then keeps windows that begin behind it
+    rows, columns = window_shape(tuple(shape), a, shape[1])[2:]
+    return pooled[..., :rows, :columns]
 
 
-@modules("MaxPool2d")
-def _max_module(m: nn.MaxPool2d, shape: Shape) -> list[Lowered]:
-    _refuse_indices(m.return_indices)
-    window = pooling_window(shape, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.dilation)
-    return [("", "max_pool", window | {"dilation": pair(m.dilation)}, {})]
+_MAXIMA = ("max_pool2d", "max_pool2d_with_indices")
+_WINDOW = ("kernel_size", "stride", "padding", "ceil_mode")
 
 
-@functions(F.max_pool2d, torch.max_pool2d)
+@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_WINDOW, "dilation", "return_indices"), aten=_MAXIMA)
 def _max(
     call: TracedCall,
     x: Any,
@@ -106,19 +63,13 @@ def _max(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Chain:
-    _refuse_indices(return_indices)
+    if return_indices:
+        raise Refusal("pooling that returns indices is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
     return [x], "max_pool", window | {"dilation": pair(dilation)}
 
 
-@modules("AvgPool2d")
-def _mean_module(m: nn.AvgPool2d, shape: Shape) -> list[Lowered]:
-    _refuse_divisor(m.divisor_override)
-    attrs = pooling_window(shape, m.kernel_size, m.stride, m.padding, m.ceil_mode) | {"count_include_pad": bool(m.count_include_pad)}
-    return [("", "avg_pool", attrs, {})]
-
-
-@functions(F.avg_pool2d)
+@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_WINDOW, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
 def _mean(
     call: TracedCall,
     x: Any,
@@ -129,7 +80,8 @@ def _mean(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Chain:
-    _refuse_divisor(divisor_override)
+    if divisor_override is not None:
+        raise Refusal("average pooling with its own divisor is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
     return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
 
@@ -149,26 +101,23 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
     return f"{how}_pool", attrs | ({"count_include_pad": True} if how == "avg" else {"dilation": (1, 1)})
 
 
-@modules("AdaptiveAvgPool2d", "AdaptiveMaxPool2d")
-def _adaptive_module(m: Any, shape: Shape) -> list[Lowered]:
-    return [("", *adaptive_pool("max" if isinstance(m, nn.AdaptiveMaxPool2d) else "avg", shape, m.output_size), {})]
-
-
 def _adaptive(how: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
-        _refuse_indices(return_indices)
+        if return_indices:
+            raise Refusal("pooling that returns indices is not supported")
         return [x], *adaptive_pool(how, call.shapes[x], output_size)
 
     return rule
 
 
-functions(F.adaptive_avg_pool2d)(_adaptive("avg"))
-functions(F.adaptive_max_pool2d)(_adaptive("max"))
-modules("PaddedPool")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
-modules("GlobalPool")(lambda m, shape: [("", m.kind, {"keepdims": m.keepdims}, {})])
+_MEANS = ("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+calls(F.adaptive_avg_pool2d, classes=("AdaptiveAvgPool2d",), fields=("output_size",), aten=_MEANS)(_adaptive("avg"))
+calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_size", "return_indices"), aten=("adaptive_max_pool2d",))(
+    _adaptive("max")
+)
 
 
-@functions(torch.mean, methods=("mean",))
+@calls(torch.mean, methods=("mean",))
 def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
@@ -184,13 +133,13 @@ def _one_sided(a: Attrs) -> bool:
 
 def _make_max(ins: list[Shape], a: Attrs) -> nn.Module:
     if _one_sided(a):
-        return PaddedPool("max_pool", a)
+        return padded_pool("max_pool", a)
     return nn.MaxPool2d(ints(a, "kernel"), ints(a, "stride"), ints(a, "padding")[:2], ints(a, "dilation"), ceil_mode=bool(a["ceil_mode"]))
 
 
 def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
     if _one_sided(a):
-        return PaddedPool("avg_pool", a)
+        return padded_pool("avg_pool", a)
     return nn.AvgPool2d(
         ints(a, "kernel"),
         ints(a, "stride"),
@@ -330,9 +279,11 @@ def _global_tflite(code: str) -> TfliteRule:
 
 lowerings.register("max_pool")(Lowering(_make_max, _onnx("MaxPool"), _max_tflite))
 lowerings.register("avg_pool")(Lowering(_make_mean, _onnx("AveragePool"), _mean_tflite))
-lowerings.register("global_avg_pool")(
-    Lowering(lambda ins, a: GlobalPool("global_avg_pool", bool(a["keepdims"])), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
-)
-lowerings.register("global_max_pool")(
-    Lowering(lambda ins, a: GlobalPool("global_max_pool", bool(a["keepdims"])), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
-)
+
+
+def _over_image(pool: Any) -> Callable[[Attrs, torch.Tensor], torch.Tensor]:
+    return lambda a, x: pool(x, 1) if a["keepdims"] else pool(x, 1).flatten(1)
+
+
+computed("global_avg_pool", _over_image(F.adaptive_avg_pool2d), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
+computed("global_max_pool", _over_image(F.adaptive_max_pool2d), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))

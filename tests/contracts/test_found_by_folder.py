@@ -1,4 +1,4 @@
-"""A device, a delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages."""
+"""A device, a delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, an operator kind and a join with an operator of its own two: they are dropped into a copy of the packages."""
 
 import json
 import os
@@ -189,15 +189,8 @@ joins.register("max")(Join("max", convolves=True, whole=True))
     "stretch/operators/highest.py": """from functools import reduce
 
 import torch
-from torch import nn
 
-from stretch.operators.capturing import modules, plain_module
-from stretch.operators.lowerings import Lowering, lowerings, onnx_node
-
-
-class Highest(nn.Module):
-    def forward(self, *tensors):
-        return reduce(torch.maximum, tensors)
+from stretch.operators.lowerings import computed, onnx_node
 
 
 def _tflite(b, source, op, ins):
@@ -207,10 +200,54 @@ def _tflite(b, source, op, ins):
     return made
 
 
-modules("Highest")(plain_module("max"))
-lowerings.register("max")(Lowering(lambda ins, a: Highest(), onnx_node("Max"), _tflite, int8=False, any_order=True))
+computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("Max"), _tflite, int8=False, any_order=True)
 """,
 }
+
+
+SQUARE = {
+    "predictors/operators/squared.py": """from predictors.channels import same_channels
+from predictors.kinds import POINTWISE, Kind, kinds
+from predictors.rows import same_rows
+from predictors.slices import same_slice
+
+kinds.register("square")(Kind(channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, traits=frozenset({POINTWISE})))
+""",
+    "stretch/operators/squared.py": """import torch
+
+from stretch.operators.capturing import calls, plain
+from stretch.operators.lowerings import computed
+
+
+def _onnx(w, op, ins):
+    w.node("Mul", op, [ins[0], ins[0]])
+
+
+def _tflite(b, source, op, ins):
+    return b.apply("MUL", op.name, [ins[0], ins[0]], quant=b.scale(op))
+
+
+calls(torch.square, aten=("square",))(plain("square"))
+computed("square", lambda a, x: x * x, _onnx, _tflite, any_order=True)
+""",
+}
+
+SQUARES = """import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.b(torch.square(self.a(x)))) + x)
+
+
+def net():
+    return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(Block() for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+"""
 
 
 @pytest.fixture
@@ -378,22 +415,14 @@ def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
             run_result = runtime.InferenceSession(bundle / step["file"]).run(step["outputs"], arguments)
             values |= zip(step["outputs"], run_result, strict=True)
         else:
-            assert step["kind"] == "max"
-            values[step["output"]] = np.max(list(arguments.values()), axis=0)
+            meet = {"max": lambda parts: np.max(parts, axis=0), "concat": lambda parts: np.concatenate(parts, axis=1)}[step["kind"]]
+            values[step["output"]] = meet(list(arguments.values()))
     return values[manifest["outputs"][0]]
 
 
-@pytest.mark.torch
-@pytest.mark.slow
-def test_join_in_two_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
-    for name, text in HIGHEST.items():
-        (copy / name).write_text(text)
-    (copy / "d.toml").write_text(DESIGN)
-    bundle, x = copy / "b", np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
-    data = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
-    assert [segment["join"] for segment in data["segments"] if len(segment["branches"]) > 1] == ["max"]
-    assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
+def check_numbers(copy: Path, bundle: Path) -> None:
+    """Run a bundle as the product does, and compare."""
+    x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
     np.save(copy / "x.npy", x)
     code = (
         "import numpy as np\n"
@@ -404,6 +433,45 @@ def test_join_in_two_new_files_is_built_exported_and_run_with_the_right_numbers(
     python(copy, code)
     wanted = in_order(bundle, x)
     assert np.abs(np.load(copy / "y.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_operator_kind_in_two_new_files_is_captured_planned_exported_and_run(copy):
+    for name, text in SQUARE.items():
+        (copy / name).write_text(text)
+    (copy / "net.py").write_text(SQUARES)
+    code = (
+        "from net import net\n"
+        "from stretch.capture import capture\n"
+        "from stretch.capture.runnable import capture_runnable\n"
+        "for graph in (capture(net(), (1, 3, 32, 32)).graph, capture_runnable(net(), (1, 3, 32, 32), 'net').graph):\n"
+        "    print(sum(op.kind == 'square' for op in graph.ops))\n"
+    )
+    assert python(copy, code).split() == ["4", "4"]
+    words = ("branch", "net.py:net", "--trust-code", "--input", "3x32x32", "--device", "pixel6", "--weights", "none", "--json")
+    words += ("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.6", "--out", copy / "b")
+    planned = json.loads(stretch(copy, *words))
+    assert [len(segment["branches"]) for segment in planned["segments"]] == [1, 2, 1]
+    check_numbers(copy, copy / "b")
+    stretch(copy, "export", copy / "b", "--format", "tflite", "--out", copy / "lite")
+    code = "from pathlib import Path; from scheduler.formats.onnx import open_onnx\n"
+    code += "print(*(op.op.kind for file in Path('b').rglob('*.onnx') for op in open_onnx(file).operators))"
+    assert "square" in python(copy, code).split()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_join_in_two_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
+    for name, text in HIGHEST.items():
+        (copy / name).write_text(text)
+    (copy / "d.toml").write_text(DESIGN)
+    bundle = copy / "b"
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
+    data = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
+    assert [segment["join"] for segment in data["segments"] if len(segment["branches"]) > 1] == ["max"]
+    assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
+    check_numbers(copy, bundle)
     assert "the highest branch counts" in stretch(copy, "explain", bundle)
 
 

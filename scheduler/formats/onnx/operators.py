@@ -16,8 +16,7 @@ import msgspec
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, Attrs, Shape
-from scheduler.formats.onnx.checks import tensor_shapes
-from scheduler.formats.onnx.file import graph_shapes
+from scheduler.formats.onnx.checks import graph_shapes, tensor_shapes
 from scheduler.formats.onnx.shapes.node import REALS
 
 #: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.

@@ -11,12 +11,12 @@ import numpy as np
 
 from predictors.errors import StretchError, UsageError, first_line
 from predictors.files import open_regular
-from predictors.formats.onnx import read_onnx
+from predictors.formats.onnx import decode, read_onnx
 from predictors.shapes import Shape
 from scheduler.bundle.load import MANIFEST, load_bundle
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
-from scheduler.formats.onnx.file import external_locations, load_onnx
+from scheduler.formats.onnx.file import external_locations
 from scheduler.formats.tflite.file import TfliteNetwork, open_tflite
 
 Kind = Literal["onnx", "tflite", "bundle"]
@@ -178,7 +178,7 @@ def _bundle(name: str, path: Path, seed: int) -> Subject:
 
 def _onnx(name: str, path: Path, requested: InputShapes, seed: int, folder: Path) -> Subject:
     try:
-        proto = load_onnx(path)
+        proto = decode(path)
     except StretchError as error:
         raise StretchError(error.message, "export it again") from error
     beside = external_locations(proto.graph)
@@ -318,7 +318,7 @@ _UNCOUNTED = frozenset(
 
 def hash_again(kind: Kind, path: Path) -> str:
     """SHA-256 of a file or bundle as it is now, as `Subject.sha256` has it."""
-    beside = external_locations(load_onnx(path).graph) if kind == "onnx" else set()
+    beside = external_locations(decode(path).graph) if kind == "onnx" else set()
     return digest(kind, path, (name for name in beside if ".." not in PurePosixPath(name).parts and not PurePosixPath(name).is_absolute()))[
         0
     ]

@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx import QUANTISERS, OnnxFile
 from scheduler.formats.tflite_checks import LEAST_SCALE
 from stretch.export.onnx import weights_of
-from stretch.formats.tflite.source import RoundedWeights, SubgraphSource
+from stretch.formats.tflite.builder import RoundedWeights, SubgraphSource
 from stretch.formats.tflite.writer import Quant
 from stretch.quantize.fold import fold_batch_norms
 

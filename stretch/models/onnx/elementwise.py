@@ -12,43 +12,22 @@ from torch import fx, nn
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64
 from stretch.models.builder import filled, shape_of
-from stretch.models.onnx.folding import added, gated, multiplied
+from stretch.models.onnx.folding import added, multiplied
 from stretch.models.onnx.site import RULES, OnnxSite, Rule, Value, rule
+from stretch.models.patterns import combined, layer_norm
 
+#: Operators that are a function of torch, most by the same name.
 _PLAIN = {
-    "Abs": torch.abs,
-    "Acos": torch.acos,
-    "Acosh": torch.acosh,
-    "Asin": torch.asin,
-    "Asinh": torch.asinh,
-    "Atan": torch.atan,
-    "Atanh": torch.atanh,
+    **{
+        name: getattr(torch, name.lower())
+        for name in (
+            *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN", "Log"),
+            *("Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
+        )
+    },
+    **{name: getattr(F, name.lower()) for name in ("HardSwish", "Mish", "Selu", "Softplus", "Softsign")},
     "BitwiseNot": torch.bitwise_not,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Cosh": torch.cosh,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
-    "HardSwish": F.hardswish,
-    "IsNaN": torch.isnan,
-    "Log": torch.log,
-    "Mish": F.mish,
-    "Neg": torch.neg,
     "Not": torch.logical_not,
-    "Reciprocal": torch.reciprocal,
-    "Relu": torch.relu,
-    "Round": torch.round,
-    "Selu": F.selu,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
-    "Sinh": torch.sinh,
-    "Softplus": F.softplus,
-    "Softsign": F.softsign,
-    "Sqrt": torch.sqrt,
-    "Tan": torch.tan,
-    "Tanh": torch.tanh,
 }
 
 _PAIRS = {
@@ -69,6 +48,9 @@ _PAIRS = {
     "Sub": operator.sub,
     "Xor": torch.logical_xor,
 }
+
+#: Of two tensors, never a number.
+_LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
 
 _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
 
@@ -96,7 +78,8 @@ def _rank(values: Any) -> int:
 def _pair(site: OnnxSite, function: Any) -> fx.Node:
     if len(site.inputs) != 2:
         raise StretchError(f"it has {len(site.inputs)} inputs, two are taken")
-    return site.builder.call(function, operand(site, 0), operand(site, 1))
+    read = OnnxSite.tensor if function in _LOGICAL else operand
+    return combined(site.builder, function, read(site, 0), read(site, 1))
 
 
 for _name, _function in _PAIRS.items():
@@ -124,7 +107,7 @@ def _both_ways(site: OnnxSite) -> tuple[tuple[Value, ...], ...]:
 def _add(site: OnnxSite) -> fx.Node:
     """A sum; numbers that are added to a product of matrices become its bias."""
     for x, bias in _both_ways(site):
-        result = added(site, x, bias)
+        result = layer_norm(site.builder, x, bias, site.name) or added(site, x, bias)
         if result is not None:
             return result
     return _pair(site, operator.add)
@@ -132,11 +115,8 @@ def _add(site: OnnxSite) -> fx.Node:
 
 @rule("Mul")
 def _mul(site: OnnxSite) -> fx.Node:
-    """A product; that with a gate is what torch calls it, and that of a layer of whole numbers with their scale is the layer."""
+    """A product; that of a layer of whole numbers with their scale is the layer."""
     for x, other in _both_ways(site):
-        function = gated(x, other)
-        if function is not None:
-            return site.builder.call(function, x)
         result = multiplied(site, x, other)
         if result is not None:
             return result

@@ -2,11 +2,9 @@
 
 import copy
 import operator
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.errors import StretchError
@@ -59,9 +57,6 @@ UNSCALED = "unscaled"
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-#: Functions whose result times what they read is a function of its own.
-_GATES: dict[Any, Any] = {torch.sigmoid: F.silu, F.hardsigmoid: F.hardswish}
-
 
 def added(site: OnnxSite, x: Value, bias: Value) -> fx.Node | None:
     """A product of matrices, or one of whole numbers, with these numbers as its bias; None for anything else."""
@@ -99,13 +94,6 @@ def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
     if result is not None:
         return result
     return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
-
-
-def gated(x: Value, gate: Value) -> Any:
-    """The function that the product of a tensor and a gate of it is, where torch has one."""
-    if not isinstance(x, fx.Node) or not isinstance(gate, fx.Node) or gate.op != "call_function" or gate.args[0] is not x:
-        return None
-    return _GATES.get(gate.target)
 
 
 def _again(site: OnnxSite, x: fx.Node, module: nn.Module) -> fx.Node:

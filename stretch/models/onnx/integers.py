@@ -11,9 +11,8 @@ from torch import fx
 
 from predictors.errors import StretchError
 from stretch.models.onnx.folding import UNSCALED, times
-from stretch.models.onnx.site import RULES, OnnxSite, Result, Rule, Value, rule
-from stretch.models.onnx.steps import Rounded, Steps, reread
-from stretch.models.windows import nonnegative
+from stretch.models.onnx.site import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
+from stretch.models.onnx.windows import nonnegative
 
 #: The widest range that a byte has for ReLU6, whose scale was rounded.
 _SIX = 0.02

@@ -1,6 +1,10 @@
 """An archive of torch.export, read without trust: its calls, its weights, and its inputs, each of a fixed shape."""
 
+import io
+import math
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +13,244 @@ from typing import Any
 import msgspec
 import torch
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
+from predictors.files import read_bytes
 from predictors.shapes import Shape
 from scheduler.formats.onnx.checks import MAX_PARTS
 from stretch.capture.inputs import InputShapes
 from stretch.models.ends import End, Size, Stated, named_ends, settled
-from stretch.models.pt2.archive import Archive
-from stretch.models.pt2.program import MAJOR, ExportedCall, ExportedGraph, GraphModule, Program, Tagged
-from stretch.models.pt2.weights import HALF, TYPES, fixed, read_weights
+
+#: The version of the schema whose meaning is known here.
+MAJOR = 8
+
+#: An argument or a size: one key says what it is, such as ``{"as_int": 3}``.
+Tagged = dict[str, Any]
+
+
+class TensorMeta(msgspec.Struct):
+    """What is known of a tensor."""
+
+    dtype: int
+    sizes: list[Tagged]
+    strides: list[Tagged]
+    storage_offset: Tagged
+
+
+class NamedArgument(msgspec.Struct):
+    """An argument of a call."""
+
+    name: str
+    arg: Tagged
+    kind: int | None = None
+
+
+class ExportedCall(msgspec.Struct):
+    """A call."""
+
+    target: str
+    inputs: list[NamedArgument]
+    outputs: list[Tagged]
+    metadata: dict[str, str] = {}
+
+
+class ExportedGraph(msgspec.Struct):
+    """The calls, in order."""
+
+    nodes: list[ExportedCall]
+    tensor_values: dict[str, TensorMeta]
+
+
+class ExportedSignature(msgspec.Struct):
+    """What the graph reads and returns: ``{"parameter": {...}}``, ``{"user_input": {...}}`` and so on."""
+
+    input_specs: list[Tagged]
+    output_specs: list[Tagged]
+
+
+class CallSignature(msgspec.Struct):
+    """How a module is called: the structure of what it returns, as JSON in a string."""
+
+    out_spec: str = ""
+
+
+class ModuleCall(msgspec.Struct):
+    """A module within the network; that of no name is the network itself."""
+
+    fqn: str
+    signature: CallSignature | None = None
+
+
+class NamedTuple(msgspec.Struct):
+    """A kind of named tuple."""
+
+    field_names: list[str]
+
+
+class GraphModule(msgspec.Struct):
+    """A graph and what it reads and returns."""
+
+    graph: ExportedGraph
+    signature: ExportedSignature
+    module_call_graph: list[ModuleCall] = []
+    treespec_namedtuple_fields: dict[str, NamedTuple] = {}
+
+
+class SchemaVersion(msgspec.Struct):
+    """Version of all this."""
+
+    major: int
+
+
+class Program(msgspec.Struct):
+    """A network."""
+
+    graph_module: GraphModule
+    schema_version: SchemaVersion
+
+
+class Payload(msgspec.Struct):
+    """Where a weight lies."""
+
+    path_name: str
+    use_pickle: bool
+    tensor_meta: TensorMeta | None = None
+
+
+class Payloads(msgspec.Struct):
+    """Where all of them lie, by name."""
+
+    config: dict[str, Payload]
+
+
+#: Largest archive, as of an ONNX file.
+MAX_BYTES = (1 << 31) - 1
+
+#: Records of an archive: a weight is one.
+MAX_RECORDS = 100_000
+
+FORMAT, VERSION = b"pt2", b"0"
+
+_AGAIN = "save it again with torch.export.save of torch 2.9 or newer"
+
+
+class Archive:
+    """The records of a file by name, without the folder that they all lie in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        content = read_bytes(path, "model", MAX_BYTES)
+        try:
+            self._zip = zipfile.ZipFile(io.BytesIO(content))
+            entries = self._zip.infolist()
+        # zipfile raises whatever its own reading of a damaged file runs into.
+        except Exception as error:
+            raise StretchError(f"{path} is no archive of torch.export: {first_line(error)[:120]}", _AGAIN) from error
+        if len(entries) > MAX_RECORDS:
+            raise StretchError(f"{path} has more than {MAX_RECORDS} records, which is no network that can be branched")
+        self._entries: dict[str, zipfile.ZipInfo] = {}
+        for entry in entries:
+            name = entry.filename.partition("/")[2]
+            if name in self._entries:
+                raise StretchError(f"{path} is damaged: it has two records `{name[:80]}`", _AGAIN)
+            self._entries[name] = entry
+        # Torch stores records as they are; compressed ones could be of any size.
+        if sum(entry.file_size for entry in entries) > len(content):
+            raise StretchError(f"{path} is damaged: its records are larger than the file", _AGAIN)
+        mapping = {name: self.read(name).strip() if name in self._entries else b"" for name in ("archive_format", "archive_version")}
+        if mapping["archive_format"] != FORMAT:
+            raise StretchError(f"{path} is no archive of torch.export", _AGAIN)
+        if mapping["archive_version"] != VERSION:
+            raise StretchError(f"{path} has version {mapping['archive_version'][:20]!r} of the format, version 0 is read", _AGAIN)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its records."""
+        return list(self._entries)
+
+    def read(self, name: str) -> bytes:
+        """The content of a record."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise StretchError(f"{self._path} has no record `{name[:80]}`", _AGAIN)
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+            raise StretchError(f"record `{name[:80]}` of {self._path} is compressed or encrypted, which torch does not do", _AGAIN)
+        try:
+            return self._zip.read(entry)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, NotImplementedError) as error:
+            raise StretchError(f"record `{name[:80]}` of {self._path} is damaged: {first_line(error)[:120]}", _AGAIN) from error
+
+
+#: Element types by their number in the format.
+TYPES = {
+    1: torch.uint8,
+    2: torch.int8,
+    3: torch.int16,
+    4: torch.int32,
+    5: torch.int64,
+    6: torch.float16,
+    7: torch.float32,
+    8: torch.float64,
+    12: torch.bool,
+    13: torch.bfloat16,
+}
+
+#: Types of half precision, which is computed in single.
+HALF = (torch.float16, torch.bfloat16)
+
+
+def read_weights(archive: Archive, model: str) -> dict[str, torch.Tensor]:
+    """Parameters, buffers and constants of a model by name."""
+    weights: dict[str, torch.Tensor] = {}
+    records: dict[str, bytes] = {}
+    left = MAX_BYTES
+    for folder, kind in (("data/weights", "weights"), ("data/constants", "constants")):
+        for name, payload in _payloads(archive, f"{folder}/{model}_{kind}_config.json").items():
+            record = f"{folder}/{payload.path_name}"
+            if payload.use_pickle or payload.tensor_meta is None:
+                raise StretchError(f"`{name[:80]}` is pickled, and pickles can execute anything", "save a network of plain tensors")
+            if record not in records:
+                records[record] = archive.read(record)
+            tensor = _tensor(name, payload.tensor_meta, records[record])
+            left -= tensor.numel() * tensor.element_size()
+            if left < 0:
+                raise StretchError(f"it has more than {MAX_BYTES / 1e9:.1f} GB of weights", "save a smaller network")
+            weights[name] = tensor.float().contiguous() if tensor.dtype in HALF else tensor.contiguous()
+    return weights
+
+
+def _payloads(archive: Archive, name: str) -> Mapping[str, Payload]:
+    try:
+        return msgspec.json.decode(archive.read(name), type=Payloads).config
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StretchError(f"its list of weights is damaged: {str(error)[:120]}") from error
+
+
+def _tensor(name: str, meta: TensorMeta, record: bytes) -> torch.Tensor:
+    """A weight as it lies in a record, which several may share."""
+    dtype = TYPES.get(meta.dtype)
+    if dtype is None:
+        raise StretchError(f"`{name[:80]}` has element type {meta.dtype}, which no network computes with")
+    sizes, strides = [fixed(size) for size in meta.sizes], [fixed(stride) for stride in meta.strides]
+    offset, elements = fixed(meta.storage_offset), math.prod(sizes)
+    if len(sizes) != len(strides) or len(sizes) > 8 or min([offset, *sizes, *strides]) < 0:
+        raise StretchError(f"`{name[:80]}` has sizes {sizes[:8]}, strides {strides[:8]} and offset {offset}")
+    if not elements:
+        return torch.empty(sizes, dtype=dtype)
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if (last + 1) * dtype.itemsize > len(record) or elements * dtype.itemsize > MAX_BYTES:
+        raise StretchError(f"`{name[:80]}` reads beyond its {len(record)} bytes")
+    # torch warns of memory that must not be written
+    flat = torch.frombuffer(bytearray(record[: len(record) // dtype.itemsize * dtype.itemsize]), dtype=dtype)
+    return flat.as_strided(sizes, strides, offset)
+
+
+def fixed(size: Tagged) -> int:
+    """A size that is a number."""
+    number = size.get("as_int")
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > 1 << 40:
+        raise StretchError(f"it has the size {str(size)[:80]}, which is no number")
+    return number
+
 
 #: How a size is written that was left open and has a name, alone.
 _SYMBOL = re.compile(r"Symbol\('(\w+)'(?:, \w+=\w+)*\)")

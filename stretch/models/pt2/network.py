@@ -23,10 +23,8 @@ from predictors.errors import StretchError
 from predictors.registry import RuleTable
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder, shape_of
-from stretch.models.ends import finished
-from stretch.models.pt2.file import ArchiveSource, Stored, read_source
-from stretch.models.pt2.program import ExportedCall, Tagged
-from stretch.models.pt2.weights import HALF, TYPES
+from stretch.models.ends import finished, reading
+from stretch.models.pt2.file import HALF, TYPES, ArchiveSource, ExportedCall, Stored, Tagged, read_source
 from stretch.opaque.calls import find_operator
 
 # Calls of an exported network on their way into a torch network: what a rule reads, and how it writes.
@@ -274,17 +272,9 @@ class _Pt2Lowering:
         """The network."""
         path = self._source.path
         for number, node in enumerate(self._source.nodes):
-            try:
+            name = next(iter(_names(node)), f"number {number}")
+            with reading(path, f"call `{name[:80]}` ({node.target[:60]})"):
                 self._lower(node)
-            except StretchError as error:
-                name = next(iter(_names(node)), f"number {number}")
-                raise StretchError(
-                    f"call `{name[:80]}` ({node.target[:60]}) of {path} cannot be read: {error.message}", error.hint
-                ) from error
-            # Files state sizes and words of any kind, and torch raises an error of its own kind for each.
-            except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, RuntimeError, AttributeError) as error:
-                said = (str(error).splitlines() or [type(error).__name__])[0][:160]
-                raise StretchError(f"call number {number} ({node.target[:60]}) of {path} cannot be read: {said}") from error
         try:
             returned, other = rebuilt(
                 self._source.structure, self._source.fields, [self._result(output) for output in self._source.outputs]

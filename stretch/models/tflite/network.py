@@ -13,8 +13,8 @@ from scheduler.formats.onnx.checks import MAX_PARTS
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, TfliteTensor, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import Builder
-from stretch.models.ends import Size, Stated, by_name, finished, named_ends, settled
-from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value
+from stretch.models.ends import Size, Stated, by_name, finished, named_ends, reading, settled
+from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value, plain
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
@@ -58,13 +58,8 @@ class _TfliteLowering:
         """The network."""
         path = self._network.path
         for operator in self._network.operators:
-            try:
+            with reading(path, f"operator `{self._name(operator)[:80]}` ({operator.code})"):
                 self._lower(operator)
-            except StretchError as error:
-                self._refuse(operator, error.message, error, error.hint)
-            # Settings and stored numbers may be anything, and numpy and Python raise what they like for what does not fit.
-            except (ValueError, IndexError, TypeError, ArithmeticError, RuntimeError) as error:
-                self._refuse(operator, (str(error).splitlines() or [type(error).__name__])[0][:160], error)
         returned = by_name([(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
         return finished(path, self._builder, self._ends, returned, self._warnings())
 
@@ -73,11 +68,7 @@ class _TfliteLowering:
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
-        return TfliteSite([value], "", "", {}, 1, self._builder).plain()
-
-    def _refuse(self, operator: TfliteOperator, problem: str, error: Exception, hint: str | None = None) -> None:
-        name = self._name(operator)
-        raise StretchError(f"operator `{name[:80]}` ({operator.code}) of {self._network.path} cannot be read: {problem}", hint) from error
+        return plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, "")
 
     def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""
@@ -125,9 +116,8 @@ class _TfliteLowering:
         for item in result if isinstance(result, list) else [result]:
             if prod(item.shape) > MAX_KNOWN:
                 raise StretchError("it makes a stored tensor too large")
-            node = TfliteSite([item], "", "", {}, 1, builder).plain()
             with torch.no_grad():
-                results.append(builder.finish(node, "Known")(torch.zeros(1)).numpy())
+                results.append(builder.finish(plain(builder, item), "Known")(torch.zeros(1)).numpy())
         return list(results)
 
     def _told(self, operator: TfliteOperator, reads: list[Value]) -> list[Value] | None:

@@ -11,8 +11,12 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from predictors.registry import RuleTable
-from stretch.models.builder import Builder, shape_of, turned
-from stretch.models.inputs import OperatorInputs
+from stretch.models.builder import Builder, OperatorInputs, shape_of, turned
+from stretch.models.onnx.site import RULES as ONNX
+from stretch.models.onnx.site import OnnxSite
+
+#: Version of ONNX's operators that rules call.
+_OPSET = 22
 
 #: Where each axis of N×H×W×C stands in N×C×H×W.
 FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
@@ -90,6 +94,16 @@ class TfliteSite(OperatorInputs[TfliteView]):
         """A setting that is a whole number."""
         return int(self.settings.get(name, 0))
 
+    def onnx(self, op: str, inputs: Sequence[fx.Node | np.ndarray | None], results: int = 1, **attrs: Any) -> Any:
+        """What an operator of ONNX makes of these."""
+        return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, _OPSET, self.builder))
+
+    def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
+        """Operands as functions of torch combine them: a single stored number is a number."""
+        arrays = {i: value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
+        stored = {i: x.item() if x.size == 1 else self.builder.stored(x, f"{self.name}_{i}") for i, x in arrays.items()}
+        return [stored.get(i, value) for i, value in enumerate(values)]
+
     def activated(self, node: fx.Node) -> fx.Node:
         """What is left of a result by the activation that is part of the operator."""
         function = ACTIVATIONS.get(self.setting("fused_activation_function"))
@@ -132,49 +146,33 @@ def flattened(builder: Builder, image: fx.Node) -> TfliteView:
 
 
 def aligned(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
-    """Inputs as functions of torch combine them, all in one order of axes, and a tensor whose order the result has.
+    """Inputs all in one order of axes, stored ones as arrays, and a tensor whose order the result has.
 
-    A single stored number is a number. Where one is an image all are, and axes that some lack stand before the others.
+    Where one is an image all are, and axes that some lack stand before the others.
     """
-    seen = [item for item in (site.value(i) for i in operands) if isinstance(item, TfliteView)]
-    ranks = [len(site.shape(i)) for i in operands]
+    values = [site.value(i) for i in operands]
+    seen = [value for value in values if isinstance(value, TfliteView)]
     if not seen:
         raise StretchError("it reads no tensor of the network")
-    single = {i for i in operands if _number(site.value(i), max(len(item.shape) for item in seen))}
-    if all(item.form == "row" and item.size == seen[0].size for item in seen) and len(seen) + len(single) == len(operands):
-        order = seen[0]
-    elif max(ranks) == 4 and any(item.form == "image" for item in seen):
-        order = next(item for item in seen if item.form == "image")
-    else:
-        order = TfliteView(seen[0].node)
-    built = []
-    for i in operands:
-        value = site.value(i)
-        if i in single:
-            assert isinstance(value, np.ndarray)
-            built.append(value.item())
-        elif order.form == "image":
-            built.append(_as_image(site, i))
-        else:
-            built.append(site.seen(i).node if order.form == "row" else site.plain(i))
-    return built, order
+    rank = max(len(item.shape) for item in seen)
+    single = [isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank for value in values]
+    if all(item.form == "row" and item.size == seen[0].size for item in seen) and len(seen) + sum(single) == len(values):
+        return [value.node if isinstance(value, TfliteView) else value for value in values], seen[0]
+    images = [item for item in seen if item.form == "image"]
+    if images and max(len(site.shape(i)) for i in operands) == 4:
+        return [value if one else _as_image(site, i) for i, value, one in zip(operands, values, single, strict=True)], images[0]
+    return [site.plain(i) if isinstance(value, TfliteView) else value for i, value in zip(operands, values, strict=True)], TfliteView(
+        seen[0].node
+    )
 
 
-def _number(value: Value, rank: int) -> bool:
-    return isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank
-
-
-def _as_image(site: TfliteSite, i: int) -> fx.Node:
+def _as_image(site: TfliteSite, i: int) -> Any:
     """An input with four axes, of which the channels are the second."""
-    value = site.value(i)
+    value, shape = site.value(i), site.shape(i)
+    whole = (1,) * (4 - len(shape)) + shape
     if isinstance(value, np.ndarray):
-        whole = value.reshape((1,) * (4 - value.ndim) + value.shape)
-        return site.builder.stored(whole.transpose(0, 3, 1, 2), f"{site.name}_{i}")
-    shape = site.shape(i)
-    if len(shape) == 4:
-        return site.image(i)
-    whole = site.builder.call(torch.reshape, site.plain(i), (*[1] * (4 - len(shape)), *shape))
-    return turned(site.builder, whole, (0, 3, 1, 2))
+        return value.reshape(whole).transpose(0, 3, 1, 2)
+    return site.image(i) if len(shape) == 4 else turned(site.builder, site.builder.call(torch.reshape, site.plain(i), whole), (0, 3, 1, 2))
 
 
 #: Writes what an operator computes, and gives its results.

@@ -11,8 +11,9 @@ from torch import nn
 
 from predictors.errors import StretchError
 from stretch.models.builder import Builder
+from stretch.models.onnx.site import RULES, OnnxSite
+from stretch.models.onnx.windows import Window, nonnegative
 from stretch.models.sampling import MAX_SIDE, between
-from stretch.models.windows import convolved, nonnegative, padded, unpadded
 
 pytestmark = pytest.mark.torch
 
@@ -55,26 +56,19 @@ SHAPE = (1, 3, 7, 6)
 def test_groups_that_do_not_fit_are_refused():
     b = Builder(SHAPE)
     with pytest.raises(StretchError, match="its 2 groups of weights"):
-        convolved(
-            b,
-            b.input,
-            np.zeros((4, 3, 1, 1), np.float32),
-            None,
-            stride=(1, 1),
-            dilation=(1, 1),
-            groups=2,
-            before=(0, 0),
-            behind=(0, 0),
-            name="c",
-        )
+        RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, 22, b))
+
+
+def window(x, before=(0, 0), behind=(0, 0)):
+    return Window(x, (3, 3), (1, 1), (1, 1), before, behind)
 
 
 def test_padding_by_another_number_stays():
     b = Builder(SHAPE)
-    x = padded(b, b.input, (1, 1), (1, 1), 2.0)
-    assert unpadded(x, (0, 0), (0, 0), [0.0]) == (x, [0, 0], [0, 0])
-    low = padded(b, b.input, (1, 0), (0, 2), -3.4e38)
-    assert unpadded(low, (0, 0), (1, 0), [-inf]) == (b.input, [1, 0], [1, 2])
+    x = window(b.input, (1, 1), (1, 1)).padded(b, 2.0)
+    assert window(x).unpadded(0.0) == window(x)
+    low = window(b.input, (1, 0), (0, 2)).padded(b, -3.4e38)
+    assert window(low, behind=(1, 0)).unpadded(-inf) == window(b.input, (1, 0), (1, 2))
 
 
 def test_input_is_not_below_zero_only_where_that_is_said():

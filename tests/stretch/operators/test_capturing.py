@@ -6,7 +6,7 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.capturing import lower_module, lowers  # noqa: E402
+from stretch.operators.capturing import class_name, lower_module  # noqa: E402
 from stretch.operators.settings import Refusal  # noqa: E402
 from stretch.transform import Branch  # noqa: E402
 
@@ -171,6 +171,7 @@ def test_timm_same_padding_and_norm_act_are_understood():
     assert captured.graph.params == sum(p.numel() for p in module.parameters())
     assert "relu6" in {op.kind for op in captured.graph.ops}
     assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in captured.graph.ops if op.kind == "conv")
+    assert lower_module(timm.layers.activations.GELU(), (1, 4, 8, 8)) == [("", "gelu", {"approximate": "none"}, {})]
 
 
 @pytest.mark.parametrize(
@@ -186,4 +187,10 @@ def test_module_of_another_package_with_a_known_name_is_not_lowered():
         def forward(self, x):
             return x
 
-    assert not lowers(Conv2d())
+    assert class_name(Conv2d()) is None
+
+
+def test_module_of_another_package_that_is_named_like_ours_is_captured_as_it_is():
+    timm = pytest.importorskip("timm")
+    with pytest.raises(Refusal, match="attention of another package"):
+        lower_module(timm.layers.Attention(8, 2), (1, 8, 4, 4))

@@ -6,12 +6,9 @@ None of the operators holds a graph, a loop or a random number, and the size of
 what each makes follows from shapes and short constants alone.
 """
 
-from collections.abc import Mapping
-
 from predictors.registry import import_modules
-from scheduler.formats.onnx.shapes.node import Rule
+from scheduler.formats.onnx.shapes.node import RULES
 
-#: What each operator makes, by its name in ONNX; every family of operators has a table of its own.
-RULES: Mapping[str, Rule] = {
-    name: rule for module in import_modules(__name__, __path__) for name, rule in getattr(module, "RULES", {}).items()
-}
+__all__ = ["RULES"]
+
+import_modules(__name__, __path__)

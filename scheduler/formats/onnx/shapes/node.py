@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from predictors.errors import StretchError
+from predictors.registry import RuleTable
 
 _T = TypeVar("_T")
 
@@ -142,6 +143,12 @@ class ShapeNode:
 
 Rule = Callable[[ShapeNode], Cost]
 
+#: What each operator makes, by its name in ONNX.
+RULES: RuleTable[Rule] = RuleTable()
+
+#: Decorator for the rule of operators of these names.
+rule = RULES.add
+
 
 def need(holds: bool, problem: str) -> None:
     """Raise StretchError with `problem` unless it `holds`."""
@@ -193,3 +200,22 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
         need(len(sizes) <= 1, f"its inputs of shapes {', '.join(str(list(s)) for s in shapes)} do not go together")
         result.append(sizes.pop() if sizes else 1)
     return tuple(reversed(result))
+
+
+_SIZES = "how large its result is depends on what the network computes"
+_INSIDE = "it holds a graph, and how often that runs is not bounded"
+_CHANCE = "its result is random"
+
+#: The reason for operators that ONNX has and bundles have not.
+REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), _SIZES),
+    **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), _INSIDE),
+    **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _CHANCE),
+    "Dropout": "it is for training",
+}
+
+
+def reason(operator: str) -> str:
+    """Why a bundle holds no such operator, and what to do instead."""
+    known = REASONS.get(operator, "nn-stretch does not know what it makes or how much work that is")
+    return f"no bundle holds `{operator[:60]}`: {known}; take it out of the network, or write it with other operators"

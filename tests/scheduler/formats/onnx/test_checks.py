@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
+from predictors.formats.onnx import decode
 from scheduler.formats.onnx.checks import MAX_PARTS, check_onnx
-from scheduler.formats.onnx.file import load_onnx
 from tests.effort import examples
 
 
@@ -28,7 +28,7 @@ def model(nodes, weights=(), inputs=None, outputs=None):
 
 def check(proto, path):
     onnx.save(proto, str(path / "m.onnx"))
-    return check_onnx(load_onnx(path / "m.onnx"), path / "m.onnx")
+    return check_onnx(decode(path / "m.onnx"), path / "m.onnx")
 
 
 def lying(name="w", **fields):
@@ -191,4 +191,4 @@ def test_file_with_changed_bytes_is_taken_or_refused_and_nothing_else(tmp_path_f
     path = tmp_path_factory.getbasetemp() / "changed.onnx"
     path.write_bytes(content)
     with suppress(StretchError):
-        assert check_onnx(load_onnx(path), path).work >= 0
+        assert check_onnx(decode(path), path).work >= 0

@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
+from predictors.formats.onnx import decode
 from scheduler.formats.onnx import open_onnx, state
-from scheduler.formats.onnx.file import load_onnx
-from scheduler.formats.onnx.weights import stored_tensor
+from scheduler.formats.onnx.checks import stored_tensor
 
 
 def saved(path, *nodes, weights=(), side=2):
@@ -48,7 +48,7 @@ def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp
 
 def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
     (tmp_path / "m.onnx").write_bytes(two(tmp_path / "whole.onnx").read_bytes()[:-9])
-    with pytest.raises(StretchError, match=r"m\.onnx is not an ONNX model"):
+    with pytest.raises(StretchError, match=r"m\.onnx is no ONNX model"):
         open_onnx(tmp_path / "m.onnx")
 
 
@@ -62,8 +62,8 @@ def test_file_that_is_no_model_is_one_error(tmp_path, content):
     path = tmp_path / "m.onnx"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(StretchError, match=r"cannot read|is not an ONNX model"):
-        load_onnx(path)
+    with pytest.raises(StretchError, match=r"cannot read|is no ONNX model"):
+        decode(path)
 
 
 def test_weight_beside_the_file_is_not_read(tmp_path):

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from stretch.models.pt2 import read_module
-from stretch.models.pt2.archive import Archive
+from stretch.models.pt2.file import Archive, ExportedCall, NamedArgument, TensorMeta, _tensor, fixed, read_weights
 from stretch.models.pt2.network import bound, plain_value, rebuilt
-from stretch.models.pt2.program import ExportedCall, NamedArgument, TensorMeta
-from stretch.models.pt2.weights import _tensor, fixed, read_weights
 from tests.effort import examples
 from tests.stretch.models.pt2.archives import CALLS, WEIGHTS, Small, changed, save
 

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.constants import SHORT, short
+from scheduler.formats.onnx.shapes.moving import SHORT, short
 from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode, broadcast
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule, shapes, sizes, whole
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
-from scheduler.formats.onnx.shapes.refused import REASONS
+from scheduler.formats.onnx.shapes.node import REASONS, KnownTensor, ShapeNode
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule
 
 X = (1, 3, 8, 8)

@@ -1,0 +1,546 @@
+"""Operators of TFLite: those of ONNX that compute the same, once axes are in their order, and those that ONNX has not."""
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from predictors.errors import StretchError
+from scheduler.formats.onnx.shapes.node import TYPE_NAMES
+from stretch.models.builder import filled, shape_of, turned
+from stretch.models.sampling import blended, chosen
+from stretch.models.tflite.site import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, module, rule
+
+#: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
+_EACH = {
+    "ADD_N": "Sum",
+    "GREATER_EQUAL": "GreaterOrEqual",
+    "LESS_EQUAL": "LessOrEqual",
+    "LOGICAL_AND": "And",
+    "LOGICAL_NOT": "Not",
+    "LOGICAL_OR": "Or",
+    "LOGISTIC": "Sigmoid",
+    **{
+        code: code.title().replace("_", "")
+        for code in (
+            *("ABS", "ADD", "CEIL", "COS", "DIV", "ELU", "EQUAL", "EXP", "FLOOR", "GELU", "GREATER", "HARD_SWISH", "LEAKY_RELU", "LESS"),
+            *("LOG", "MUL", "NEG", "POW", "RELU", "ROUND", "SIGN", "SIN", "SQRT", "SUB", "TANH"),
+        )
+    },
+}
+
+#: Operators on single elements that are a function of torch.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "FLOOR_DIV": operator.floordiv,
+    "NOT_EQUAL": torch.ne,
+    "RELU6": F.relu6,
+    "RSQRT": torch.rsqrt,
+    "SELECT": torch.where,
+    "SELECT_V2": torch.where,
+    "SQUARE": torch.square,
+}
+
+_TYPES = {("float32" if name == "float" else name): number for number, name in TYPE_NAMES.items()}
+
+
+def _each(op: str, site: TfliteSite) -> TfliteView:
+    attrs: dict[str, Any] = {"alpha": float(site.settings.get("alpha", 0.0))} if op == "LeakyRelu" else {}
+    if op == "Gelu":
+        attrs = {"approximate": "tanh" if site.settings.get("approximate") else "none"}
+    values, order = aligned(site, range(len(site.inputs)))
+    return order.like(site.activated(site.onnx(op, values, **attrs)))
+
+
+def _called(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
+    values, order = aligned(site, range(len(site.inputs)))
+    return order.like(site.builder.call(function, *site.operands(values)))
+
+
+RULES.update({code: partial(_each, op) for code, op in _EACH.items()})
+RULES.update({code: partial(_called, function) for code, function in _FUNCTIONS.items()})
+
+
+@rule("MAXIMUM", "MINIMUM")
+def _limit(site: TfliteSite) -> TfliteView:
+    """Of two tensors, or a bound; two bounds are one clipping."""
+    values, order = aligned(site, (0, 1))
+    a, b = site.operands(values)
+    if isinstance(a, int | float):
+        a, b = b, a
+    if not isinstance(b, int | float):
+        return order.like(site.builder.call(torch.maximum if site.code == "MAXIMUM" else torch.minimum, a, b))
+    low, high = (float(b), None) if site.code == "MAXIMUM" else (None, float(b))
+    if a.op == "call_function" and a.target is torch.clamp and len(a.args) == 3:
+        earlier, before, behind = a.args
+        if (before if low is not None else behind) is None and (low is None or behind is None or low <= behind):
+            a, low, high = earlier, before if low is None else low, behind if high is None else high
+    return order.like(site.onnx("Clip", [a], **{name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}))
+
+
+@rule("RELU_N1_TO_1", "RELU_0_TO_1")
+def _bounded(site: TfliteSite) -> TfliteView:
+    seen = site.seen(0)
+    return seen.like(site.onnx("Clip", [seen.node], min=-1.0 if site.code == "RELU_N1_TO_1" else 0.0, max=1.0))
+
+
+@rule("SQUARED_DIFFERENCE")
+def _squared_difference(site: TfliteSite) -> TfliteView:
+    values, order = aligned(site, (0, 1))
+    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
+
+
+@rule("PRELU")
+def _prelu(site: TfliteSite) -> TfliteView:
+    """A slope for each channel, or for each element."""
+    slope, seen = site.known(1, "slope"), site.seen(0)
+    channels = seen.shape[-1]
+    if slope.size in (1, channels) and slope.size == slope.shape[-1] and (seen.form == "image" or len(seen.shape) == 2):
+        built = filled(nn.PReLU(slope.size), weight=slope.reshape(-1).astype(np.float32))
+        return seen.like(module(site, built, seen.node if seen.form != "row" else site.plain()))
+    (x, by), order = aligned(site, (0, 1))
+    below = site.onnx("Mul", [site.onnx("Clip", [x], max=0.0), by])
+    return order.like(site.onnx("Add", [site.onnx("Relu", [x]), below]))
+
+
+@rule("CAST")
+def _cast(site: TfliteSite) -> TfliteView:
+    """Another element type; half precision is computed in single."""
+    seen, to = site.seen(0), site.kinds[0]
+    if to not in _TYPES:
+        raise StretchError(f"it casts to {to}")
+    return seen.like(site.onnx("Cast", [seen.node], to=_TYPES[to]))
+
+
+@rule("QUANTIZE", "DEQUANTIZE")
+def _real(site: TfliteSite) -> TfliteView:
+    """What it reads: the scales of activations are found anew."""
+    return site.seen(0)
+
+
+def _axes(site: TfliteSite) -> list[int]:
+    """Axes of the first input in the file, counted from the first."""
+    rank, axes = len(site.shape()), site.numbers(1, "axes")
+    if any(not -rank <= axis < rank for axis in axes):
+        raise StretchError(f"it has the axes {axes} of {rank}")
+    return sorted({axis % rank for axis in axes})
+
+
+def _reduced(op: str, site: TfliteSite) -> TfliteView:
+    """Over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
+    axes, keep, seen = _axes(site), bool(site.settings.get("keep_dims")), site.seen(0)
+    if not axes:
+        return seen
+    if seen.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
+        return flattened(site.builder, site.onnx(op, [seen.node], axes=[2, 3]))
+    if seen.form == "image" and keep:
+        return seen.like(site.onnx(op, [seen.node], axes=[FIRST[axis] for axis in axes]))
+    return TfliteView(site.onnx(op, [site.plain()], axes=axes, keepdims=int(keep)))
+
+
+for _code, _op in (("MEAN", "Mean"), ("SUM", "Sum"), ("REDUCE_MAX", "Max"), ("REDUCE_MIN", "Min"), ("REDUCE_PROD", "Prod")):
+    RULES[_code] = partial(_reduced, f"Reduce{_op}")
+
+
+@rule("ARG_MAX", "ARG_MIN")
+def _place(site: TfliteSite) -> TfliteView:
+    (axis,) = _axes(site)
+    return TfliteView(site.onnx("ArgMax" if site.code == "ARG_MAX" else "ArgMin", [site.plain()], axis=axis, keepdims=0))
+
+
+@rule("CUMSUM")
+def _cum_sum(site: TfliteSite) -> TfliteView:
+    ways = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
+    return TfliteView(site.onnx("CumSum", [site.plain(), np.array(_axes(site))], **ways))
+
+
+def _last(op: str, site: TfliteSite) -> TfliteView:
+    """A function along the last axis, of what is multiplied by a number first."""
+    order = _ordered(site)
+    factor = float(site.settings.get("beta", 0.0)) if site.code == "SOFTMAX" else 1.0
+    x = order.node if factor == 1 else site.builder.call(torch.mul, order.node, factor)
+    return order.like(site.activated(site.onnx(op, [x], axis=_axis(order, -1))))
+
+
+for _code, _op in (("SOFTMAX", "Softmax"), ("LOG_SOFTMAX", "LogSoftmax"), ("L2_NORMALIZATION", "LpNormalization")):
+    RULES[_code] = partial(_last, _op)
+
+
+@rule("LOCAL_RESPONSE_NORMALIZATION")
+def _local_response(site: TfliteSite) -> TfliteView:
+    """The sum of squares is not divided by their number, as torch does."""
+    size = 2 * site.setting("radius") + 1
+    alpha, beta, bias = (float(site.settings.get(name, 0.0)) for name in ("alpha", "beta", "bias"))
+    return TfliteView(site.onnx("LRN", [site.image()], size=size, alpha=alpha * size, beta=beta, bias=bias), "image")
+
+
+@rule("FULLY_CONNECTED")
+def _fully_connected(site: TfliteSite) -> TfliteView:
+    """A matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
+    if site.setting("weights_format"):
+        raise StretchError("its weights are shuffled for one runtime")
+    bias = site.optional(2, "bias")
+    weight = site.value(1)
+    if not isinstance(weight, np.ndarray):
+        x = site.builder.call(torch.matmul, site.plain(), site.builder.call(torch.transpose, site.plain(1), 0, 1))
+        x = x if bias is None else site.builder.call(torch.add, x, site.seen(2).node)
+        return TfliteView(site.activated(x))
+    if weight.ndim != 2 or weight.dtype != np.float32:
+        raise StretchError(f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
+    seen = site.seen(0)
+    layer = filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight=weight, bias=bias)
+    keep = bool(site.settings.get("keep_num_dims"))
+    if not keep and seen.form == "image" and np.prod(seen.shape[1:]) == weight.shape[1]:
+        seen = flattened(site.builder, seen.node)
+    if seen.form == "row" and seen.shape[1] == weight.shape[1]:
+        height, width, channels = seen.size
+        ordered = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
+        return TfliteView(site.activated(module(site, filled(layer, weight=np.ascontiguousarray(ordered)), seen.node)))
+    x = site.plain() if seen is site.seen(0) or seen.form != "plain" else seen.node
+    if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
+        x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
+    return TfliteView(site.activated(module(site, layer, x)))
+
+
+@rule("BATCH_MATMUL")
+def _matmul(site: TfliteSite) -> TfliteView:
+    sides = [site.plain(i) for i in (0, 1)]
+    for i, name in enumerate(("adj_x", "adj_y")):
+        if site.settings.get(name):
+            sides[i] = site.builder.call(torch.transpose, sides[i], -2, -1)
+    return TfliteView(site.onnx("MatMul", sides))
+
+
+# Operators that move, cut, join and repeat.
+
+_TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def _axis(order: TfliteView, axis: int) -> int:
+    """An axis of the file in a tensor's own order."""
+    counted = axis % len(order.shape)
+    return FIRST[counted] if order.form == "image" else counted
+
+
+def _ordered(site: TfliteSite, i: int = 0) -> TfliteView:
+    """An input as an image or as in the file; what is a row in another order is put right."""
+    seen = site.seen(i)
+    return seen if seen.form == "image" else TfliteView(site.plain(i))
+
+
+def _reshaped(site: TfliteSite, shape: list[int]) -> TfliteView:
+    """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
+    before = site.shape()
+    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+        raise StretchError(f"it makes the shape {shape}")
+    if -1 in shape:
+        known = -prod(shape)
+        shape = [n if n != -1 else prod(before) // known if known else 0 for n in shape]
+    if prod(shape) != prod(before):
+        raise StretchError(f"it makes {shape} of {list(before)}")
+    seen = site.seen(0)
+    if tuple(shape) == before:
+        return seen
+    if seen.form == "image" and shape == [before[0], prod(before[1:])]:
+        return flattened(site.builder, seen.node)
+    if seen.form == "row" and tuple(shape) == (before[0], *seen.size):
+        height, width, channels = seen.size
+        return TfliteView(site.builder.call(torch.reshape, seen.node, (before[0], channels, height, width)), "image")
+    if len(before) == 2 and tuple(shape) == (before[0], 1, 1, before[1]) and seen.form == "plain":
+        return TfliteView(site.builder.call(torch.reshape, seen.node, (*before, 1, 1)), "image")
+    return TfliteView(site.builder.call(torch.reshape, site.plain(), tuple(shape)))
+
+
+@rule("RESHAPE")
+def _reshape(site: TfliteSite) -> TfliteView:
+    value = site.value(1)
+    shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
+    return _reshaped(site, shape)
+
+
+@rule("SQUEEZE")
+def _squeeze(site: TfliteSite) -> TfliteView:
+    shape = site.shape()
+    axes = {int(axis) % len(shape) for axis in site.settings.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
+    return _reshaped(site, [n for i, n in enumerate(shape) if i not in axes])
+
+
+@rule("EXPAND_DIMS")
+def _expand_dims(site: TfliteSite) -> TfliteView:
+    shape, (axis,) = list(site.shape()), site.numbers(1, "axis")
+    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
+    return _reshaped(site, shape)
+
+
+@rule("TRANSPOSE")
+def _transpose(site: TfliteSite) -> TfliteView:
+    """Between the orders of TensorFlow and torch nothing moves: an image is kept as torch has it."""
+    order, seen = tuple(site.numbers(1, "order")), site.seen(0)
+    if sorted(order) != list(range(len(seen.shape))):
+        raise StretchError(f"it orders {len(seen.shape)} axes as {order}")
+    if seen.form == "image" and order == _TO_FIRST:
+        return TfliteView(seen.node)
+    if seen.form == "plain" and order == _TO_LAST:
+        return TfliteView(seen.node, "image")
+    return TfliteView(turned(site.builder, site.plain(), order))
+
+
+@rule("CONCATENATION")
+def _concat(site: TfliteSite) -> TfliteView:
+    """In the order of an image, if one of them is one, or as in the file."""
+    seen = [site.seen(i) for i in range(len(site.inputs))]
+    image = any(item.form == "image" for item in seen) and all(len(item.shape) == 4 for item in seen)
+    parts = [site.image(i) if image else site.plain(i) for i in range(len(seen))]
+    order = TfliteView(parts[0], "image" if image else "plain")
+    return order.like(site.activated(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
+
+
+@rule("PACK")
+def _pack(site: TfliteSite) -> TfliteView:
+    parts = [site.plain(i) for i in range(len(site.inputs))]
+    return TfliteView(site.builder.call(torch.stack, parts, site.setting("axis")))
+
+
+@rule("UNPACK")
+def _unpack(site: TfliteSite) -> list[TfliteView]:
+    return [TfliteView(site.builder.call(torch.select, site.plain(), site.setting("axis"), i)) for i in range(site.results)]
+
+
+@rule("SPLIT", "SPLIT_V")
+def _split(site: TfliteSite) -> list[TfliteView]:
+    at, which = (1, 0) if site.code == "SPLIT" else (0, 2)
+    order = _ordered(site, at)
+    axis = _axis(order, site.numbers(which, "axis")[0])
+    size = shape_of(order.node)[axis]
+    if site.code == "SPLIT":
+        if size % site.results:
+            raise StretchError(f"it splits {size} into {site.results}")
+        sizes = [size // site.results] * site.results
+    else:
+        sizes = site.numbers(1, "sizes")
+        sizes = [n if n >= 0 else size - sum(size for size in sizes if size >= 0) for n in sizes]
+    return [order.like(part) for part in site.onnx("Split", [order.node], site.results, axis=axis, split=sizes)]
+
+
+def _sliced(site: TfliteSite, order: TfliteView, ranges: list[slice]) -> TfliteView:
+    """A part of each axis of the file."""
+    items = [slice(None)] * len(ranges)
+    for axis, (item, size) in enumerate(zip(ranges, order.shape, strict=True)):
+        if (item.start, item.stop, item.step) != (0, size, 1):
+            items[_axis(order, axis)] = slice(item.start, item.stop, item.step if item.step != 1 else None)
+    return order if items == [slice(None)] * len(items) else order.like(site.builder.call(operator.getitem, order.node, tuple(items)))
+
+
+@rule("SLICE")
+def _slice(site: TfliteSite) -> TfliteView:
+    begins, sizes, order = site.numbers(1, "begin"), site.numbers(2, "size"), _ordered(site)
+    if not len(begins) == len(sizes) == len(order.shape):
+        raise StretchError(f"it cuts {begins} and {sizes} out of {list(order.shape)}")
+    ends = [whole if size == -1 else begin + size for begin, size, whole in zip(begins, sizes, order.shape, strict=True)]
+    if any(not 0 <= begin < end <= whole for begin, end, whole in zip(begins, ends, order.shape, strict=True)):
+        raise StretchError(f"it cuts {begins} and {sizes} out of {list(order.shape)}")
+    return _sliced(site, order, [slice(begin, end, 1) for begin, end in zip(begins, ends, strict=True)])
+
+
+@rule("STRIDED_SLICE")
+def _strided_slice(site: TfliteSite) -> TfliteView:
+    begins, ends, strides = (site.numbers(i, what) for i, what in ((1, "begin"), (2, "end"), (3, "strides")))
+    shape = site.shape()
+    if site.setting("ellipsis_mask") or site.setting("new_axis_mask"):
+        raise StretchError("it slices with an ellipsis or new axes")
+    if not len(begins) == len(ends) == len(strides) <= len(shape):
+        raise StretchError(f"it slices {list(shape)} by {begins}, {ends} and {strides}")
+    ranges, gone = [slice(0, size, 1) for size in shape], []
+    for axis, (begin, end, step) in enumerate(zip(begins, ends, strides, strict=True)):
+        if step < 1:
+            raise StretchError("it turns the order of elements round")
+        if site.setting("shrink_axis_mask") >> axis & 1:
+            if not -shape[axis] <= begin < shape[axis]:
+                raise StretchError(f"it reads place {begin} of {shape[axis]}")
+            gone.append(axis)
+            ranges[axis] = slice(begin % shape[axis], begin % shape[axis] + 1, 1)
+            continue
+        end = begin + end if site.settings.get("offset") else end
+        first = None if site.setting("begin_mask") >> axis & 1 else begin
+        last = None if site.setting("end_mask") >> axis & 1 else end
+        ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
+    sliced = _sliced(site, _ordered(site), ranges)
+    if not gone:
+        return sliced
+    within = TfliteSite([sliced], site.code, site.name, {}, 1, site.builder)
+    return _reshaped(within, [n for axis, n in enumerate(sliced.shape) if axis not in gone])
+
+
+@rule("GATHER")
+def _gather(site: TfliteSite) -> TfliteView:
+    if site.setting("batch_dims"):
+        raise StretchError("it gathers in batches")
+    indices = site.known(1, "indices")
+    if (indices < 0).any():
+        raise StretchError("it counts places from the end")
+    return TfliteView(site.onnx("Gather", [site.plain(), indices], axis=site.setting("axis")))
+
+
+@rule("TILE")
+def _tile(site: TfliteSite) -> TfliteView:
+    return TfliteView(site.builder.method("repeat", site.plain(), *site.numbers(1, "repeats")))
+
+
+@rule("BROADCAST_TO")
+def _broadcast(site: TfliteSite) -> TfliteView:
+    return TfliteView(site.builder.method("expand", site.plain(), *site.numbers(1, "shape")))
+
+
+@rule("REVERSE_V2")
+def _reverse(site: TfliteSite) -> TfliteView:
+    order = _ordered(site)
+    return order.like(site.builder.call(torch.flip, order.node, [_axis(order, axis) for axis in site.numbers(1, "axes")]))
+
+
+@rule("PAD", "PADV2", "MIRROR_PAD")
+def _pad(site: TfliteSite) -> TfliteView:
+    order, widths = _ordered(site), site.known(1, "widths")
+    if widths.shape != (len(order.shape), 2) or (widths < 0).any():
+        raise StretchError(f"it pads {list(order.shape)} by {widths.tolist()}")
+    if site.code == "MIRROR_PAD" and site.setting("mode"):
+        raise StretchError("it repeats the border too, which torch's padding does not")
+    pads = np.zeros((2, len(widths)), np.int64)
+    pads[:, [_axis(order, axis) for axis in range(len(widths))]] = widths.T
+    mode = "reflect" if site.code == "MIRROR_PAD" else "constant"
+    return order.like(site.onnx("Pad", [order.node, None, site.optional(2, "value")], pads=pads.ravel().tolist(), mode=mode))
+
+
+@rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
+def _blocks(site: TfliteSite) -> TfliteView:
+    """Channels count the columns of a block last, as in TensorFlow."""
+    op = "DepthToSpace" if site.code == "DEPTH_TO_SPACE" else "SpaceToDepth"
+    return TfliteView(site.onnx(op, [site.image()], blocksize=site.setting("block_size")), "image")
+
+
+# Windows, and images in another size.
+
+_SAME, _VALID = 0, 1
+
+
+def _padding(site: TfliteSite) -> str:
+    """SAME leaves as many windows as strides fit into the image, the odd row of padding behind."""
+    if site.setting("padding") not in (_SAME, _VALID):
+        raise StretchError(f"its padding is number {site.setting('padding')}")
+    return "SAME_UPPER" if site.setting("padding") == _SAME else "VALID"
+
+
+def _steps(site: TfliteSite, *names: str) -> list[int]:
+    """Two settings that a window moves by, rows first."""
+    settings = [site.setting(name) for name in names]
+    if min(settings) < 1 or max(settings) > 1 << 16:
+        raise StretchError(f"its {names[0].removesuffix('_h')} is {settings}")
+    return settings
+
+
+def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
+    weight, bias = site.known(i, "weight"), site.optional(i + 1 if site.code != "TRANSPOSE_CONV" else 3, "bias")
+    if weight.ndim != 4 or weight.dtype != np.float32 or (bias is not None and bias.dtype != np.float32):
+        raise StretchError(f"its weights have the shape {list(weight.shape)} and type {weight.dtype}")
+    return weight, None if bias is None else bias.reshape(-1)
+
+
+@rule("CONV_2D", "DEPTHWISE_CONV_2D")
+def _convolution(site: TfliteSite) -> TfliteView:
+    """Weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
+    x = site.image()
+    weight, bias = _weights(site, 1)
+    deep = site.code == "DEPTHWISE_CONV_2D"
+    weight = weight.transpose(3, 0, 1, 2) if deep else weight.transpose(0, 3, 1, 2)
+    channels = shape_of(x)[1]
+    if not weight.shape[1] or channels % weight.shape[1]:
+        raise StretchError(f"its weight reads {weight.shape[1]} channels of {channels}")
+    attrs = {"strides": _steps(site, "stride_h", "stride_w"), "dilations": _steps(site, "dilation_h_factor", "dilation_w_factor")}
+    built = site.onnx("Conv", [x, weight, bias], group=channels // weight.shape[1], auto_pad=_padding(site), **attrs)
+    return TfliteView(site.activated(built), "image")
+
+
+@rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
+def _pool(site: TfliteSite) -> TfliteView:
+    """Padding is left out of means."""
+    x = site.image()
+    kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
+    whole = tuple(kernel) == shape_of(x)[2:] and (_padding(site) == "VALID" or all(s >= k for s, k in zip(stride, kernel, strict=True)))
+    if site.code == "AVERAGE_POOL_2D" and whole:
+        return TfliteView(site.activated(site.onnx("GlobalAveragePool", [x])), "image")
+    op = "MaxPool" if site.code == "MAX_POOL_2D" else "AveragePool"
+    return TfliteView(site.activated(site.onnx(op, [x], kernel_shape=kernel, strides=stride, auto_pad=_padding(site))), "image")
+
+
+@rule("TRANSPOSE_CONV")
+def _transposed(site: TfliteSite) -> TfliteView:
+    """Its first input is the shape that it makes; what SAME has too much of is cut off, the odd row behind."""
+    wanted, x = site.numbers(0, "shape"), site.image(2)
+    weight, bias = _weights(site, 1)
+    weight = weight.transpose(3, 0, 1, 2)
+    kernel, stride = weight.shape[2:], _steps(site, "stride_h", "stride_w")
+    if len(wanted) != 4 or weight.shape[0] != shape_of(x)[1]:
+        raise StretchError(f"its weight of shape {list(weight.shape)} does not make {wanted} of {list(shape_of(x))}")
+    whole = [(size - 1) * s + k for size, s, k in zip(shape_of(x)[2:], stride, kernel, strict=True)]
+    total = [have - want for have, want in zip(whole, wanted[1:3], strict=True)]
+    before = [max(0, n) // 2 if site.setting("padding") == _SAME else 0 for n in total]
+    more = [max(0, -n) for n in total]
+    if any(m >= s for m, s in zip(more, stride, strict=True) if m):
+        raise StretchError(f"it makes {wanted} of {list(shape_of(x))}, more than its windows reach")
+    even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
+    sizes = (weight.shape[0], weight.shape[1], tuple(kernel), tuple(stride))
+    conv_transpose2d = nn.ConvTranspose2d(*sizes, tuple(before) if even else 0, tuple(more), bias=bias is not None, device="meta")
+    result = module(site, filled(conv_transpose2d, weight=weight, bias=bias), x)
+    if not even:
+        result = _cut(site, result, before, wanted[1:3])
+    return TfliteView(site.activated(result), "image")
+
+
+def _cut(site: TfliteSite, x: fx.Node, before: Sequence[int], sizes: Sequence[int]) -> fx.Node:
+    for axis, (start, size) in enumerate(zip(before, sizes, strict=True), 2):
+        x = site.builder.call(torch.narrow, x, axis, start, size)
+    return x
+
+
+def _sizes(site: TfliteSite) -> list[int]:
+    sizes = site.numbers(1, "size")
+    if len(sizes) != 2 or min(sizes) < 1 or max(sizes) > 1 << 16:
+        raise StretchError(f"it resizes to {sizes}")
+    return sizes
+
+
+def _places(new: int, old: int, *, aligned: bool, half: bool) -> np.ndarray:
+    """Where each new pixel lies among the old ones."""
+    scale = (old - 1) / (new - 1) if aligned and new > 1 else old / new
+    at = np.arange(new, dtype=np.float64)
+    return (at + 0.5) * scale - 0.5 if half else at * scale
+
+
+@rule("RESIZE_BILINEAR")
+def _bilinear(site: TfliteSite) -> TfliteView:
+    x, sizes = site.image(), _sizes(site)
+    aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
+    if aligned != half:
+        return TfliteView(site.builder.call(F.interpolate, x, size=sizes, mode="bilinear", align_corners=aligned), "image")
+    places = [_places(new, old, aligned=aligned, half=half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
+    return TfliteView(blended(site.builder, x, places, site.name), "image")
+
+
+@rule("RESIZE_NEAREST_NEIGHBOR")
+def _nearest(site: TfliteSite) -> TfliteView:
+    x, sizes = site.image(), _sizes(site)
+    aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
+    places = [_chosen(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
+    return TfliteView(chosen(site.builder, x, places, site.name), "image")
+
+
+def _chosen(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
+    """The old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
+    scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
+    at = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
+    floor = np.floor(at + np.float32(0.5)) if aligned else np.floor(at)
+    return np.clip(floor, 0, old - 1).astype(np.int64)
