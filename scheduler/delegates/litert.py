@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -169,7 +169,7 @@ class LiteRtDelegate(CoreDelegate):
     """Runs signatures of the bundle's TFLite file, in any precision, one thread a core."""
 
     summary = "LiteRT with XNNPACK on CPU cores, from the bundle's TFLite file"
-    precisions = ("fp32", "fp16", "int8")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "int8")
     form = "tflite"
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
@@ -244,10 +244,12 @@ class LiteRtDelegate(CoreDelegate):
         for tensor, detail in zip((*inputs, *outputs), details, strict=True):
             if tuple(detail["shape"].tolist()) != shapes[tensor] or detail["dtype"] is not np.float32:
                 raise StretchError(f"LiteRT gives `{tensor}` of signature `{name}` another shape or type than the plan of {file.path}")
-        return LiteRtCompiled(interpreter, {n: _nchw(s) for n, s in inputs.items()}, {n: _nchw(s) for n, s in outputs.items()}, indices)
+        return LiteRtCompiled(
+            interpreter, {n: nchw_shape(s) for n, s in inputs.items()}, {n: nchw_shape(s) for n, s in outputs.items()}, indices
+        )
 
 
-def _nchw(shape: tuple[int, ...]) -> tuple[int, ...]:
+def nchw_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape N×H×W×C as N×C×H×W; others stay."""
     return (shape[0], shape[-1], *shape[1:-1]) if len(shape) == 4 else shape
 
