@@ -62,8 +62,9 @@ class NcnnNetwork:
         vulkan: Whether it is for a GPU, whose GELU is always the approximate one.
 
     Attributes:
-        inputs: Blob of each input.
-        outputs: Blob of each output.
+        inputs: Tensor of the network for each input.
+        outputs: Tensor of the network for each output.
+        half: Whether weights are in fp16.
 
     Raises:
         UnableError: If an operator, or a form of it, is none of ncnn's.
@@ -78,10 +79,11 @@ class NcnnNetwork:
         self._stored = {name: onnx.numpy_helper.to_array(tensor, folder) for name, tensor in opened.initialisers.items()}
         self._layers: list[_Layer] = []
         self._weights: list[bytes] = []
+        self._blobs: dict[str, str] = {}
         self.half = any(array.dtype == np.float16 for array in self._stored.values())
         self.inputs, self.outputs = {}, {}
         for name, shape in opened.ends[0].items():
-            self.inputs[name] = self._add("Input", [], name, dict(zip((2, 1, 0), self._sizes(shape, name), strict=False)))
+            self.inputs[name] = self._add("Input", [], name, _named(self._sizes(shape, name)))
         for node in opened.nodes:
             write = _WRITERS.get(node.op_type)
             if write is None or node.domain not in ("", "ai.onnx"):
@@ -103,15 +105,19 @@ class NcnnNetwork:
             reads = []
             for name in layer.inputs:
                 at = taken[name] = taken.get(name, -1) + 1
-                reads.append(f"{_word(name)}.split{at}" if readers[name] > 1 else _word(name))
+                reads.append(f"{self.blob(name)}.split{at}" if readers[name] > 1 else self.blob(name))
             params = [_parameter(key, value) for key, value in layer.params.items()]
-            lines.append(" ".join([layer.kind, f"n{number}", str(len(reads)), "1", *reads, _word(layer.output), *params]))
+            lines.append(" ".join([layer.kind, f"n{number}", str(len(reads)), "1", *reads, self.blob(layer.output), *params]))
             blobs += 1
             if (count := readers.get(layer.output, 0)) > 1:
-                copies = [f"{_word(layer.output)}.split{at}" for at in range(count)]
-                lines.append(" ".join(["Split", f"n{number}.split", "1", str(count), _word(layer.output), *copies]))
+                copies = [f"{self.blob(layer.output)}.split{at}" for at in range(count)]
+                lines.append(" ".join(["Split", f"n{number}.split", "1", str(count), self.blob(layer.output), *copies]))
                 blobs += count
         return "\n".join([str(_MAGIC), f"{len(lines)} {blobs}", *lines, ""])
+
+    def blob(self, name: str) -> str:
+        """What a tensor is called in the text, where names may have no white space."""
+        return self._blobs.setdefault(name, f"b{len(self._blobs)}")
 
     def weights(self) -> bytes:
         """The numbers of all layers, as ncnn's binary file has them, in fp32."""
@@ -162,14 +168,12 @@ class NcnnNetwork:
 
     def _viewed(self, source: str, target: str, sizes: Sequence[int]) -> None:
         """The same numbers in another shape."""
-        keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
-        self._add("Reshape", [source], target, dict(zip(keys, sizes, strict=True)))
+        self._add("Reshape", [source], target, _named(sizes))
 
     def _memory(self, name: str, sizes: Sequence[int], array: Array) -> str:
         """A stored tensor as a blob."""
-        keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
         self._store(array)
-        return self._add("MemoryData", [], name, dict(zip(keys, sizes, strict=True)))
+        return self._add("MemoryData", [], name, _named(sizes))
 
     # writers of nodes, in the order of `_WRITERS`
 
@@ -558,7 +562,7 @@ def _compiled(model: Path, cores: tuple[int, ...], vulkan: bool) -> NcnnCompiled
     if net.load_param_mem(network.text()):
         raise StretchError(f"ncnn does not load the network that was written of {model}", "choose another delegate with --map")
     net.load_model_mem(network.weights())
-    blobs = tuple([_word(name) for name in ends.values()] for ends in (network.inputs, network.outputs))
+    blobs = tuple([network.blob(name) for name in ends.values()] for ends in (network.inputs, network.outputs))
     return NcnnCompiled(net, opened, (blobs[0], blobs[1]), cores)
 
 
@@ -639,9 +643,10 @@ def _attributes(node: Any) -> dict[str, Any]:
     return {name: value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value for name, value in values.items()}  # fmt: skip
 
 
-def _word(name: str) -> str:
-    """A tensor's name without white space, which separates words in the text format."""
-    return "_".join(name.split())
+def _named(sizes: Sequence[int]) -> dict[int, _Value]:
+    """Sizes of a tensor by the ids of the parameters that hold them."""
+    keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
+    return dict(zip(keys, sizes, strict=True))
 
 
 def _parameter(key: int, value: _Value) -> str:
