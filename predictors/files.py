@@ -11,6 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from predictors import system
 from predictors.errors import StretchError
 
 MAX_TOML_BYTES = 1 << 20
@@ -34,7 +35,7 @@ def open_regular(path: Path) -> BufferedReader:
     refused before a byte is read.
     """
     _check_kind(os.stat(path).st_mode, path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, system.flags("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC"))
     try:
         # What was looked at may have been replaced since.
         _check_kind(os.fstat(descriptor).st_mode, path)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from predictors import system
+
 
 def available_cores() -> tuple[int, ...]:
     """Cores this process may use, the first thread of each physical core before its siblings.
@@ -13,13 +15,13 @@ def available_cores() -> tuple[int, ...]:
     Two branches on two hardware threads of one core would share its units, so
     siblings come last. Where the system does not tell, cores keep their numbers' order.
     """
-    if not hasattr(os, "sched_getaffinity"):
+    allowed = system.affinity()
+    if allowed is None:
         return tuple(range(os.cpu_count() or 1))
-    allowed = sorted(os.sched_getaffinity(0))
     seen: set[str] = set()
     first: list[int] = []
     siblings: list[int] = []
-    for core in allowed:
+    for core in sorted(allowed):
         physical = _physical_core(core)
         (siblings if physical in seen else first).append(core)
         seen.add(physical)
@@ -33,7 +35,7 @@ def _physical_core(core: int) -> str:
         return str(core)
 
 
-def little_core(known: Sequence[int] = (), system: Path = Path("/sys/devices/system/cpu")) -> int | None:
+def little_core(known: Sequence[int] = (), folder: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """The core for a thread that only waits for another processor (paper 003, section 6.2).
 
     The least able core that this process may use, where the system tells that
@@ -45,7 +47,7 @@ def little_core(known: Sequence[int] = (), system: Path = Path("/sys/devices/sys
     able: dict[int, int] = {}
     for core in available_cores():
         with suppress(OSError, ValueError):
-            able[core] = int((system / f"cpu{core}" / "cpu_capacity").read_text())
+            able[core] = int((folder / f"cpu{core}" / "cpu_capacity").read_text())
     if len(set(able.values())) > 1:
         return min(able, key=lambda core: (able[core], core))
     if platform.machine() == "aarch64":
@@ -55,19 +57,19 @@ def little_core(known: Sequence[int] = (), system: Path = Path("/sys/devices/sys
 
 def pin_thread(cores: tuple[int, ...]) -> None:
     """Bind the calling thread to `cores`; nothing where `cores` is empty or the system cannot pin."""
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+    if cores:
+        system.set_affinity(cores)
 
 
 @contextmanager
 def pinned(cores: tuple[int, ...]) -> Iterator[None]:
     """The calling thread bound to `cores`, given back its own set afterwards."""
-    if not cores or not hasattr(os, "sched_getaffinity"):
+    before = system.affinity()
+    if not cores or before is None:
         yield
         return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    system.set_affinity(cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        system.set_affinity(before)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors import system
+
 Array = NDArray[Any]
 
 #: Each array of several begins at a multiple of this many bytes: a cache line.
@@ -30,7 +32,10 @@ _pieces: dict[int, _SharedPiece] = {}
 
 def can_share() -> bool:
     """Whether this system has anonymous memory that processes share."""
-    return hasattr(os, "memfd_create")
+    file = system.anonymous_memory("nn-stretch")
+    if file is not None:
+        os.close(file)
+    return file is not None
 
 
 def shared_bytes(size: int) -> NDArray[np.uint8]:
@@ -38,7 +43,8 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
     """
-    file = os.memfd_create("nn-stretch")
+    file = system.anonymous_memory("nn-stretch")
+    assert file is not None, "asked of `can_share` before"
     try:
         os.ftruncate(file, max(size, 1))
         array = np.frombuffer(mmap.mmap(file, max(size, 1)), np.uint8, size)

@@ -1,11 +1,11 @@
 """What is installed here and which machine this is: for bug reports and for records of measurements."""
 
 import ctypes.util
-import os
 import platform
-import sys
 from importlib import import_module, metadata
 from pathlib import Path
+
+from scheduler.cores import available_cores
 
 #: Our import packages: names that other distributions use too.
 OURS = ("stretch", "scheduler", "predictors")
@@ -62,9 +62,7 @@ def processor_name() -> str:
 
 def cores() -> list[int]:
     """Numbers of the cores this process may use."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    return sorted(available_cores())
 
 
 def opencl_devices() -> str | None:

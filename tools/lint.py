@@ -307,7 +307,23 @@ def imports(names: list[str]) -> Iterator[str]:
                     yield f"{file}:{node.lineno}: {module} has no {name}"
 
 
-CHECKS = (paths_of_a_machine, sizes, imports, pages, installing, numbers_on_pages, records, programs)
+#: What only some operating systems have; `predictors/system.py` has a form for the others.
+_SYSTEM = re.compile(
+    r"\bos\.(?:fork|sched_\w+|getloadavg|memfd_create|O_(?:NONBLOCK|CLOEXEC|DIRECTORY|NOFOLLOW))\b|^\s*import (?:fcntl|resource)\b", re.M
+)
+#: Where that may stand: the form of Linux, and programs that run there alone.
+_OF_LINUX = ("predictors/system.py", "predictors/formats/inference.py", "scheduler/tools/boards/", "stretch/train/")
+
+
+def systems(names: list[str]) -> Iterator[str]:
+    """What a system may lack is asked of the module that has a form for it."""
+    ours = [name for name in names if name.split("/")[0] in PACKAGES and not name.startswith(_OF_LINUX)]
+    for name, text in texts(ours, ".py"):
+        for match in _SYSTEM.finditer(text):
+            yield f"{name}: `{match[0].strip()}` is not on every system: take it from predictors.system"
+
+
+CHECKS = (paths_of_a_machine, sizes, imports, systems, pages, installing, numbers_on_pages, records, programs)
 
 
 def main() -> int:

@@ -5,10 +5,14 @@ more outputs than it says): a file of any origin is worked out in a process of i
 """
 
 import os
+import subprocess
+import sys
 import warnings
+from contextlib import suppress
 from math import prod
 from typing import Any
 
+from predictors import system
 from predictors.errors import StretchError, first_line
 from predictors.shapes import Shape
 
@@ -34,7 +38,7 @@ def infer_shapes(model: Any, name: str, *, trusted: bool = False) -> list[Any]:
         StretchError: If shapes do not fit each other, or the inference fails.
     """
     content = without_weights(model).SerializeToString()
-    ok, answer = _answer(content) if trusted or not hasattr(os, "fork") else _in_child(content)
+    ok, answer = _answer(content) if trusted else _in_child(content)
     if not ok:
         raise StretchError(f"the shapes of {name} {answer.decode()}", "export it again")
     import onnx
@@ -89,6 +93,13 @@ def _answer(content: bytes) -> tuple[bool, bytes]:
 
 def _in_child(content: bytes) -> tuple[bool, bytes]:
     """`_answer` of a process that may end in any way."""
+    if not system.FORKS:
+        command = [sys.executable, "-c", f"from {__name__} import _serve; _serve()"]
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(command, input=content, capture_output=True, timeout=LIMIT_S, check=False)
+            if done.stdout and not done.returncode:
+                return bool(done.stdout[0]), done.stdout[1:]
+        return False, _FAILS
     import onnx.shape_inference  # noqa: F401 (the child must not import anything)
 
     reading, writing = os.pipe()
@@ -110,15 +121,25 @@ def _in_child(content: bytes) -> tuple[bool, bytes]:
     finally:
         _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) or not answer:
-        return False, b"cannot be worked out: the onnx library fails at them"
+        return False, _FAILS
     return bool(answer[0]), answer[1:]
+
+
+def _serve() -> None:
+    """`_answer` of what stands on stdin."""
+    ok, answer = _answer(sys.stdin.buffer.read())
+    sys.stdout.buffer.write(bytes([ok]) + answer)
+
+
+#: What is said of shapes where the library's process ends otherwise than with an answer.
+_FAILS = b"cannot be worked out: the onnx library fails at them"
 
 
 def _limit() -> None:
     """Hold the process to its limits; no report of its end is printed or kept."""
     import faulthandler
-    import resource
 
+    resource = system.resource
     faulthandler.disable()
     with open("/dev/null", "w") as nothing:
         os.dup2(nothing.fileno(), 2)

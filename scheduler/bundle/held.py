@@ -7,13 +7,13 @@ says that the folder is in use: whoever removes folders takes it alone first.
 """
 
 import contextlib
-import fcntl
 import os
 import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from predictors import system
 from predictors.errors import StretchError
 
 #: How often a folder that is just being removed is looked for again, and after how long.
@@ -24,9 +24,10 @@ class Held:
     """A folder that keeps its files for as long as this object lives."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = _open_shared(path)
-        weakref.finalize(self, os.close, self._descriptor)
         self._path = path
+        self._descriptor = _open_shared(path) if system.OPENS_FOLDERS else None
+        if self._descriptor is not None:
+            weakref.finalize(self, os.close, self._descriptor)
 
     @property
     def root(self) -> Path:
@@ -54,10 +55,13 @@ def in_use(path: Path) -> Iterator[int]:
     Yields:
         The folder's inode number, by which it is known under any name.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not system.OPENS_FOLDERS:
+        yield os.stat(path).st_ino
+        return
+    descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            system.fcntl.flock(descriptor, system.fcntl.LOCK_SH | system.fcntl.LOCK_NB)
         yield os.fstat(descriptor).st_ino
     finally:
         os.close(descriptor)
@@ -71,14 +75,17 @@ def unused(path: Path) -> Iterator[bool]:
         Whether it is ours until the block ends: no, if anybody reads or writes
         it, or if the file system cannot tell.
     """
+    if not system.OPENS_FOLDERS:
+        yield False
+        return
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
     except OSError:
         yield False
         return
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.fcntl.flock(descriptor, system.fcntl.LOCK_EX | system.fcntl.LOCK_NB)
         except OSError:
             yield False
         else:
@@ -90,7 +97,7 @@ def unused(path: Path) -> Iterator[bool]:
 def _open_shared(path: Path) -> int:
     """A descriptor of the folder that has this name, with the shared lock on it."""
     for _ in range(_TRIES):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
         try:
             if _lock_shared(descriptor) and _is_still(path, descriptor):
                 kept, descriptor = descriptor, -1
@@ -105,7 +112,7 @@ def _open_shared(path: Path) -> int:
 def _lock_shared(descriptor: int) -> bool:
     """Take the shared lock; False if the folder is being removed."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        system.fcntl.flock(descriptor, system.fcntl.LOCK_SH | system.fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

@@ -5,7 +5,6 @@ the axes of the ONNX file but the first, and what cannot be said so is an `Unabl
 """
 
 import importlib.util
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
@@ -17,6 +16,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
+from scheduler.cores import pinned
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates
 from scheduler.formats.onnx import OnnxFile, open_onnx
 
@@ -508,12 +508,8 @@ class NcnnInvocation(Invocation):
         if not self._cores:
             return self._run()
         # OpenMP's threads begin on the cores that the calling thread may use then
-        pinned = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self._cores)
-        try:
+        with pinned(self._cores):
             self._run()
-        finally:
-            os.sched_setaffinity(0, pinned)
         self._cores = ()
         return None
 

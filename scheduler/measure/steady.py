@@ -13,15 +13,11 @@ from time import monotonic, perf_counter_ns, process_time_ns, thread_time_ns
 
 import numpy as np
 
+from predictors import system
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate
 from scheduler.delegates.base import AsyncInvocation
 from scheduler.measure.turns import play_round
-
-try:
-    import resource
-except ImportError:  # no such module on Windows, where every run counts as undisturbed
-    resource = None  # type: ignore[assignment]
 
 #: Rounds that count at least and at most, and rounds before them.
 LEAST, MOST, WARMUP = 7, 25, 2
@@ -117,7 +113,7 @@ def _timed(run: Callable[[], object]) -> Callable[[], _Sample]:
 
 def _switches() -> int:
     """How often the system took a core away from this process."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return 0 if system.resource is None else system.resource.getrusage(system.resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _summed(samples: list[_Sample], serial: bool) -> Steady:

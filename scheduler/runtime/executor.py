@@ -5,7 +5,6 @@ step of its own queue needs no waking, and nobody is woken for nothing. For late
 runs the CPU's subgraphs and joins, and puts subgraphs of asynchronous processors into their command queues.
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import structs
 
+from predictors import system
 from predictors.errors import StretchError
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, AsyncInvocation, Invocation, UnableError
@@ -329,7 +329,7 @@ class Executor:
         if keep is not None:
             keep.update({name: self.buffers.arrays[name].copy() for name in self.plan.inputs})
         start, end = self._infer(self._alone, keep)
-        return Trace(self._spans(self.lanes[0]), start, end, os.getloadavg()[0], dict(self._replaced))
+        return Trace(self._spans(self.lanes[0]), start, end, system.load_average(), dict(self._replaced))
 
     def run_alone(self, name: str) -> Span:
         """Run one subgraph where it is placed, with every other processor idle."""

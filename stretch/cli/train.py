@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import StretchError, UsageError
+from scheduler.cores import available_cores
 from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output, import_torch, only_flags, verb
@@ -171,7 +172,7 @@ def _torchrun(gpus: int, out: Output) -> int:
     start = words.index("train") + 1 if "train" in words else 0
     out.note(f"starting {gpus} processes")
     # Otherwise the launcher sets one thread per process and warns.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // gpus)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(available_cores()) // gpus)))
     logging.disable(logging.CRITICAL)  # each of the launcher's loggers has its own level
     folder = tempfile.TemporaryDirectory(prefix="nn-stretch-")
     os.environ[SPEAKER_VARIABLE] = str(Path(folder.name, "failed"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from predictors import system
 from predictors.errors import StretchError
 from scheduler.bundle.held import in_use, unused
 from scheduler.bundle.load import MANIFEST, Bundle, read_bundle, read_manifest
@@ -49,7 +50,7 @@ def place(folder: Path, name: Path) -> bool:
 
 def _renameat2(old: Path, new: Path, flags: int) -> bool:
     """Call renameat2; False if the flags are not supported."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if system.OPENS_FOLDERS else None
     if function is None:
         return False
     if function(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), ctypes.c_uint(flags)) == 0:

@@ -1,7 +1,6 @@
 """Images that do not fit in memory: folders and tar shards, decoded by worker processes."""
 
 import io
-import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torchvision.transforms.v2 import RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
 from predictors.errors import StretchError
+from scheduler.cores import available_cores
 from stretch.train.augment import VIEW
 
 #: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
@@ -210,7 +210,7 @@ class ImageStream:
     def _load(self, data: _Decoded, sampler: list[list[int]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         pinned = self.device.type == "cuda"
         # More processes than cores decode no faster, and torch complains of them.
-        workers = min(self.workers, len(os.sched_getaffinity(0)))
+        workers = min(self.workers, len(available_cores()))
         for images, labels, bad in DataLoader(data, batch_sampler=sampler, num_workers=workers, pin_memory=pinned):
             self.bad.update(int(number) for number in bad if number >= 0)
             if bool((labels < 0).any()):

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from predictors import system
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line
 from predictors.install import install_line
 from scheduler.cores import available_cores
@@ -341,9 +342,9 @@ def _part(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
             f"the OpenCL device `{device.name.strip()}` has {units} units, {first} are in use and {len(cores)} more are requested",
             f"set {UNITS_VARIABLE} to the number of cores that OpenCL may use",
         )
-    if len(_WORKERS) == units and hasattr(os, "sched_setaffinity"):
+    if len(_WORKERS) == units:
         for worker, core in zip(_WORKERS[first : first + len(cores)], cores, strict=True):
-            os.sched_setaffinity(worker, {core})
+            system.set_affinity({core}, worker)
     _GIVEN[cores] = first
     if len(cores) == units:
         return device

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from predictors import system
 from predictors.errors import UsageError
 from scheduler.delegates.base import Array
 from scheduler.measure.steady import Steady
@@ -197,10 +197,8 @@ def look(cores: Sequence[int], root: Path = Path("/")) -> MachineReading:
             name, degrees = (zone / "type").read_text().strip()[:100], int((zone / "temp").read_text()) / 1000
             # several zones of one type: the hottest says when a chip throttles
             celsius[name] = max(degrees, celsius.get(name, degrees))
-    load = None
-    with suppress(OSError, AttributeError):
-        load = round(os.getloadavg()[0], 2)
-    return MachineReading(mhz, celsius, load, _ticks(cores, root))
+    load = system.load_average()
+    return MachineReading(mhz, celsius, None if load is None else round(load, 2), _ticks(cores, root))
 
 
 def governors(cores: Sequence[int], root: Path = Path("/")) -> dict[str, str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.checks.verify import random_input
 from scheduler.delegates import delegates
-from scheduler.delegates.litert_gpu import NAME, LiteRtGpuDelegate
+from scheduler.delegates.litert import NAME, LiteRtGpuDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -41,7 +41,7 @@ def test_compiled_model_agrees_with_the_reference(tmp_path, case):
 @pytest.mark.torch
 def test_branches_run_in_a_process_beside_those_of_onnx_runtime(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
-        "from scheduler.delegates.litert_gpu import LiteRtGpuDelegate\nLiteRtGpuDelegate.accelerator = 'CPU'\n"
+        "from scheduler.delegates.litert import LiteRtGpuDelegate\nLiteRtGpuDelegate.accelerator = 'CPU'\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(delegates, "_items", {**delegates._items, NAME: OnCpu})
