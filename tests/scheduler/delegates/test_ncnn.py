@@ -1,4 +1,5 @@
 import os
+import threading
 
 import numpy as np
 import onnx
@@ -7,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
-from scheduler.delegates.base import UnableError
+from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.ncnn import NcnnDelegate, VulkanDelegate
 from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
@@ -43,19 +44,45 @@ def test_bands_and_paths_on_it_beside_onnx_runtime_are_the_original(tmp_path, na
         assert near(session.submit(x).result(60), original(x))
 
 
+class Meeting(Invocation):
+    """A branch that begins once another one does."""
+
+    def __init__(self, both, inner):
+        self.both, self.inner = both, inner
+
+    def run(self):
+        self.both.wait(120)
+        self.inner.run()
+
+
 @pytest.mark.torch
 @pytest.mark.skipif(bool(reason), reason=reason or "")
 def test_branches_on_vulkan_run_while_those_of_onnx_runtime_do(tmp_path):
     pytest.importorskip("torch")
     from tests.stretch.exact_bundles import images, made
 
-    # lavapipe is slow enough for the branches of the CPU to end before it does
-    with Session(made(tmp_path / "exact"), {"gpu": "vulkan"}) as session:
-        overlaps = []
-        for x in images(10):
-            session(x)
-            overlaps.append(session.trace.overlap_ms("cpu", "gpu"))
-    assert max(overlaps) > 0
+    # a branch that begins waits until the other one has begun, too: one after the other would never end
+    both = threading.Barrier(2)
+
+    def meeting(name, cores):
+        delegate = get_delegate(name).create(cores)
+        compile_alone = delegate.compile
+
+        def compiled(model):
+            result = compile_alone(model)
+            if model.stem in ("s1.cpu", "s1.gpu"):
+                bound = result.bind
+                result.bind = lambda inputs, outputs: Meeting(both, bound(inputs, outputs))
+            return result
+
+        delegate.compile = compiled
+        return delegate
+
+    core = sorted(os.sched_getaffinity(0))[0]
+    delegates = {"vulkan": meeting("vulkan", ()), "cpu": meeting("cpu", (core,))}
+    with Session(made(tmp_path / "exact"), {"gpu": "vulkan", "cpu": f"cpu{core}"}, delegates=delegates) as session:
+        session(images(1)[0])
+        assert session.trace.overlap_ms("cpu", "gpu") > 0
 
 
 @pytest.mark.torch
