@@ -7,7 +7,7 @@ import msgspec
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
-def filled(kind: type[Struct], *sources: object, **values: Any) -> Struct:
+def filled(kind: type[Struct], /, *sources: object, **values: Any) -> Struct:
     """A struct of a kind: each field is one of the values, else the attribute of that name of the first source that has one."""
     for name in kind.__struct_fields__:
         source = next((source for source in sources if name not in values and hasattr(source, name)), None)

@@ -8,7 +8,7 @@ import typer
 from predictors.errors import UsageError
 from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
 from stretch.cli.output import Output, no_flags, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html
 from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
 
 if TYPE_CHECKING:
@@ -130,7 +130,6 @@ def run(
     if on is not None:
         no_flags("--on", "html", "the page is made from a run of this machine")
     board = where(on, there, wheels, extras, ssh_config)
-    check_html(html)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     if board is not None:
         places = [f"{name}={target}" for name, target in mapping.items()]
@@ -159,8 +158,8 @@ def run(
             trace=trace,
         )
         with out.progress("on the phone") as step:
-            answer = out.with_warnings(measure(loaded, request, x, step))
-        out.show(answer, lambda _: phone_page(answer))
+            answer = measure(loaded, request, x, step)
+        out.show(answer, phone_page)
         return
     options: dict[str, Any] = {
         "processors": processors,
@@ -179,7 +178,7 @@ def run(
     if table is not None:
         write_csv(table, tracks)
     predicted = tracks.get(f"predicted on {answer.device}")
-    out.show(answer, lambda command: run_page(answer, result.traces, predicted[0] if command and predicted else None, command), html)
+    out.show(answer, lambda answer: run_page(answer, result.traces, predicted[0] if html and predicted else None), html)
 
 
 def _run_there(
@@ -204,7 +203,9 @@ def _run_there(
         for flag, path in wanted.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
-    out.show(answer, lambda command: run_page(answer, (), None, command))
+    # the board's own words were passed on already
+    out.warnings += answer.warnings
+    out.show(answer, lambda answer: run_page(answer, (), None))
 
 
 def _measure(

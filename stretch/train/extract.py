@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import nn
 
 from predictors.errors import MissingBackendError, StretchError
@@ -26,11 +27,10 @@ from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on, write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
-from stretch.train.finished import open_run
-from stretch.train.folder import RunFolder, write_text
+from stretch.train.folder import BEST, RunFolder, write_text
 from stretch.train.loop import evaluate
 from stretch.train.pool import designs_between
-from stretch.train.prepare import Prepared, sample
+from stretch.train.prepare import Prepared, prepare, sample
 from stretch.train.rounded import Ranges, RoundedModel
 from stretch.train.source import ImageSource
 from stretch.train.supernet import Subnet, Supernet
@@ -259,3 +259,30 @@ def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
     assert best is not None
     weights = best[1] / spread
     return float(y.mean() - mean @ weights), weights
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run with its weights."""
+
+    ready: Prepared  # Its prepared recipe, with the trained designs.
+    weights: dict[str, torch.Tensor]  # The best weights.
+
+
+def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
+    """Open a run for extraction."""
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    if not (folder / BEST).is_file():
+        raise StretchError(f"the run in {folder} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`")
+    stored = tuple(str(path.relative_to(folder)) for path in run.designs())
+    net = recipe.supernet
+    again = (
+        msgspec.structs.replace(recipe, design=stored[0])
+        if net is None
+        else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
+    )
+    ready = prepare(again, folder, trust_code=trust_code)
+    if run.facts().get("model") != ready.identity["model"]:
+        raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
+    return FinishedRun(ready, load_file(folder / BEST))

@@ -12,7 +12,7 @@ import torch
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
-from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.train.checkpoint import CheckpointState, read_state
 from stretch.train.loop import Epoch
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
@@ -92,11 +92,6 @@ class RunFolder:
     def weights(self, name: str, tensors: dict[str, torch.Tensor]) -> None:
         """Write weights, such as the best so far."""
         write_tensors(self.path / name, tensors)
-
-
-def load_designs(folder: RunFolder) -> list[Any]:
-    """The designs of a run, as drafts."""
-    return [load_draft(path) for path in folder.designs()]
 
 
 class Log:
