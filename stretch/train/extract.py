@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.files import write_whole
 from predictors.graph import OpGraph
 from predictors.install import install_line
 from scheduler.bundle.agreement import Agreement
@@ -27,7 +28,7 @@ from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on, write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
-from stretch.train.folder import BEST, RunFolder, write_text
+from stretch.train.folder import BEST, RunFolder
 from stretch.train.loop import evaluate
 from stretch.train.pool import designs_between
 from stretch.train.prepare import Prepared, prepare, sample
@@ -101,7 +102,7 @@ def extract(
         inside = evaluate(subnet.model, test_set, normalise, plain)
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
-    write_text(out / DESIGN, design_to_toml(wanted))
+    write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
     images = Images(*(_some(source, count, normalise) for source, count in ((train_set, RANGES), (test_set, HELD_BACK))))
     compared, _ = compare_on(model, ready.captured, images.held_back)
     agreement = compared.agreement if compared else None

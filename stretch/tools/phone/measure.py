@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, StretchError, UsageError
-from predictors.files import read_bytes
+from predictors.files import read_bytes, write_whole
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
 from predictors.measurements.litert import ProfiledOperator, read_op_profile
@@ -292,7 +292,7 @@ def run_side_by_side(
         if output.shape != expected.shape:
             raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
         if trace is not None:
-            _keep(scratch / "trace.json", trace)
+            write_whole(trace, (scratch / "trace.json").read_bytes(), "trace", "choose another file with --trace")
         return filled(RunnerRow, times, max_error=max_error(output, expected), trace=None if trace is None else str(trace))
 
 
@@ -315,17 +315,6 @@ def _times(bundle: Bundle, path: Path) -> _Times:
     if not 0 < times.median_ms < 1e9 or times.runs < 1:
         raise StretchError(f"the runner tells {times.median_ms:g} ms of {times.runs} inferences, which no measurement gives")
     return times
-
-
-def _keep(source: Path, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        shutil.copyfile(source, partial)
-        partial.replace(target)
-    except OSError as error:
-        raise StretchError(f"cannot write {target}: {error.strerror}", "choose another file with --trace") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 # LiteRT's `benchmark_model`: its command line for one signature, and its output.
