@@ -17,8 +17,9 @@ from predictors.fits.store import fit_path
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
 from scheduler.tools.boards.board import Board, open_board
 from scheduler.tuning.interrupt import interruption_waits
-from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
+from stretch.cli.boards import flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
+from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, only_flags, verb
 from stretch.tools.profiling.files import answer_board
 from stretch.tools.profiling.run import check_target
@@ -106,8 +107,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @verb
+@calls(where)
 def profile(
     out: Output,
+    place: Call,
     name: Annotated[
         str | None, typer.Option("--name", help="Id of the profile and base name of its files; not with --fit and --tune.")
     ] = None,
@@ -203,11 +206,6 @@ def profile(
             "--map", help="With --tune: place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."
         ),
     ] = None,
-    on: On = None,
-    there: There = None,
-    wheels: Wheels = None,
-    extras: Extras = None,
-    ssh_config: SshConfig = None,
 ) -> None:
     """Measure processors, here or on a board, and write a device profile; or fit one to measurements, or tune a bundle's kernels.
 
@@ -241,7 +239,7 @@ def profile(
         "name processors budget folder resume most on there wheels extras ssh_config",
         "--model, --processor, --precision and --runtime go with --from, others with --fit or --tune",
     )
-    board = where(on, there, wheels, extras, ssh_config, more=("fit",))
+    board = place(more=("fit",))
     if board is not None:
         measured = flags(out.quiet, processors=_split(processors or []), budget=budget or 10.0, networks=most)
         _profile_there(out, board, (name, target, resume), measured)
