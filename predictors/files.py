@@ -63,7 +63,7 @@ def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> by
     return content
 
 
-def write_whole(path: Path, content: bytes, what: str) -> None:
+def write_whole(path: Path, content: bytes, what: str, hint: str | None = None) -> None:
     """Write a file that appears when it is whole, or not at all.
 
     Args:
@@ -74,7 +74,7 @@ def write_whole(path: Path, content: bytes, what: str) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        raise StretchError(f"cannot write the {what} {path}: {error.strerror}") from error
+        raise StretchError(f"cannot write the {what} {path}: {error.strerror}", hint) from error
     finally:
         temporary.unlink(missing_ok=True)
 

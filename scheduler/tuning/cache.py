@@ -2,13 +2,15 @@
 
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+
+from predictors.errors import StretchError
+from predictors.files import write_whole
 
 SCHEMA = 1
 
@@ -95,8 +97,8 @@ class TuningCache:
         self._entries = {entry.key: entry for entry in self._read()} | self._entries | new
         try:
             write_entries(self.path, self._device, self._driver, self._entries.values())
-        except OSError as error:
-            warnings.warn(f"the tuning cache {self.path} cannot be written: {error.strerror}", stacklevel=2)
+        except (OSError, StretchError) as error:
+            warnings.warn(f"the tuning cache {self.path} cannot be written: {error}", stacklevel=2)
 
     def _read(self) -> list[Entry]:
         return read_entries(self.path, self._device, self._driver)
@@ -126,14 +128,7 @@ def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]
     """Write a file of entries whole or not at all."""
     content = _File(SCHEMA, device, driver, sorted(entries, key=lambda entry: entry.key))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1), "tuning cache")
 
 
 #: Stands where a user's file names the driver: a shipped one is for every driver of the kind of device.

@@ -3,15 +3,16 @@
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+import typer
 
 from predictors.errors import UsageError
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
-from stretch.api.branched import NOT_RUN
 from stretch.api.main_job import MAX_MINUTES, import_torch
+from stretch.parameters import NO_PLACES, Word, read_places
 from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
@@ -56,12 +57,27 @@ def refine_bundle(
     images: str | Path,
     *,
     out: str | Path | None = None,
-    minutes: float | None = 5.0,
-    steps: int | None = None,
-    image_count: int = 256,
-    run_images: int = 64,
-    mapping: Mapping[str, str] | None = None,
-    checkpoint: str | Path | None = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)] = None,
+    image_count: Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)] = 256,
+    run_images: Annotated[
+        int,
+        typer.Option(
+            help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
+            min=0,
+        ),
+    ] = 64,
+    mapping: Annotated[
+        Mapping[str, str],
+        typer.Option("--map", help="Of a bundle: delegate that stands in for a processor in that run, such as dsp=dsp. Default: the CPU."),
+        Word(list[str] | None, read_places),
+    ] = NO_PLACES,
+    checkpoint: Annotated[
+        str | Path | None,
+        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: beside the bundle."),
+    ] = None,
     progress: Progress | None = None,
 ) -> RefineAnswer:
     """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
@@ -73,12 +89,6 @@ def refine_bundle(
         bundle: Folder of an fp32 bundle with its controls.
         images: Folder of unlabelled images. The folder and count that the bundle was calibrated with have the same images held back.
         out: Folder of the new bundle; the bundle itself if None, which is replaced in one step.
-        minutes: Wall time that steps may take; None for no bound.
-        steps: Steps at most; None for as many as the time allows.
-        image_count: Images that steps look at, at most.
-        run_images: Images held back that the new bundle's files are run on in the precisions planned, at most; 0 for none.
-        mapping: Where processors run for that; on the CPU if they are not named.
-        checkpoint: Folder of what it goes on from after an interruption; beside `out` by default, and gone when all is done.
         progress: Called with a few words for what comes next.
 
     Raises:
@@ -94,6 +104,7 @@ def refine_bundle(
     from stretch.transform.refine import Checkpoint, Refinement
 
     tell = progress or silent
+    minutes = 5.0 if minutes is None and steps is None else minutes
     _check_bounds(minutes, steps, run_images)
     loaded = load_bundle(bundle, check_hashes=True)
     target = Path(bundle if out is None else out)
@@ -132,9 +143,7 @@ def refine_bundle(
 
 
 def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> None:
-    """Refuse a refinement without end or without a step, before any work is done for it."""
-    if minutes is None and steps is None:
-        raise UsageError("a refinement without end", Message("give {} or {}", OptionName("minutes"), OptionName("steps")))
+    """Refuse a refinement without a step, before any work is done for it."""
     if minutes is not None and not 0 < minutes < MAX_MINUTES:
         raise UsageError(
             Message("{} is no time to refine for", OptionName("minutes", f"{minutes:g}")),
@@ -178,6 +187,7 @@ def _write(
     progress: Progress,
 ) -> tuple["Manifest", list[str]]:
     """The new bundle, with what was measured of the network and of its files, and what to say of these."""
+    from stretch.api.branched import NOT_RUN
     from stretch.export.reweigh import export_reweighed
     from stretch.stages.build import run_on
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
-from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
@@ -561,7 +560,6 @@ def train(
 
     path = find_recipe(str(recipe))
     loaded = load_recipe(path, tuple(changes))
-    from stretch.train.answer import TrainAnswer
     from stretch.train.distributed import join_world
     from stretch.train.session import train_recipe
 
@@ -570,9 +568,7 @@ def train(
         done = train_recipe(
             loaded, path.parent, target, resume=resume, dry_run=dry_run, trust_code=trust_code, world=world, listener=listener
         )
-        if not world.first:
-            return None
-    return filled(TrainAnswer, done, warnings=list(done.warnings))
+        return done if world.first else None
 
 
 def explain(

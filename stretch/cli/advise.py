@@ -4,7 +4,7 @@ from predictors.devices import load_devices
 from stretch.api.advising import advise as advise_model
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html
 
 
 @verb
@@ -13,12 +13,10 @@ def advise(out: Output, run: Call, html: Html = None) -> None:
     """Say for each device whether to branch a model: the best single processor, exact and stretched branches, and what to do."""
     from stretch.tools.report.comparison import advice_page
 
-    check_html(html)
     profiles = load_devices(run.keywords["device"])
     # torch is imported, the network loaded and captured
     with out.progress("advising", total=len(profiles) + 3) as progress:
         advice = run(device=profiles, progress=progress)
     if run.keywords["input_shape"] is None:
         out.note(f"input {'×'.join(map(str, advice.input))}: the model's usual size, as --input names none")
-    advice = out.with_warnings(advice)
-    out.show(advice, lambda command: advice_page(advice, command), html)
+    out.show(advice, advice_page, html)

@@ -11,28 +11,27 @@ from stretch.cli.output import no_flags
 if TYPE_CHECKING:
     from scheduler.tools.boards.board import Where
 
-On = Annotated[
-    str | None,
-    typer.Option("--on", help="Run on this machine, user@host, through ssh; nn-stretch and all files it needs are copied there."),
-]
-There = Annotated[
-    str | None,
-    typer.Option("--there", help="With --on: folder on the board for copied files. Default: nn-stretch/board in the user's cache."),
-]
-Wheels = Annotated[
-    Path | None,
-    typer.Option("--wheels", help="With --on: install the board's packages from this folder of wheels instead of the package index."),
-]
-Extras = Annotated[str | None, typer.Option("--extras", help="With --on: extras to install as well, such as opencl,litert.")]
-SshConfig = Annotated[
-    Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration file to use instead of your default one.")
-]
-
 
 def where(
-    on: str | None, there: str | None, wheels: Path | None, extras: str | None, config: Path | None, more: tuple[str, ...] = ()
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help="Run on this machine, user@host, through ssh; nn-stretch and all files it needs are copied there."),
+    ] = None,
+    there: Annotated[
+        str | None,
+        typer.Option("--there", help="With --on: folder on the board for copied files. Default: nn-stretch/board in the user's cache."),
+    ] = None,
+    wheels: Annotated[
+        Path | None,
+        typer.Option("--wheels", help="With --on: install the board's packages from this folder of wheels instead of the package index."),
+    ] = None,
+    extras: Annotated[str | None, typer.Option("--extras", help="With --on: extras to install as well, such as opencl,litert.")] = None,
+    ssh_config: Annotated[
+        Path | None, typer.Option("--ssh-config", help="With --on: ssh configuration file to use instead of your default one.")
+    ] = None,
+    more: tuple[str, ...] = (),
 ) -> "Where | None":
-    """The board that the flags name, or None."""
+    """The board that the flags name, or None; `more` are extras that the verb needs."""
     from scheduler.tools.boards.board import Where
     from scheduler.tools.boards.facts import check_host
 
@@ -42,7 +41,7 @@ def where(
     names = [] if extras is None else [name.strip() for name in extras.split(",")]
     if there is not None and (not there.strip() or not there.isprintable()):
         raise UsageError("--there is no name of a folder", "name one on the board, as --there nn-stretch")
-    return Where(host=check_host(on), folder=there or "", wheels=wheels, extras=tuple(dict.fromkeys([*more, *names])), config=config)
+    return Where(host=check_host(on), folder=there or "", wheels=wheels, extras=tuple(dict.fromkeys([*more, *names])), config=ssh_config)
 
 
 def flags(quiet: bool, **values: Any) -> list[str]:

@@ -1,7 +1,6 @@
 """`stretch branch`: turn a model into a bundle of branches for one device."""
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from stretch.api.main_job import branch as branch_model
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html
 from stretch.parameters import Rare
 from stretch.planning.messages import as_flag
 
@@ -54,14 +53,14 @@ def branch(
     """Stretch a model into branches for a device's processors and write a bundle for `stretch run`."""
     from predictors.errors import InfeasibleError
 
-    check_html(html)
     model, device, shape = (run.keywords[name] for name in ("model", "device", "input_shape"))
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not run.keywords["dry_run"] else None
     try:
         with out.progress("branching", total=PHASES + REFINING * (run.keywords["refine"] is not None)) as progress:
             result = run(out=target, anyway=anyway or not export, progress=progress)
     except InfeasibleError as error:
-        out.write_page(html, partial(_refused, error, model, device, shape, run.keywords["trust_code"]))
+        if html is not None:
+            out.write_page(html, _refused(error, model, device, shape, run.keywords["trust_code"]))
         raise
     out.tell_size(shape, result.plan.graph)
     _tell(out, result, html)
@@ -71,8 +70,7 @@ def branch(
 
 def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     """Warn, write the report, and print the plan and what was written."""
-    # one list for the terminal and the JSON, including warnings of packages
-    answer = out.with_warnings(result.answer(as_flag))
+    answer = result.answer(as_flag)
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.tools.report.prediction import roofline_figure
@@ -81,15 +79,12 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
         estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
         return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
 
-    def page(command: str) -> "Page":
-        from stretch.tools.report.plan import plan_page
+    from stretch.tools.report.plan import plan_page
 
-        return plan_page(answer, origins=result.plan.origins, roofline=roofline if html and command else None, command=command)
-
-    out.show(answer, page, html)
+    out.show(answer, lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if html else None), html)
 
 
-def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool, command: str) -> "Page":
+def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.messages import error_spelled
@@ -99,7 +94,7 @@ def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputSha
 
     profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
     alone = predict_latency(model, graph, profile, list(profile.processors), None).processors
-    return refusal_page(graph.name, profile.id, error_spelled(error, as_flag), alone, command)
+    return refusal_page(graph.name, profile.id, error_spelled(error, as_flag), alone)
 
 
 def _folder_name(model: str, device: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from predictors.errors import UsageError
 from stretch.cli.options import settings
 from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html
 from stretch.parameters import InputShape, TrustCode
 from stretch.planning.config import PlanConfig
 
@@ -84,7 +84,6 @@ def compare(
     trust_code: TrustCode = False,
 ) -> None:
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
-    check_html(html)
     if measure:
         from scheduler.tools.bench.rounds import MeasurementLength
 
@@ -115,10 +114,7 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
         for name in what:
             step(name)
             rows += _result_rows(name) if _is_result(name) else _model_rows(name, profiles, request, trust_code)
-    for warning in warnings_of(rows):
-        out.warn(warning)
-    answer = CompareAnswer(rows=rows, warnings=out.warnings)
-    out.show(answer, lambda command: comparison_page(answer, command), html)
+    out.show(CompareAnswer(rows=rows, warnings=warnings_of(rows)), comparison_page, html)
 
 
 def _is_result(name: str) -> bool:
@@ -177,7 +173,7 @@ def _measure(
     with out.progress("timing", total=effort.rounds * effort.starts) as step:
         answer = time_in_turns(request, out.warn, step)
 
-    out.show(answer, lambda command: bench_page(answer, command), html)
+    out.show(answer, bench_page, html)
 
 
 def _named_shapes(shapes: "InputShapes | tuple[int, ...] | list[tuple[int, ...]] | None") -> "InputShapes":

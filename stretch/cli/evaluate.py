@@ -18,8 +18,7 @@ def evaluate(out: Output, run: Call) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""
     with out.progress("evaluating") as step:
         answer = run(progress=step)
-    answer = out.with_warnings(answer)
-    out.show(answer, lambda _: _page(answer))
+    out.show(answer, _page)
 
 
 def _page(answer: "EvaluateAnswer") -> "Page":

@@ -13,5 +13,4 @@ def explain(out: Output, run: Call) -> None:
 
     with out.progress("explaining") as progress:
         answer = run(progress=progress)
-    answer = out.with_warnings(answer)
-    out.show(answer, lambda _: explanation_page(answer) if run.keywords["runtime"] is None else runtime_page(answer))
+    out.show(answer, explanation_page if run.keywords["runtime"] is None else runtime_page)

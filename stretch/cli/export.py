@@ -24,5 +24,4 @@ def export(out: Output, run: Call) -> None:
     only_flags(exporter.called or f"--as {request['form']}", taken, exporter.hint)
     with out.progress("exporting") as progress:
         answer = run(progress=progress)
-    answer = out.with_warnings(answer)
-    out.show(answer, lambda _: exporter.page(answer))
+    out.show(answer, exporter.page)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from msgspec import Meta
+from typer.models import ArgumentInfo
 
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
@@ -26,39 +27,52 @@ from stretch.planning.options import Option, put_setting, read_setting
 Call = functools.partial[Any]
 
 
-def calls(function: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the parameters of a Python function that are annotated for the command line, and the function with their values.
+def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the parameters of Python functions that are annotated for the command line, and the functions with their values.
 
-    Use it below `verb` and `settings`; the verb's second parameter is the function, which takes what is left::
+    Use it below `verb` and `settings`; the functions come behind the verb's output and take what is left::
 
         @verb
         @calls(stretch.api.simulate)
         def simulate(out: Output, run: Call, html: Html = None) -> None: ...
     """
-    parameters = inspect.signature(function).parameters.values()
     # `out` is the verb's output
-    names = {
-        p.name: "folder" if p.name == "out" else p.name for p in parameters if p.name == "config" or hasattr(p.annotation, "__metadata__")
-    }
-    taken = [p.replace(name=names[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters if p.name in names]
-    taken = [p.replace(annotation=PlanConfig, default=inspect.Parameter.empty) if p.name == "config" else p for p in taken]
+    shown = [{p.name: "folder" if p.name == "out" else p.name for p in _annotated(function)} for function in functions]
+    taken = [p.replace(name=names[p.name], kind=p.KEYWORD_ONLY) for f, names in zip(functions, shown, strict=True) for p in _annotated(f)]
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(body, eval_str=True)
-        out, _, *rest = signature.parameters.values()
+        out, *rest = signature.parameters.values()
 
         @functools.wraps(body)
         def command(out: Any, **values: Any) -> None:
-            arguments = {name: values.pop(shown) for name, shown in names.items() if shown in values}
-            body(out, functools.partial(function, **arguments), **values)
+            arguments = [{name: values.pop(word) for name, word in names.items() if word in values} for names in shown]
+            body(out, *(functools.partial(f, **some) for f, some in zip(functions, arguments, strict=True)), **values)
 
-        more = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in rest]
-        command.__signature__ = signature.replace(parameters=[out, *taken, *more])  # type: ignore[attr-defined]
+        own = [p.replace(kind=p.KEYWORD_ONLY) for p in rest[len(functions) :]]
+        # the help begins with the options of whoever has the arguments
+        ordered = [*taken, *own] if any(_is_argument(p) for p in taken) else [*own, *taken]
+        command.__signature__ = signature.replace(parameters=[out, *ordered])  # type: ignore[attr-defined]
         # otherwise inspect would report the signature of the wrapped function
         del command.__wrapped__  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(note, ArgumentInfo) for note in getattr(parameter.annotation, "__metadata__", ()))
+
+
+def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a Python function that the command line has, too; those of the planner are one."""
+    parameters = inspect.signature(function).parameters.values()
+    planner = {"annotation": PlanConfig, "default": inspect.Parameter.empty}
+    return [
+        p.replace(kind=p.KEYWORD_ONLY, **(planner if p.name == "config" else {}))
+        for p in parameters
+        if p.name == "config" or hasattr(p.annotation, "__metadata__")
+    ]
 
 
 def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import inspect
 import json
@@ -81,26 +82,32 @@ class Output:
         human(console)
         self._stdout.flush()
 
-    def show(self, data: "Mapping[str, Any] | Struct", page: "Callable[[str], Page]", html: Path | None = None) -> None:
-        """Print the verb's result as a report, once, and write it as an HTML page if one is asked for."""
-        self.write_page(html, page)
+    def show(self, answer: Any, page: "Callable[[Any], Page]", html: Path | None = None) -> None:
+        """Print the verb's result as a report, once, with all warnings so far, and write it as an HTML page if one is asked for.
+
+        Args:
+            page: Makes the report of the answer.
+            html: None for no page.
+        """
+        answer = self.with_warnings(answer)
+        if html is not None:
+            self.write_page(html, page(answer))
 
         def human(console: "Console") -> None:
             from stretch.tools.report.fit import print_page
 
-            print_page(console, page(""))
+            print_page(console, page(answer))
 
-        self.emit(data, human)
+        self.emit(answer, human)
 
-    def write_page(self, path: Path | None, page: "Callable[[str], Page]") -> None:
-        """Write the report of this command line, if one is requested, and print its path."""
-        if path is None:
-            return
+    def write_page(self, path: Path, page: "Page") -> None:
+        """Write a report with the command line that it was made by, and print its path."""
         from stretch.tools.report.html.page import write_page
 
         words = COMMAND_LINE.get()
+        command = [("command", shlex.join(["stretch", *words]))] if words else []
         with self.progress("writing the report"):
-            write_page(page(shlex.join(["stretch", *words]) if words else ""), path)
+            write_page(dataclasses.replace(page, made_from=[*command, *page.made_from]), path)
         self.note(f"report: {path}")
 
     def note(self, message: str) -> None:

@@ -1,27 +1,26 @@
-"""`--html`: write a verb's result as an HTML report."""
+"""`--html` and `--plot`: write a verb's result as an HTML report or a picture."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from predictors.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
 
-Html = Annotated[
-    Path | None,
-    typer.Option("--html", help="Write a self-contained HTML report without scripts to this file."),
-]
-
-
-def check_html(path: Path | None) -> None:
-    """Check before the computation that the report can be written."""
+def _checked(path: Path | None) -> Path | None:
+    """The file, if the report can be written to it, which is checked before the computation."""
     if path is not None:
         from stretch.tools.report.html.page import check_page
 
         check_page(path)
+    return path
+
+
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write a self-contained HTML report without scripts to this file.", callback=_checked),
+]
 
 
 def check_picture(path: Path, processors: list[str]) -> None:

@@ -13,7 +13,7 @@ from stretch.api.verbs import places
 from stretch.api.verbs import predict as predict_model
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html, check_picture
+from stretch.cli.pages import Html, check_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
     from stretch.capture.inputs import InputShapes
     from stretch.stages.predict import Prediction
-    from stretch.tools.report.html.page import Page
 
 
 @verb
@@ -51,7 +50,6 @@ def predict(
 ) -> None:
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
-    check_html(html)
     processor, precision, shape = (run.keywords[name] for name in ("processor", "precision", "input_shape"))
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
@@ -71,7 +69,7 @@ def predict(
         network = read_graph(model, shape, weights=run.keywords["weights"], trust_code=run.keywords["trust_code"])
     graph = network.graph
     out.tell_size(shape, graph)
-    prediction = out.with_warnings(run(network, profile, kernels=kernels or html is not None))
+    prediction = run(network, profile, kernels=kernels or html is not None)
     from stretch.tools.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
@@ -81,11 +79,9 @@ def predict(
         write_figure(roofline(names[0], precision)[1], plot)
     best, row = min(prediction.processors.items(), key=lambda item: item[1].latency_ms)
 
-    def page(command: str) -> "Page":
-        drawn = partial(roofline, best, row.precision) if command else None
-        return prediction_page(prediction if kernels or command else without_kernels(prediction), drawn, command)
-
-    out.show(prediction if kernels else without_kernels(prediction), page, html)
+    drawn = partial(roofline, best, row.precision) if html is not None else None
+    shown = prediction if kernels else without_kernels(prediction)
+    out.show(shown, lambda _: prediction_page(prediction, drawn, list_kernels=kernels), html)
 
 
 def without_kernels(prediction: "Prediction") -> "Prediction":
@@ -131,4 +127,4 @@ def _predict_many(
         if guessed:
             out.warn(f"not fitted to measurements of the processor, but derived from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
-    out.show(table, lambda command: predictions_page(table, command))
+    out.show(table, predictions_page)

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +15,11 @@ from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fits.store import fit_path
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
-from scheduler.tools.boards.board import Board
+from scheduler.tools.boards.board import Board, open_board
 from scheduler.tuning.interrupt import interruption_waits
-from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
+from stretch.cli.boards import flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
+from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, only_flags, verb
 from stretch.tools.profiling.files import answer_board
 from stretch.tools.profiling.run import check_target
@@ -41,14 +41,6 @@ if TYPE_CHECKING:
 _MOST = 256 << 20
 
 
-def check_here(name: str, out: Path, resume: bool) -> None:
-    """Check before connecting to a board that the profile can be written here."""
-    check_target(name, out)
-    folder = out / f"{name}.measurements"
-    if folder.exists() and not resume:
-        raise StretchError(f"{folder} has measurements already", "go on with them by --resume, or choose another --name or --out")
-
-
 def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, said: Callable[[str], None]) -> dict[str, Any]:
     """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
 
@@ -68,32 +60,20 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
         draft = Path(folder) / f"{name}.toml"
         (draft.parent / measurements).mkdir()
-        for file in (
-            draft.name,
-            fit_path(draft).name,
-            *(f"{measurements}/{name_of_file}" for name_of_file in (SOURCE, NETWORKS, LATENCIES, KERNELS)),
-        ):
+        for file in (draft.name, fit_path(draft).name, *(f"{measurements}/{part}" for part in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
             (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
         load_device(draft)
         load_measurements(draft.parent / measurements)
         with interruption_waits():
-            _take_place(draft.parent / measurements, out / measurements)
+            if (out / measurements).exists():
+                os.replace(out / measurements, draft.parent / "old")
+            os.replace(draft.parent / measurements, out / measurements)
             # a profile without fits is valid, one with fits of another profile is not
             (out / fit_path(draft).name).unlink(missing_ok=True)
             os.replace(draft, out / draft.name)
             os.replace(fit_path(draft), out / fit_path(draft).name)
     board.remove(there)
     return answer | {"file": str(out / f"{name}.toml"), "measurements": str(out / measurements)}
-
-
-def _take_place(new: Path, target: Path) -> None:
-    if target.exists():
-        old = new.with_name("old")
-        os.replace(target, old)
-        os.replace(new, target)
-        shutil.rmtree(old)
-    else:
-        os.replace(new, target)
 
 
 GRACE_S = WRITER_GRACE_S
@@ -127,8 +107,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @verb
+@calls(where)
 def profile(
     out: Output,
+    place: Call,
     name: Annotated[
         str | None, typer.Option("--name", help="Id of the profile and base name of its files; not with --fit and --tune.")
     ] = None,
@@ -224,11 +206,6 @@ def profile(
             "--map", help="With --tune: place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."
         ),
     ] = None,
-    on: On = None,
-    there: There = None,
-    wheels: Wheels = None,
-    extras: Extras = None,
-    ssh_config: SshConfig = None,
 ) -> None:
     """Measure processors, here or on a board, and write a device profile; or fit one to measurements, or tune a bundle's kernels.
 
@@ -262,7 +239,7 @@ def profile(
         "name processors budget folder resume most on there wheels extras ssh_config",
         "--model, --processor, --precision and --runtime go with --from, others with --fit or --tune",
     )
-    board = where(on, there, wheels, extras, ssh_config, more=("fit",))
+    board = place(more=("fit",))
     if board is not None:
         measured = flags(out.quiet, processors=_split(processors or []), budget=budget or 10.0, networks=most)
         _profile_there(out, board, (name, target, resume), measured)
@@ -289,11 +266,12 @@ def profile(
 
 def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], words: list[str]) -> None:
     """Profile a board."""
-    from scheduler.tools.boards.board import open_board
-    from stretch.cli.profile import check_here, profile_there
-
     name, folder, resume = target
-    check_here(name, folder, resume)
+    check_target(name, folder)
+    if (folder / f"{name}.measurements").exists() and not resume:
+        raise StretchError(
+            f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
+        )
     with open_board(place, out) as board:
         try:
             answer = profile_there(board, name, folder, words, resume, out.note)
@@ -377,8 +355,8 @@ def _fit(
     out: Output, measurements: str, device: str, measured_on: str | None, file: Path | None, networks: dict[str, Any], trust_code: bool
 ) -> None:
     """Fit kernel models and cross-validate them, or calibrate a profile by times of a few whole networks."""
-    from predictors.devices import PROFILE_FOLDER, list_devices, load_device
-    from predictors.fits import fit_path, prior_path
+    from predictors.devices import PROFILE_FOLDER, list_devices
+    from predictors.fits import prior_path
 
     if measurements.endswith(".csv"):
         if file is None or measured_on:
@@ -408,7 +386,6 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     """Fit and write kernel models; returns their cross-validation."""
     from predictors.fits import write_fits
     from predictors.fitting.fit import fit_device
-    from predictors.measurements.networks import load_measurements
 
     names = [measurements] if Path(measurements).is_dir() else measurements.split(",")
     with out.progress("reading"):
@@ -439,10 +416,10 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
     """Derive and write priors from the shipped profiles; returns their cross-validation."""
-    from predictors.devices import list_devices, load_device
+    from predictors.devices import list_devices
     from predictors.fits import write_priors
     from predictors.fitting.relatives import fit_priors
-    from predictors.measurements.networks import list_measurements, load_measurements
+    from predictors.measurements.networks import list_measurements
 
     with out.progress("reading"):
         tables = [load_measurements(name) for name in list_measurements()]

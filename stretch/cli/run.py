@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.boards import Extras, On, SshConfig, There, Wheels, flags, where
+from stretch.cli.boards import flags, where
+from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, no_flags, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html
 from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
+from stretch.tools.phone import UNTESTED, PhoneRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,30 +29,8 @@ if TYPE_CHECKING:
     from scheduler.runtime.trace import Trace
     from scheduler.tools.boards.board import Where
 
-Adb = Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")]
-Serial = Annotated[str | None, typer.Option("--serial", help="With --adb: serial number of the device, as `adb devices` prints it.")]
-BenchmarkModel = Annotated[
-    Path | None, typer.Option("--benchmark-model", help="With --adb: LiteRT's benchmark_model for Android, which times every signature.")
-]
-PhoneRunner = Annotated[
-    Path | None,
-    typer.Option(
-        "--runner", help="With --adb: Android build of the program that `stretch export --as cpp` writes, which runs all branches."
-    ),
-]
-Libraries = Annotated[
-    Path | None, typer.Option("--libraries", help="With --adb: folder of LiteRT's libraries for Android, accelerators included.")
-]
-Measurements = Annotated[Path, typer.Option("--measurements", help="With --adb: folder of measurements to append to.")]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", help="With --adb: profile (id or file) that the times are recorded for. Default: the bundle's device."),
-]
-CoreSet = Annotated[str | None, typer.Option("--core-set", help="With --adb: core set of the phone's CPU, as its profile names it.")]
-Cores = Annotated[str | None, typer.Option("--cores", help="With --adb: numbers of these cores, such as 4-6. Default: any.")]
-
 #: Parameters of a run on a phone alone, and of one here or on a board alone.
-PHONE = "serial benchmark_model phone_runner libraries measurements phone_profile core_set cores"
+PHONE = "serial benchmark runner libraries measurements profile core_set cores"
 COMPUTER = "mapping processors priority dsp_code in_flight table html on there wheels extras ssh_config"
 
 #: Traced inferences; more would only make the file slow to open.
@@ -64,8 +44,11 @@ MOST_BYTES = 256 << 20
 
 
 @verb
+@calls(where, PhoneRequest)
 def run(
     out: Output,
+    place: Call,
+    phone: Call,
     bundle: BundleFolder,
     mapping: Places = NO_PLACES,
     processors: Processors = None,
@@ -100,20 +83,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
     html: Html = None,
-    on: On = None,
-    there: There = None,
-    wheels: Wheels = None,
-    extras: Extras = None,
-    ssh_config: SshConfig = None,
-    adb: Adb = False,
-    serial: Serial = None,
-    benchmark_model: BenchmarkModel = None,
-    phone_runner: PhoneRunner = None,
-    libraries: Libraries = None,
-    measurements: Measurements = Path("phone.measurements"),
-    phone_profile: Profile = None,
-    core_set: CoreSet = None,
-    cores: Cores = None,
+    adb: Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")] = False,
 ) -> None:
     """Run a bundle here or on a board, check its results, and compare its time with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
@@ -127,10 +97,9 @@ def run(
         no_flags("--adb", COMPUTER)
     else:
         no_flags("a run without --adb", PHONE, "add --adb")
-    if on is not None:
+    if place.keywords["on"] is not None:
         no_flags("--on", "html", "the page is made from a run of this machine")
-    board = where(on, there, wheels, extras, ssh_config)
-    check_html(html)
+    board = place()
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
     if board is not None:
         places = [f"{name}={target}" for name, target in mapping.items()]
@@ -141,26 +110,13 @@ def run(
         return
     x = random_input(loaded) if input_file is None else read_input(input_file)
     if adb:
-        from stretch.tools.phone.measure import UNTESTED, PhoneRequest, measure
+        from stretch.tools.phone.measure import measure
 
         out.warn(UNTESTED)
-        request = PhoneRequest(
-            serial=serial,
-            benchmark=benchmark_model,
-            runner=phone_runner,
-            libraries=libraries,
-            measurements=measurements,
-            profile=phone_profile,
-            core_set=core_set,
-            cores=cores,
-            runs=repeat or 50,
-            warmup=warmup,
-            limit=time_limit,
-            trace=trace,
-        )
+        request = phone(runs=repeat or 50, warmup=warmup, limit=time_limit, trace=trace)
         with out.progress("on the phone") as step:
-            answer = out.with_warnings(measure(loaded, request, x, step))
-        out.show(answer, lambda _: phone_page(answer))
+            answer = measure(loaded, request, x, step)
+        out.show(answer, phone_page)
         return
     options: dict[str, Any] = {
         "processors": processors,
@@ -179,7 +135,7 @@ def run(
     if table is not None:
         write_csv(table, tracks)
     predicted = tracks.get(f"predicted on {answer.device}")
-    out.show(answer, lambda command: run_page(answer, result.traces, predicted[0] if command and predicted else None, command), html)
+    out.show(answer, lambda answer: run_page(answer, result.traces, predicted[0] if html and predicted else None), html)
 
 
 def _run_there(
@@ -204,7 +160,9 @@ def _run_there(
         for flag, path in wanted.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
-    out.show(answer, lambda command: run_page(answer, (), None, command))
+    # the board's own words were passed on already
+    out.warnings += answer.warnings
+    out.show(answer, lambda answer: run_page(answer, (), None))
 
 
 def _measure(

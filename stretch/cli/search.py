@@ -12,7 +12,7 @@ from stretch.api.verbs import PAIR_TOP, WITHIN, check_search, search_pair
 from stretch.api.verbs import search as search_designs
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
-from stretch.cli.pages import Html, check_html, check_picture
+from stretch.cli.pages import Html, check_picture
 from stretch.parameters import Rare
 from stretch.planning.messages import FLAGS
 
@@ -42,7 +42,6 @@ def search(
     """Search a Pareto front of designs, or the best design and alternatives, without building them."""
     from stretch.planning.pareto import check_weighed
 
-    check_html(html)
     request = run.keywords
     if other is not None:
         only_flags("a pair of networks", PAIR)
@@ -75,8 +74,7 @@ def search(
         answer = run(model=network, device=profile, progress=progress)
     if plot is not None:
         write_figure(front_figure(answer), plot)
-    answer = out.with_warnings(answer)
-    out.show(answer, lambda command: front_page(answer, command), html)
+    out.show(answer, front_page, html)
 
 
 def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any]) -> None:
@@ -100,5 +98,4 @@ def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any])
         answer = search_pair(
             (request["model"], other), profile, goal=goal or GOALS[0], config=config, progress=progress, **limits, **options
         )
-    answer = out.with_warnings(answer)
-    out.show(answer, lambda command: together_page(answer, command))
+    out.show(answer, together_page)

@@ -3,7 +3,7 @@
 from stretch.api.verbs import simulate as simulate_bundle
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
-from stretch.cli.pages import Html, check_html
+from stretch.cli.pages import Html
 
 
 @verb
@@ -13,8 +13,6 @@ def simulate(out: Output, run: Call, html: Html = None) -> None:
     from scheduler.simulate.clock import PROGRESS_EVERY
     from stretch.tools.report.execution import simulation_page
 
-    check_html(html)
     with out.progress("simulating", total=run.keywords["inferences"] // PROGRESS_EVERY) as step:
         answer, simulated = run(progress=step)
-    answer = out.with_warnings(answer)
-    out.show(answer, lambda command: simulation_page(answer, simulated.latencies_ms, simulated.traces[0], command), html)
+    out.show(answer, lambda answer: simulation_page(answer, simulated.latencies_ms, simulated.traces[0]), html)

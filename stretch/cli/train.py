@@ -5,14 +5,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
+from stretch.api.refining import checkpoint_folder, refine_bundle
 from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
+from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, import_torch, only_flags, verb
 
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ GRACE_S = WRITER_GRACE_S
 
 
 @verb
+@calls(refine_bundle)
 def train(
     out: Output,
+    refine: Call,
     recipe: Annotated[
         str,
         typer.Argument(
@@ -58,36 +62,13 @@ def train(
         Path | None,
         typer.Option(help="Of a bundle: folder of unlabelled images (pictures or .npy), preferably those that it was calibrated with."),
     ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)] = None,
-    image_count: Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)] = 256,
-    run_images: Annotated[
-        int,
-        typer.Option(
-            help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
-            min=0,
-        ),
-    ] = 64,
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option("--map", help="Of a bundle: delegate that stands in for a processor in that run, such as dsp=dsp. Default: the CPU."),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: beside the bundle."),
-    ] = None,
 ) -> None:
     """Train a branched network, or a supernet of many designs, from a recipe; or refine the network of a bundle without labels."""
     if Path(recipe).is_dir():
         only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint")
         if images is None:
             raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
-        limits = {"minutes": 5.0 if minutes is None and steps is None else minutes, "steps": steps}
-        _refine(
-            out, Path(recipe), images, folder, checkpoint, mapping or [], limits | {"image_count": image_count, "run_images": run_images}
-        )
+        _refine(out, refine, Path(recipe), images, folder)
         return
     only_flags("a recipe", "recipe folder change resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
     from stretch.api.verbs import train as train_recipe
@@ -109,18 +90,12 @@ def train(
     out.emit(answer, lambda console: console.print("\n".join(_lines(answer, trust_code)), soft_wrap=True))
 
 
-def _refine(
-    out: Output, bundle: Path, images: Path, folder: Path | None, checkpoint: Path | None, mapping: list[str], limits: dict[str, Any]
-) -> None:
+def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path | None) -> None:
     """Distil a bundle's network from its original, and measure their agreement."""
-    from scheduler.placement.mapping import parse_mapping
-    from stretch.api.refining import checkpoint_folder, refine_bundle
-
-    kept = checkpoint_folder(folder or bundle, checkpoint)
+    kept = checkpoint_folder(folder or bundle, refine.keywords["checkpoint"])
     try:
         with out.progress("refining", total=REFINING) as progress:
-            places = parse_mapping(mapping)
-            answer = refine_bundle(bundle, images, out=folder, mapping=places, checkpoint=kept, progress=progress, **limits)
+            answer = refine(bundle, images, out=folder, progress=progress)
     except KeyboardInterrupt:
         if kept.is_dir() and any(kept.iterdir()):
             out.note(f"the checkpoint is in {kept}: the same command continues from there")

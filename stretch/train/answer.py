@@ -15,7 +15,9 @@ class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Path | None  # Its folder; None after a dry run.
     checkpoint: Path | None  # Its final weights; None after a dry run.
-    metrics: dict[str, Any]  # As in the run's folder: accuracy, loss, epochs, seconds, images a second, memory and more.
+    #: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
+    #: ``images_per_second``, ``memory_mib`` and more.
+    metrics: dict[str, Any]
     warnings: list[str]  # What a person should know.
 
 

@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import nn
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.files import write_whole
 from predictors.graph import OpGraph
 from predictors.install import install_line
 from scheduler.bundle.agreement import Agreement
@@ -26,11 +28,10 @@ from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on, write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
-from stretch.train.finished import open_run
-from stretch.train.folder import RunFolder, write_text
+from stretch.train.folder import BEST, RunFolder
 from stretch.train.loop import evaluate
 from stretch.train.pool import designs_between
-from stretch.train.prepare import Prepared, sample
+from stretch.train.prepare import Prepared, prepare, sample
 from stretch.train.rounded import Ranges, RoundedModel
 from stretch.train.source import ImageSource
 from stretch.train.supernet import Subnet, Supernet
@@ -101,7 +102,7 @@ def extract(
         inside = evaluate(subnet.model, test_set, normalise, plain)
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
-    write_text(out / DESIGN, design_to_toml(wanted))
+    write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
     images = Images(*(_some(source, count, normalise) for source, count in ((train_set, RANGES), (test_set, HELD_BACK))))
     compared, _ = compare_on(model, ready.captured, images.held_back)
     agreement = compared.agreement if compared else None
@@ -259,3 +260,30 @@ def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
     assert best is not None
     weights = best[1] / spread
     return float(y.mean() - mean @ weights), weights
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run with its weights."""
+
+    ready: Prepared  # Its prepared recipe, with the trained designs.
+    weights: dict[str, torch.Tensor]  # The best weights.
+
+
+def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
+    """Open a run for extraction."""
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    if not (folder / BEST).is_file():
+        raise StretchError(f"the run in {folder} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`")
+    stored = tuple(str(path.relative_to(folder)) for path in run.designs())
+    net = recipe.supernet
+    again = (
+        msgspec.structs.replace(recipe, design=stored[0])
+        if net is None
+        else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
+    )
+    ready = prepare(again, folder, trust_code=trust_code)
+    if run.facts().get("model") != ready.identity["model"]:
+        raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
+    return FinishedRun(ready, load_file(folder / BEST))

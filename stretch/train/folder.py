@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,19 @@ from typing import Any
 import torch
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.files import write_whole
 from predictors.install import install_line
-from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.train.checkpoint import CheckpointState, read_state
 from stretch.train.loop import Epoch
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
 from stretch.transform.tensors import write_tensors
 
 RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
+
+
+#: What to do where a run cannot be written.
+WRITABLE = "choose a writable folder with --out"
 
 
 class RunFolder:
@@ -41,11 +45,11 @@ class RunFolder:
             for stale in (*self.designs(), self.path / LOG):
                 stale.unlink(missing_ok=True)
             for number, design in enumerate(designs):
-                write_text(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design))
-            write_text(self.path / FACTS, json.dumps(facts, indent=1))
-            write_text(self.path / RECIPE, recipe_to_toml(recipe))
+                write_whole(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design).encode(), "run", WRITABLE)
+            write_whole(self.path / FACTS, json.dumps(facts, indent=1).encode(), "run", WRITABLE)
+            write_whole(self.path / RECIPE, recipe_to_toml(recipe).encode(), "run", WRITABLE)
         except OSError as error:
-            raise StretchError(f"cannot train into {self.path}: {error.strerror}", "choose a writable folder with --out") from error
+            raise StretchError(f"cannot train into {self.path}: {error.strerror}", WRITABLE) from error
 
     def recipe(self) -> Recipe:
         """The recipe of the run, every value written out."""
@@ -92,11 +96,6 @@ class RunFolder:
     def weights(self, name: str, tensors: dict[str, torch.Tensor]) -> None:
         """Write weights, such as the best so far."""
         write_tensors(self.path / name, tensors)
-
-
-def load_designs(folder: RunFolder) -> list[Any]:
-    """The designs of a run, as drafts."""
-    return [load_draft(path) for path in folder.designs()]
 
 
 class Log:
@@ -160,13 +159,3 @@ def _telling(path: Path) -> Iterator[None]:
         raise StretchError(
             f"cannot write {path}: {error.strerror}", "free some space, then go on with --resume: the last checkpoint is whole"
         ) from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError
+from stretch.train.answer import TrainAnswer
 from stretch.train.checkpoint import load_checkpoint, save_checkpoint
 from stretch.train.data import ImageSet
 from stretch.train.distributed import World
@@ -92,18 +93,6 @@ def kept_weights(run: Run) -> dict[str, torch.Tensor]:
         run.step.mean.swap()
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a run came to."""
-
-    run: Path | None  # Its folder; None after a dry run.
-    checkpoint: Path | None  # Its final weights; None after a dry run.
-    #: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
-    #: ``images_per_second``, ``memory_mib`` and more.
-    metrics: dict[str, Any]
-    warnings: list[str]  # What a person should know.
-
-
 def train_recipe(
     recipe: Recipe,
     base: Path,
@@ -114,7 +103,7 @@ def train_recipe(
     trust_code: bool = False,
     world: World | None = None,
     listener: Listener | None = None,
-) -> Trained:
+) -> TrainAnswer:
     """Train what a recipe says."""
     world, listener = world or World(), listener or Listener()
     _set_up(recipe, world)
@@ -137,7 +126,7 @@ def train_recipe(
         newest = folder.newest()
         hint = f"{error.hint}; the last good checkpoint is {newest[0]}" if newest else error.hint
         raise Diverged(error.message, hint) from error
-    return Trained(folder.path, folder.path / LAST, metrics, ready.warnings)
+    return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=ready.warnings)
 
 
 def _set_up(recipe: Recipe, world: World) -> None:
@@ -239,7 +228,7 @@ def _metrics(ready: Prepared, run: Run, best: float | None, wall_seconds: float)
     return metrics
 
 
-def _dry_run(ready: Prepared, world: World) -> Trained:
+def _dry_run(ready: Prepared, world: World) -> TrainAnswer:
     """One step on synthetic images."""
     import msgspec
 
@@ -264,4 +253,4 @@ def _dry_run(ready: Prepared, world: World) -> Trained:
         "designs": [asdict(design) for design in ready.designs],
         "dry_run": True,
     }
-    return Trained(None, None, metrics, ready.warnings)
+    return TrainAnswer(run=None, checkpoint=None, metrics=metrics, warnings=ready.warnings)

@@ -63,15 +63,15 @@ def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path,
 
 
 def test_import_of_what_a_module_of_the_repository_lacks_is_named_also_inside_of_a_function(tmp_path, monkeypatch):
-    files = {
-        "stretch/__init__.py": "",
-        "stretch/part.py": "import os\ntry:\n    from json import dumps as write\nexcept ImportError:\n    write = None\n(a, b), c = (1, 2), 3\nx: int = 1\n",
-        "stretch/lazy.py": "def __getattr__(name):\n    return 1\n",
-        "stretch/user.py": (
-            "from stretch import part\nfrom stretch.part import a, b, c, os, write, x\nfrom stretch.lazy import anything\nimport json\n"
-            "def late():\n    local = 1\n    from stretch.part import gone\n    from stretch.user import local\n    import stretch.nowhere\n"
-        ),
-    }
+    part = (
+        "import os\ntry:\n    from json import dumps as write\nexcept ImportError:\n    write = None\n(a, b), c = (1, 2), 3\nx: int = 1\n"
+    )
+    user = "from stretch import part\nfrom stretch.part import a, b, c, os, write, x\nfrom stretch.lazy import anything\nimport json\n"
+    user += (
+        "def late():\n    local = 1\n    from stretch.part import gone\n    from stretch.user import local\n    import stretch.nowhere\n"
+    )
+    lazy = "def __getattr__(name):\n    return 1\n"
+    files = {"stretch/__init__.py": "", "stretch/part.py": part, "stretch/lazy.py": lazy, "stretch/user.py": user}
     (tmp_path / "stretch").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -418,22 +418,17 @@ def _cost(explanation: RuntimeExplanation) -> tuple[bool, float, int]:
 
 def _written(original: Path, changed: Any, out: Path) -> float:
     """Write the fixed model to a temporary file, and link it to `out` if it is equivalent to the original; returns the difference."""
-    draft: Path | None = None
+    draft = out.with_name(f".{out.stem}-{os.getpid()}.onnx")
     try:
-        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}-", suffix=".onnx")
-        draft = Path(name)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(changed.SerializeToString())
+        draft.write_bytes(changed.SerializeToString())
         error = _compared(original, draft)
-        os.chmod(draft, 0o666 & ~_umask())
         os.link(draft, out)
     except FileExistsError as problem:
         raise UsageError(f"{out} exists already", "give another name, or remove it") from problem
     except OSError as problem:
         raise StretchError(f"cannot write {out}: {problem.strerror or problem}", "make room, or give another folder") from problem
     finally:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
     return error
 
 
@@ -445,9 +440,3 @@ def _compared(original: Path, changed: Path) -> float:
         shown = "non-finite values or other shapes" if error is None else f"{error:.1e} of the largest result"
         raise StretchError(f"the changed model differs from {original} by {shown}, so it is not written", "change it by hand")
     return float(error)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import MissingBackendError, StretchError, UsageError
-from predictors.files import read_bytes
+from predictors.files import read_bytes, write_whole
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
 from predictors.measurements.litert import ProfiledOperator, read_op_profile
@@ -32,11 +32,9 @@ from scheduler.runtime.record import replay
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.tools.runner.sources import tflite_content
 from stretch.export.tflite.source import read_source
+from stretch.tools.phone import PhoneRequest
 from stretch.tools.profiling.ingest import brought_in
 from stretch.tools.profiling.table import Table
-
-#: Said with every result and on every page about phones.
-UNTESTED = "the way over adb was not tried on a phone yet: compare its first times with those of another tool"
 
 
 class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +290,7 @@ def run_side_by_side(
         if output.shape != expected.shape:
             raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
         if trace is not None:
-            _keep(scratch / "trace.json", trace)
+            write_whole(trace, (scratch / "trace.json").read_bytes(), "trace", "choose another file with --trace")
         return filled(RunnerRow, times, max_error=max_error(output, expected), trace=None if trace is None else str(trace))
 
 
@@ -315,17 +313,6 @@ def _times(bundle: Bundle, path: Path) -> _Times:
     if not 0 < times.median_ms < 1e9 or times.runs < 1:
         raise StretchError(f"the runner tells {times.median_ms:g} ms of {times.runs} inferences, which no measurement gives")
     return times
-
-
-def _keep(source: Path, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        shutil.copyfile(source, partial)
-        partial.replace(target)
-    except OSError as error:
-        raise StretchError(f"cannot write {target}: {error.strerror}", "choose another file with --trace") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 # LiteRT's `benchmark_model`: its command line for one signature, and its output.
@@ -688,24 +675,6 @@ MAX_NAME = 100
 
 #: Called with the name of the next step.
 Step = Callable[[str], object]
-
-
-@dataclass(frozen=True)
-class PhoneRequest:
-    """What to measure on a phone, and how."""
-
-    serial: str | None  # Of the phone; None for the only one.
-    benchmark: Path | None  # The user's `benchmark_model` for Android; None to measure no signature.
-    runner: Path | None  # The user's Android build of this bundle's runner; None to run none.
-    libraries: Path | None  # Folder of LiteRT's libraries for Android, which are put beside both; None for none.
-    measurements: Path  # Folder of measurements to add to.
-    profile: str | None  # That the times are named after, an id or a file; None for the bundle's device.
-    core_set: str | None  # Of the CPU, as the profile names it; its default if None.
-    cores: str | None  # The same as numbers of the phone's cores, such as ``4-6``; None for any.
-    runs: int  # Measured runs.
-    warmup: int  # Runs before them.
-    limit: float  # Seconds that a call of `adb` may take.
-    trace: Path | None  # File for the timeline of the branches; None for none.
 
 
 def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:

@@ -45,7 +45,7 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
     )
 
 
-def comparison_page(answer: CompareAnswer, command: str = "") -> Page:
+def comparison_page(answer: CompareAnswer) -> Page:
     """The report of a comparison."""
     timed = [row for row in answer.rows if row.ms is not None]
     facts = []
@@ -65,7 +65,6 @@ def comparison_page(answer: CompareAnswer, command: str = "") -> Page:
         sections=[*_times("An inference of each, with what is known of its interval", drawn), Section("rows", "Side by side", (), [grid])],
         warnings=answer.warnings,
         source=", ".join(dict.fromkeys(row.source for row in timed)) or "nothing timed",
-        made_from=[("command", command)] if command else [],
     )
 
 
@@ -85,7 +84,7 @@ def bench_cells(row: BenchContender) -> tuple[str, ...]:
     )
 
 
-def bench_page(answer: BenchAnswer, command: str = "") -> Page:
+def bench_page(answer: BenchAnswer) -> Page:
     """The report of a measurement."""
     rows, seen = answer.contenders, answer.conditions
     times = [row.summary for row in rows]
@@ -139,7 +138,6 @@ def bench_page(answer: BenchAnswer, command: str = "") -> Page:
         ],
         warnings=answer.warnings,
         source=answer.source,
-        made_from=[("command", command)] if command else [],
     )
 
 
@@ -170,7 +168,7 @@ def _pairs(before: dict[str, float], after: dict[str, float], form: str) -> str:
 # The report of `stretch advise`: where branches pay, as bars beside the best single processor of each device.
 
 
-def advice_page(advice: Advice, command: str = "") -> Page:
+def advice_page(advice: Advice) -> Page:
     """The page of an answer for many devices."""
     branched = [answer for answer in advice.answers if answer.recommended in ("exact", "stretched")]
     first = advice.answers[0]
@@ -204,7 +202,7 @@ def advice_page(advice: Advice, command: str = "") -> Page:
         facts=facts,
         sections=sections,
         warnings=advice.warnings,
-        made_from=[*([("command", command)] if command else []), ("input", "×".join(map(str, advice.input)))],
+        made_from=[("input", "×".join(map(str, advice.input)))],
         notes=[
             f"{answer.device}: {answer.command}" for answer in advice.answers if len(advice.answers) <= MOST_COMMANDS or answer in branched
         ],

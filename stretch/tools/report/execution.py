@@ -37,7 +37,7 @@ def _inference(name: str, title: str, trace: Trace, end_ns: int | None = None) -
     return timeline(name, title, f"{busy} of {trace.makespan_ms:.2f} ms.", {name: bars}, total)
 
 
-def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None, command: str = "") -> Page:
+def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None) -> Page:
     """The report of a run.
 
     Args:
@@ -94,7 +94,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
             *[f"{name} was run by {place.delegate} here: {place.reason}" for name, place in answer.processors.items() if place.stand_in],
         ],
         source="measured" + (", one timeline predicted" if predicted is not None else ""),
-        made_from=[*([("command", command)] if command else []), ("bundle", str(answer.bundle))],
+        made_from=[("bundle", str(answer.bundle))],
         notes=[*([f"timeline: {answer.trace} (open it in ui.perfetto.dev)"] if answer.trace is not None else []), *_in_short(answer)],
     )
 
@@ -167,7 +167,7 @@ def _in_short(answer: RunAnswer) -> Iterator[str]:
         yield f"`stretch run {answer.bundle} --trace FILE` writes a timeline of this run."
 
 
-def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace, command: str = "") -> Page:
+def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace) -> Page:
     """The report of a simulation."""
     end = max([first.end_ns, *(span.end_ns for span in first.spans if span.kind != "load")])
     where = f" on {answer.device}" if answer.device else ""
@@ -196,7 +196,6 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
         warnings=answer.warnings,
         source=answer.source,
         made_from=[
-            *([("command", command)] if command else []),
             ("bundle" if answer.bundle.is_dir() else "table of steps", str(answer.bundle)),
             ("planned for", answer.planned_for or "no device"),
             ("seed", str(answer.seed)),

@@ -1,10 +1,9 @@
 """Reports and tables on a terminal, which fit its width without truncating names or numbers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,34 +14,6 @@ from stretch.tools.report.html.page import Fact, Grid, Page
 #: Characters of the widest and of the narrowest bar of a timeline.
 BAR_WIDTH, _LEAST_BAR = 72, 20
 
-#: Creates a table; measuring a table may change it, so each use needs a new one.
-Variant = Callable[[], Table]
-
-
-class Fitting:
-    """The first of several variants of a table that is no wider than the terminal."""
-
-    def __init__(self, variants: Sequence[Variant]) -> None:
-        self._variants = variants
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The variant that fits."""
-        for variant in self._variants:
-            table = variant()
-            if Measurement.get(console, options.update(max_width=10_000), table).maximum <= options.max_width:
-                break
-        yield table
-
-
-def plain_table() -> Table:
-    """A table without lines."""
-    return Table(box=None, pad_edge=False)
-
-
-def column(table: Table, title: str, *, right: bool = False, fold: bool = False) -> None:
-    """Add a column whose cells are never shortened."""
-    table.add_column(title, justify="right" if right else "left", no_wrap=not fold, overflow="fold")
-
 
 def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
     """A table without lines whose cells wrap.
@@ -50,7 +21,7 @@ def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
     Args:
         titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
     """
-    filled = plain_table()
+    filled = Table(box=None, pad_edge=False)
     for title in titles:
         filled.add_column(title.removeprefix(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
     for row in rows:
@@ -121,9 +92,9 @@ class GridTable:
         # one cell of space parts two columns
         room = options.max_width - (len(widths) - 1)
         if sum(widths) <= room or (folded is not None and sum(widths) - widths[folded] + longest <= room):
-            filled = plain_table()
+            filled = Table(box=None, pad_edge=False)
             for i, title in enumerate(grid.columns):
-                column(filled, title, right=i in grid.right, fold=i == folded)
+                filled.add_column(title, justify="right" if i in grid.right else "left", no_wrap=i != folded, overflow="fold")
             for row in grid.rows:
                 filled.add_row(*row)
             yield filled

@@ -42,7 +42,7 @@ def value_of(row: FrontDesignAnswer, name: str) -> float:
     return value
 
 
-def front_page(answer: FrontAnswer, command: str = "") -> Page:
+def front_page(answer: FrontAnswer) -> Page:
     """The report of a search."""
     fastest = min(answer.designs, key=lambda row: row.predicted_ms)
     what = (
@@ -71,7 +71,6 @@ def front_page(answer: FrontAnswer, command: str = "") -> Page:
         warnings=answer.warnings,
         source=answer.source,
         made_from=[
-            *([("command", command)] if command else []),
             ("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in answer.seconds.items())),
         ],
     )
@@ -145,7 +144,7 @@ def _accuracy(accuracy: PredictedAccuracy | None) -> str:
     return f"{accuracy.agreement:.1%} ({accuracy.low:.1%} to {accuracy.high:.1%})"
 
 
-def together_page(answer: TogetherAnswer, command: str = "") -> Page:
+def together_page(answer: TogetherAnswer) -> Page:
     """The report of a pair of networks: both designs, their concurrent run and what it is compared with."""
     mapping = ", ".join(f"{row.model} on {processor}" for row, processor in zip(answer.designs, answer.fixed, strict=True))
     rows = [
@@ -175,7 +174,6 @@ def together_page(answer: TogetherAnswer, command: str = "") -> Page:
         sections=[Section("designs", "Designs", (), [Grid("Both networks", titles, rows, right=(2, 3, 4))])],
         warnings=answer.warnings,
         source=answer.source,
-        made_from=[("command", command)] if command else [],
     )
 
 

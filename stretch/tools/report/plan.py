@@ -36,7 +36,6 @@ def plan_page(
     *,
     origins: "dict[tuple[str, str], Origin]",
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
-    command: str = "",
 ) -> Page:
     """The report of a plan, or of what was built after it."""
     weights, bundle = getattr(plan, "weights", None), getattr(plan, "bundle", None)
@@ -58,7 +57,6 @@ def plan_page(
         warnings=plan.warnings,
         source="predicted" + (", agreement measured" if agreement_of(plan) is not None else ""),
         made_from=[
-            *([("command", command)] if command else []),
             *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in origins.items()],
             *([("bundle", bundle)] if bundle else []),
         ],

@@ -25,8 +25,10 @@ _KERNELS = 200
 _MARGIN = 4.0
 
 
-def prediction_page(prediction: Prediction, roofline: "Callable[[], tuple[str, Figure]] | None" = None, command: str = "") -> Page:
-    """The page of a prediction."""
+def prediction_page(
+    prediction: Prediction, roofline: "Callable[[], tuple[str, Figure]] | None" = None, *, list_kernels: bool = True
+) -> Page:
+    """The page of a prediction; a terminal lists kernels if it is to."""
     ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]
     sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), _table(ranked)])]
@@ -35,7 +37,8 @@ def prediction_page(prediction: Prediction, roofline: "Callable[[], tuple[str, F
         drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
         sections.append(Section("roofline", "Kernels under the roofline", (), [drawn]))
     if any(row.kernels for _, row in ranked):
-        sections.append(Section("kernels", "Kernels", (), [_kernels(processor, row) for processor, row in ranked if row.kernels]))
+        grids = [_kernels(processor, row) for processor, row in ranked if row.kernels]
+        sections.append(Section("kernels", "Kernels", (), grids, printed=list_kernels))
     return Page(
         title=f"{prediction.model} on {prediction.device}, predicted",
         lead=[f"On {name} an inference is predicted to take {best.latency_ms:.2f} ms in {best.precision}, from {ORIGINS[best.origin]}."],
@@ -46,11 +49,11 @@ def prediction_page(prediction: Prediction, roofline: "Callable[[], tuple[str, F
         ],
         sections=sections,
         warnings=prediction.warnings,
-        made_from=[*([("command", command)] if command else []), ("input", "×".join(map(str, prediction.input)))],
+        made_from=[("input", "×".join(map(str, prediction.input)))],
     )
 
 
-def predictions_page(table: PredictionTable, command: str = "") -> Page:
+def predictions_page(table: PredictionTable) -> Page:
     """The report of many networks on many devices."""
     rows = [
         (
@@ -128,7 +131,7 @@ def _kernels(name: str, row: PredictedLatency) -> Grid:
     )
 
 
-def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency], command: str = "") -> Page:
+def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency]) -> Page:
     """The page of a refusal."""
     sections = []
     if error.rules:
@@ -159,7 +162,6 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
         lead=[f"{_sentence(error.message)}", *([_sentence(error.hint)] if error.hint else [])],
         facts=facts,
         sections=sections,
-        made_from=[("command", command)] if command else [],
         refused=True,
     )
 

@@ -108,7 +108,6 @@ def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, image
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"minutes": None, "steps": None}, "without end"),
         ({"minutes": float("nan")}, "no time to refine for"),
         ({"steps": 0}, "no number of steps"),
         ({"run_images": -1}, "no number of images"),

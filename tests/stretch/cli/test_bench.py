@@ -78,10 +78,6 @@ def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path):
     assert call(capsys, "verify", file, "--sign", "key.pem").code == 2
 
 
-def test_timing_flags_without_measure_are_refused(capsys, bundle_dir):
-    assert call(capsys, "compare", bundle_dir, "--rounds", 3).message == "--rounds does not go with a comparison without --measure"
-
-
 def test_files_are_timed_without_torch(tmp_path):
     if unavailable("onnxruntime"):
         pytest.skip("onnxruntime is not installed")

@@ -57,6 +57,7 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
         (("no_such_thing",), "is no bundle and no file of a result"),
         (("gone.json", *DEVICES), "--device is for models"),
         (("resnet18", "--device", "no_such_device"), "unknown device"),
+        (("a_bundle", "--rounds", 3), "--rounds does not go with a comparison without --measure"),
     ],
 )
 def test_what_cannot_be_compared_is_told_before_torch_is_imported(capsys, words, says):

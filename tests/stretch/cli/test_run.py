@@ -7,24 +7,48 @@ import numpy as np
 import pytest
 
 
-def test_ratio_is_that_of_the_medians_and_the_gpu_has_a_stand_in(stretch, bundle_dir):
-    code, data, _ = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--json")
-    assert code == 0
-    assert data["runs"] == 2
-    assert data["source"] == "measured"
-    assert data["max_error"] < 1e-5
-    assert data["ratio"] == pytest.approx(data["sequential"]["median_ms"] / data["median_ms"])
+def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace(stretch, bundle_dir, tmp_path):
+    file = tmp_path / "t.json"
+    words = ("--repeat", 6, "--warmup", 1, "--in-flight", 2, "--trace", file, "--json")
+    code, data, _ = stretch("run", bundle_dir, *words)
+    assert (code, data["runs"], data["source"], data["trace"]) == (0, 6, "measured", str(file))
     assert data["processors"]["gpu"]["stand_in"] is True
     sequential = [data["sequential"], data["sequential_same_macs"]]
     assert data["best_sequential"] == min(sequential, key=lambda item: item["median_ms"])
+    names = [item["name"] for item in data["comparisons"]]
+    assert names[0] == data["sequential"]["name"]
+    assert any(name.startswith("same net as one graph") for name in names)
+    assert all(item["low"] <= item["ratio"] <= item["high"] for item in data["comparisons"])
+    assert (
+        data["ratio"]
+        == pytest.approx(data["sequential"]["median_ms"] / data["median_ms"])
+        == pytest.approx(data["comparisons"][0]["ratio"])
+    )
+    assert data["winner"] in ("branched", "sequential", None)
+    assert (data["winner"] is None) == ("no clear winner" in data["verdict"] and "loses" not in data["verdict"])
+    assert data["efficiency"] <= 1
+    assert data["equal_precision"] is True
+    assert (data["check"]["against"], data["check"]["tensors"]) == ("model.onnx", 7)
+    assert max(data["max_error"], data["check"]["error"]) < 1e-5 < data["check"]["tolerance"]
+    rates = data["throughput"]["contestants"]
+    assert rates[0]["name"] == "branched, 2 in flight"
+    assert data["throughput"]["over_one_core"] == pytest.approx(rates[0]["per_second"] / rates[2]["per_second"])
+    events = json.loads(file.read_text())["traceEvents"]
+    groups = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert list(groups) == ["measured", "in flight", "predicted on pixel6"]
+    for pid in groups.values():
+        assert {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == pid} == {"cpu", "gpu"}
+    assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 6
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
-    code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0)
+    code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2)
     assert code == 0
     assert "gpu → cpu on core" in err
     assert any(name in out for name in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
+    assert "results checked: 7 tensors against model.onnx" in out
+    assert "inferences/s" in out
     planned, measured, phone = out.splitlines()[-3:]
     assert planned.startswith("Planned for pixel6: ")
     assert measured.startswith("Measured here: the bundle takes ")
@@ -32,38 +56,10 @@ def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
     assert "--adb" in phone
 
 
-def test_shared_core_gives_no_efficiency_and_says_why(stretch, bundle_dir):
+def test_work_of_a_processor_left_out_moves_to_a_shared_core_which_gives_no_efficiency(stretch, bundle_dir):
     code, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
-    assert code == 0
-    assert data["efficiency"] is None
+    assert (code, data["efficiency"], data["moved"]) == (0, None, {"s1.gpu": "cpu", "s2.gpu": "cpu"})
     assert "share a core" in err
-
-
-def test_trace_opens_as_json_with_measured_and_predicted_tracks(stretch, bundle_dir, tmp_path):
-    file = tmp_path / "t.json"
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 3, "--warmup", 0, "--trace", file, "--json")
-    assert data["trace"] == str(file)
-    events = json.loads(file.read_text())["traceEvents"]
-    groups = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
-    assert list(groups) == ["measured", "predicted on pixel6"]
-    for pid in groups.values():
-        assert {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == pid} == {"cpu", "gpu"}
-    assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 3
-
-
-def test_throughput_is_measured_on_request_against_one_processor(stretch, bundle_dir):
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2, "--json")
-    result = data["throughput"]
-    assert result["contestants"][0]["name"] == "branched, 2 in flight"
-    assert result["over_one_core"] == pytest.approx(result["contestants"][0]["per_second"] / result["contestants"][2]["per_second"])
-    code, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--in-flight", 2)
-    assert code == 0
-    assert "inferences/s" in out
-
-
-def test_work_of_a_processor_left_out_is_reported_where_it_went(stretch, bundle_dir):
-    _, data, err = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--processors", "cpu", "--json")
-    assert data["moved"] == {"s1.gpu": "cpu", "s2.gpu": "cpu"}
     assert "s1.gpu → cpu, as --processors asks" in err
 
 
@@ -117,29 +113,6 @@ def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
     assert data["sequential"] is None
     assert data["ratio"] is None
     assert "without controls" in data["verdict"]
-
-
-def test_verdict_has_an_interval_and_every_comparison(stretch, bundle_dir):
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 6, "--warmup", 1, "--json")
-    names = [item["name"] for item in data["comparisons"]]
-    assert names[0] == data["sequential"]["name"]
-    assert any(name.startswith("same net as one graph") for name in names)
-    for item in data["comparisons"]:
-        assert item["low"] <= item["ratio"] <= item["high"]
-    assert data["comparisons"][0]["ratio"] == pytest.approx(data["ratio"])
-    assert data["winner"] in ("branched", "sequential", None)
-    assert (data["winner"] is None) == ("no clear winner" in data["verdict"] and "loses" not in data["verdict"])
-    assert data["efficiency"] <= 1
-    assert data["equal_precision"] is True
-
-
-def test_results_are_checked_tensor_by_tensor_and_said_so(stretch, bundle_dir):
-    _, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
-    assert data["check"]["against"] == "model.onnx"
-    assert data["check"]["tensors"] == 7
-    assert data["check"]["error"] < 1e-5 < data["check"]["tolerance"]
-    _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0)
-    assert "results checked: 7 tensors against model.onnx" in out
 
 
 def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so(stretch, bundle_dir):

@@ -21,7 +21,7 @@ from stretch.train.checkpoint import load_checkpoint, read_state, save_checkpoin
 from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
 from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
-from stretch.train.finished import open_run  # noqa: E402
+from stretch.train.extract import open_run  # noqa: E402
 from stretch.train.folder import BEST, LAST, Log, RunFolder  # noqa: E402
 from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
 from stretch.train.prepare import prepare  # noqa: E402

@@ -14,8 +14,7 @@ from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.train.data import divided  # noqa: E402
-from stretch.train.extract import extract  # noqa: E402
-from stretch.train.finished import open_run  # noqa: E402
+from stretch.train.extract import extract, open_run  # noqa: E402
 from stretch.train.prepare import check_unlabelled, unlabelled_items  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402

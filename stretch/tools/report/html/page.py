@@ -1,9 +1,7 @@
 """Contents of a report page, and its rendering to one file."""
 
 import datetime
-import os
 import platform
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from predictors.errors import StretchError, UsageError
+from predictors.files import write_whole
 from predictors.install import install_line
 from stretch.tools.report.html.charts import Chart
 from stretch.tools.report.html.stretched import KINDS, StretchedRow
@@ -119,26 +118,7 @@ def render(page: Page) -> str:
 
 def write_page(page: Page, path: Path) -> None:
     """Write a page in one step: the file is whole or not there."""
-    text = render(page)
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StretchError(f"cannot write {path}: {error.strerror}", "choose another place with --html") from error
-
-
-def _umask() -> int:
-    """What new files are not allowed; a temporary file is its owner's alone, a report is not."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_whole(path, render(page).encode(), "report", "choose another place with --html")
 
 
 def _made() -> list[tuple[str, str]]:

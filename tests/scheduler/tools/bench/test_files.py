@@ -1,6 +1,7 @@
 """Files that are compared and the runtimes that take them."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -46,8 +47,6 @@ def test_output_of_a_size_that_only_running_tells_is_known(tmp_path):
     ],
 )
 def test_work_of_tflite_operators_is_that_of_their_shapes(tmp_path, code, reads, written, macs):
-    from dataclasses import replace
-
     network = open_tflite(linear_tflite(tmp_path / "m.tflite")[0])
     tensors = [replace(network.tensors[0], shape=shape, stored=None) for shape in (*reads, written)]
     operator = replace(network.operators[0], code=code, inputs=tuple(range(len(reads))), outputs=(len(reads),), settings={})

@@ -10,7 +10,8 @@ import pytest
 from predictors.errors import StretchError, UsageError
 from predictors.measurements.networks import load_measurements
 from scheduler.runtime.session import Session
-from stretch.tools.phone.measure import PhoneRequest, measure
+from stretch.tools.phone import PhoneRequest
+from stretch.tools.phone.measure import measure
 from tests.scheduler.bundles import two_branches
 from tests.stretch.tools.phone.adb import Player, shell
 from tests.stretch.tools.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, timed

@@ -18,7 +18,7 @@ from stretch.planning.together import together, together_answer
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
 from stretch.tools.report.comparison import HEADINGS, cells
 from stretch.tools.report.execution import explanation_page, runtime_lines
-from stretch.tools.report.fit import Fitting, print_page, table, text_bars
+from stretch.tools.report.fit import print_page, text_bars
 from stretch.tools.report.front import front_page, together_page
 from stretch.tools.report.html.charts import Bar, timeline
 from stretch.tools.report.html.page import Fact, Grid, Page, Section
@@ -69,20 +69,7 @@ def test_unknown_is_a_dash_and_never_a_number():
     assert set(cells(ROWS[2])[1:]) == {"–"}
 
 
-def printed(renderable, width):
-    stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, markup=False, emoji=False).print(renderable)
-    return stream.getvalue()
-
-
 names = st.text("abcdefgh._/", min_size=1, max_size=60)
-
-
-@pytest.mark.parametrize(("width", "first"), [(30, "wide"), (20, "narrow")])
-def test_first_variant_that_is_no_wider_than_the_terminal_is_taken(width, first):
-    variants = [lambda: table("wide", rows=[["a" * 25]]), lambda: table("narrow", rows=[["a" * 25]])]
-    text = printed(Fitting(variants), width)
-    assert (text.split()[0], text.count("a") - first.count("a")) == (first, 25)
 
 
 @pytest.fixture(scope="module")

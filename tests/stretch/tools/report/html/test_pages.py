@@ -95,7 +95,7 @@ def test_timeline_is_the_plan():
 
 
 def test_every_contender_file_and_warning_is_on_the_page():
-    seen = checked(render(bench_page(bench_answer(), "stretch compare --measure net.onnx")))
+    seen = checked(render(bench_page(bench_answer())))
     for word in ("net.onnx, onnxruntime", "net.onnx, openvino", "mind", "A chip", "0" * 16, "5 starts of 30"):
         assert word in seen.text
     assert "svg" in seen.tags
@@ -120,12 +120,11 @@ def searched():
 
 @pytest.mark.slow
 def test_every_design_stands_in_picture_and_table(searched):
-    seen = checked(render(front_page(searched, "stretch search")))
+    seen = checked(render(front_page(searched)))
     for row in searched.designs:
         assert f"{row.predicted_ms:.2f} {row.speedup:.2f}" in seen.text
     assert "svg" in seen.tags
     assert f"{searched.best_single_ms:.2f} ms" in seen.text
-    assert "stretch search" in seen.text
 
 
 @pytest.mark.slow
@@ -134,20 +133,19 @@ def test_processors_kernels_and_roofline_are_on_it():
     latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True)
     best = min(latency.processors, key=lambda name: latency.processors[name].latency_ms)
     figure = roofline_figure("resnet50", LatencyPredictor(device).predict(resnet50(), best), device, best)
-    seen = checked(render(prediction_page(latency, lambda: figure, "stretch predict resnet50")))
+    seen = checked(render(prediction_page(latency, lambda: figure)))
     for name, row in latency.processors.items():
         assert f"{name} {row.precision} {row.latency_ms:.2f} {row.low_ms:.2f} {row.high_ms:.2f}" in seen.text
         longest = max(row.kernels, key=lambda item: item.ms)
         assert f"{longest.name} {longest.kind}" in seen.text
     assert seen.tags.count("svg") == 2
-    assert "stretch predict resnet50" in seen.text
 
 
 def test_refusal_names_the_limits_and_the_best_processor():
     device = specified("mi9")
     alone = predict_latency("resnet50", resnet50(), device, list(device.processors), None).processors
     error = InfeasibleError("no design keeps <all> limits", "widen one", [TightRule("min_width", 0.9, 0.5), TightRule("alpha", 0.01)])
-    seen = checked(render(refusal_page("resnet50", "mi9", error, alone, "stretch branch resnet50 --device mi9")))
+    seen = checked(render(refusal_page("resnet50", "mi9", error, alone)))
     best = min(alone, key=lambda name: alone[name].latency_ms)
     assert "No design keeps <all> limits. Widen one." in seen.text
     assert "--set min_width 0.9 0.5" in seen.text
@@ -163,7 +161,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
         right, result = judge(session, x), benchmark(session, x, Effort(3, 0))
         answer = run_answer(session, result, right, None, measure_energy(lambda: session.run(x)), warnings=["<mind>"])
     predicted = predicted_trace(bundle.manifest, specified("pixel6"))
-    both = checked(render(run_page(answer, result.traces, predicted, "stretch run")))
+    both = checked(render(run_page(answer, result.traces, predicted)))
     assert "The inference in the middle of all by its time, measured here" in both.text
     assert f"expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It says nothing of this machine." in both.text
     assert "measured, one timeline predicted" in both.text
@@ -179,7 +177,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
 def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
     scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
     answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0))
-    seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0], "stretch simulate")))
+    seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0])))
     assert "Nothing was measured" in seen.text
     assert f"{answer.missed} of {runs}" in seen.text
     assert f"{answer.p99_ms:.2f} ms" in seen.text
