@@ -208,7 +208,6 @@ class Criteria:
         return {"latency": LATENCY, "macs": MACS}[name]
 
     def _small(self, most: float) -> DesignSpace:
-        """The designs whose segments need no more memory."""
 
         def kept(segment_options: SegmentOptions) -> SegmentOptions:
             small = segment_options.peak_bytes <= most
@@ -350,7 +349,6 @@ def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
-    """Refuse what cannot be weighed."""
     for name, option in (("agreement", "min_agreement"), ("accuracy", "min_accuracy")):
         if name in weighed and (source is None or source.option != option):
             what = "agreement" if name == "agreement" else "top-1"
