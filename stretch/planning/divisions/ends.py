@@ -23,8 +23,9 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.units import cone, runnable
+from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
-from stretch.planning.search.placing import TIE, Placed, Problem, TaskGraph, find_tasks, place
+from stretch.planning.search.placing import Placed, Problem, TaskGraph, find_tasks, place
 from stretch.planning.search.space import DesignSpace
 
 

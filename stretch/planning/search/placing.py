@@ -23,6 +23,7 @@ from stretch.planning.cost.makespan import Job, SidedTimes, run, waiting
 from stretch.planning.design.branch_design import BranchDesign, SideDesign
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.units import components
+from stretch.planning.search.layers import TIE
 
 # Tasks: a segment's operators in the coarse units that are placed on processors.
 #
@@ -148,9 +149,6 @@ MOST_EXACT = 1024
 
 #: Schedules that one search computes at most.
 MOST_TRIED = 4000
-
-#: Times that differ by less, in ms, are equal.
-TIE = 1e-9
 
 Floats = NDArray[np.float64]
 
