@@ -206,29 +206,23 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     def _check_cuts(self) -> None:
         """Refuse cuts at blocks where another option says where segments meet, or no search has them."""
-        if self.cuts == "stages":
-            return
-        for name, request in (("meet", bool(self.meet)), ("join", self.widens), ("strategy", self.strategy not in ("exact", "evolve"))):
-            if request:
-                raise UsageError(
-                    Message("segments are not cut at {} with {}", self.cuts, OptionName(name, getattr(self, name))),
-                    Message("leave out {} or {}", OptionName("cuts"), OptionName(name)),
-                )
+        if self.cuts != "stages":
+            searched = self.strategy in ("exact", "evolve")
+            self._refuse("cuts", "segments are not cut at {} with {}", meet=bool(self.meet), join=self.widens, strategy=not searched)
 
     def _check_objective(self) -> None:
         """Refuse an objective that other options leave no search for."""
-        if self.best_in.only_latency or self.objective == "accuracy":
-            return
-        for name, request in (
-            ("join", self.widens),
-            ("params", self.params is not None),
-            ("strategy", self.strategy not in ("exact", "evolve")),
-        ):
-            if request:
-                raise UsageError(
-                    Message("the objective `{}` is not planned for with {}", self.objective, OptionName(name, getattr(self, name))),
-                    Message("leave out {} or {}", OptionName("objective"), OptionName(name)),
-                )
+        if not self.best_in.only_latency and self.objective != "accuracy":
+            searched, text = self.strategy in ("exact", "evolve"), "the objective `{}` is not planned for with {}"
+            self._refuse("objective", text, join=self.widens, params=self.params is not None, strategy=not searched)
+
+    def _refuse(self, option: str, text: str, **unfit: bool) -> None:
+        """Refuse an option beside another one, if any of some does not fit it."""
+        for name in (name for name, refused in unfit.items() if refused):
+            raise UsageError(
+                Message(text, getattr(self, option), OptionName(name, getattr(self, name))),
+                Message("leave out {} or {}", OptionName(option), OptionName(name)),
+            )
 
     @property
     def _about_accuracy(self) -> str | None:

@@ -43,7 +43,7 @@ from stretch.planning.search.goal import Goal, least_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.pruning import pruned
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, spread
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
@@ -67,11 +67,6 @@ def look(options: SegmentOptions) -> Look:
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
-def looks(search_result: SearchResult) -> list[Look]:
-    """The same of each segment of a design."""
-    return [look(options) for options, _ in search_result.picks]
-
-
 def diverse_designs(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: SearchResult, count: int, factor: float
 ) -> list[SearchResult]:
@@ -93,7 +88,7 @@ def _told(search_results: list[SearchResult]) -> tuple[Measure, Callable[[Segmen
     """How many segments an option shares with designs, and whether it is like none of theirs."""
     seen: dict[Look, int] = {}
     for search_result in search_results:
-        for one in looks(search_result):
+        for one in (look(options) for options, _ in search_result.picks):
             seen[one] = seen.get(one, 0) + 1
 
     def shared(options: SegmentOptions) -> Floats:
@@ -208,7 +203,6 @@ class Criteria:
         return {"latency": LATENCY, "macs": MACS}[name]
 
     def _small(self, most: float) -> DesignSpace:
-        """The designs whose segments need no more memory."""
 
         def kept(segment_options: SegmentOptions) -> SegmentOptions:
             small = segment_options.peak_bytes <= most
@@ -329,7 +323,7 @@ def front(
         # the planner's own refusal names the tightest rule
         choose(asked)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    kept = _spread(undominated(result, values), count or MOST)
+    kept = spread(undominated(result, values), count or MOST)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
     designs = tuple(designed(problem, item) for item in best)
     evaluated, optimal = max(item.evaluated for item in result), all(design.optimal for design in designs)
@@ -350,7 +344,6 @@ def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
-    """Refuse what cannot be weighed."""
     for name, option in (("agreement", "min_agreement"), ("accuracy", "min_accuracy")):
         if name in weighed and (source is None or source.option != option):
             what = "agreement" if name == "agreement" else "top-1"
@@ -370,13 +363,6 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
             "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone",
             Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")),
         )
-
-
-def _spread(numbers: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the numbers, evenly along them, both ends included where there is more than one."""
-    if len(numbers) <= count:
-        return list(numbers)
-    return list(dict.fromkeys(numbers[round(i * (len(numbers) - 1) / max(count - 1, 1))] for i in range(count)))
 
 
 @dataclass(frozen=True)
@@ -443,7 +429,7 @@ class Levels:
                     result.append(least if weighed is None else replace(least, optimal=False))
         kept = undominated(result, [[self.criteria.value(name, item) for name in self.names] for item in result])
         # evenly along the first thing
-        return [result[i] for i in _spread(kept, count)]
+        return [result[i] for i in spread(kept, count)]
 
     def _end(self, name: str, then: str) -> SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""

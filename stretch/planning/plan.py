@@ -257,7 +257,6 @@ def evaluate(
 
 
 def _compare(problem: PlanningProblem, design: BranchDesign, choice: Searched | None = None, *, trained: bool = True) -> PlanResult:
-    """A design beside its controls."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, found = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     return PlanResult(
@@ -298,7 +297,6 @@ def _alone(result: PlanResult) -> str:
 
 
 def _opaque(result: PlanResult) -> str | None:
-    """How many operators no family describes, and which; None where there is none."""
     graph = result.graph
     names = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
     if not names:
@@ -568,7 +566,6 @@ def _mixed(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> list[Se
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
-    """Refuse what no search can do."""
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
     if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
         raise UsageError(

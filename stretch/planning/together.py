@@ -51,7 +51,6 @@ class _Steps:
         return f"{name}.y"
 
     def network(self, name: str, outputs: tuple[str, ...], costs: Costs) -> Network:
-        """All of it."""
         processors = {subgraph.processor for subgraph in self.subgraphs}
         places = {processor: _place(processor, costs) for processor in processors}
         plan = plan_of(("x",), outputs, self.subgraphs, self.joins)

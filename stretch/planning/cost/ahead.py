@@ -11,6 +11,7 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
+from stretch.planning.network.units import components
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,12 @@ def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
 def _times(graph: OpGraph, costs: Costs, names: tuple[str, ...]) -> NDArray[np.float64]:
     """Time of each group of operators on each processor, ms, (processors × groups)."""
     launched = [costs.predictor.kernels(graph, name) for name in names]
-    group = {op.name: {op.name} for op in graph.ops}
-    for kernel in (kernel for kernels in launched for kernel in kernels):
-        joined = set().union(*(group[name] for name in kernel.ops))
-        group.update(dict.fromkeys(joined, joined))
-    column = {id(item): i for i, item in enumerate({id(item): item for item in group.values()}.values())}
-    times = np.zeros((len(names), len(column)))
+    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched for kernel in kernels])
+    column = {name: i for i, group in enumerate(groups) for name in group}
+    times = np.zeros((len(names), len(groups)))
     for row, (name, kernels) in enumerate(zip(names, launched, strict=True)):
         for kernel, time in zip(kernels, costs.predictor.each_kernels_time(kernels, name, costs.precision[name]), strict=True):
-            times[row, column[id(group[kernel.ops[0]])]] += time.ms
+            times[row, column[kernel.ops[0]]] += time.ms
     return times
 
 

@@ -341,7 +341,6 @@ def _side_by_side(branches: Sequence[UncertainBranch]) -> bool:
 
 
 def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:
-    """Share of draws in which the branched run is faster than every control."""
     if not theirs:
         return 1.0
     return share(ours < np.min(list(theirs.values()), axis=0))

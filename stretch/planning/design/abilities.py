@@ -66,7 +66,6 @@ def _of(graph: OpGraph, stage: Segment) -> StageAbilities:
 
 
 def _scaled(stage: Segment) -> list[Scaled]:
-    """What a branch of a stage may have less of."""
     groups = stage.channels
     free = {group for group, units in groups.units.items() if units > 1} - groups.frozen - {groups.input_group}
     backbone = {group for group, _ in groups.pieces[stage.end]}
@@ -90,7 +89,6 @@ def _exact(graph: OpGraph, stage: Segment) -> list[str]:
 
 
 def _why(stage: Segment) -> str:
-    """Why a stage is not stretched."""
     if stage.name == "head":
         return "the head stays whole"
     if stage.name == "stem":

@@ -25,7 +25,7 @@ from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
 from stretch.planning.network.segments import Segment, cut_segment
-from stretch.planning.network.units import cut_points
+from stretch.planning.network.units import cone, cut_points
 from stretch.planning.search.parts import PartSpace, Structure, part_cost, part_options, structure
 from stretch.planning.search.space import DesignSpace
 from stretch.planning.search.splits import Split, coarse, finer, orders
@@ -51,7 +51,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
     op = graph.by_name[graph.output]
     while not _projects(graph, op):
         if op.kind == "add":
-            behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in _cone(graph, [name])))
+            behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
         elif kind_of(op.kind).additive is not None and op.inputs:
             behind = op.inputs[0]
         else:
@@ -85,7 +85,7 @@ def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> b
     sums = {projection, *tail}
     if any(sum(arguments in sums for arguments in graph.by_name[name].inputs) != 1 for name in tail):
         return True
-    useful = _cone(graph, [graph.output])
+    useful = cone(graph, [graph.output])
     return any(reader in useful and reader not in sums for name in sums - {graph.output} for reader in graph.consumers[name])
 
 
@@ -155,7 +155,7 @@ def _inside(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
 def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op | None:
     """The first operator for which branches that divide others would all have to compute what those compute; None if there is none."""
     depends = set(inside)
-    beside = _cone(graph, whole)
+    beside = cone(graph, whole)
     for op in graph.ops:
         if (op.name not in depends and op.name not in beside) or not op.inputs:
             continue
@@ -168,18 +168,6 @@ def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op 
         if any(name in depends for name in op.inputs):
             depends.add(op.name)
     return None
-
-
-def _cone(graph: OpGraph, names: Iterable[str]) -> set[str]:
-    """Operators that some tensors are computed by; none for what arrives."""
-    members: set[str] = set()
-    left = list(names)
-    while left:
-        op = graph.by_name[left.pop()]
-        if op.name not in members and op.inputs:
-            members.add(op.name)
-            left += op.inputs
-    return members
 
 
 def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> Piece:
@@ -272,7 +260,6 @@ class _Builder:
         self.reads[op.name] = op.name
 
     def part(self, name: str) -> Piece:
-        """The branch."""
         output = self.reads[self.graph.output]
         if {op.kind for op in self.ops} <= {"input", "slice"}:
             raise StretchError(f"`{name}` would compute nothing: its channels are handed on as they arrive", "give it others, too")
@@ -312,7 +299,6 @@ class _Tensor:
     kernels: dict[tuple[Channels, str, tuple[str, ...]], list[Kernel]] = field(default_factory=dict)  # By backend.
 
     def ranges(self, split: Split, unit: int) -> list[Channels]:
-        """Channels of each branch, divided behind some multiples of a unit."""
         return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
 
     def graph(self, channels: Channels) -> OpGraph | None:
@@ -386,7 +372,6 @@ class _DividedPart:
         self._costs: dict[tuple[Channels, str], BranchCost] = {}
 
     def options(self) -> list[SegmentOptions]:
-        """Every way that is worth it."""
         processors, result = self.space.processors, []
         if self.tensor.tail is not None and self.space.costs.host not in processors:
             return []
@@ -524,11 +509,9 @@ class _ChannelRanges(Division):
                 )
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """The operators of each range, and its slices of their weights."""
         return [channel_part(graph, name, Channels(*share), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)]
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        """Every part by its channels."""
         options = ChannelWays(parts.graph, parts.space)
         return [(at, item) for part, at, last, ms in parts.pieces() if part is parts.parts[at] for item in options.of(part, ms)]
 

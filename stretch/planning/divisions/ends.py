@@ -22,8 +22,10 @@ from stretch.planning.cost.times import BranchTime, computed
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment
+from stretch.planning.network.units import cone, runnable
+from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
-from stretch.planning.search.placing import TIE, Placed, Problem, TaskGraph, find_tasks, place
+from stretch.planning.search.placing import Placed, Problem, TaskGraph, find_tasks, place
 from stretch.planning.search.space import DesignSpace
 
 
@@ -33,9 +35,9 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
     inside: list[set[str]] = []
     for i, (name, current) in enumerate(zip(names, ends, strict=True)):
         _check_ends(graph, names, name, current, maker)
-        cone = _cone(graph, current, maker)
-        maker.update(dict.fromkeys(cone, i))
-        inside.append(cone)
+        computed_here = cone(graph, current, maker)
+        maker.update(dict.fromkeys(computed_here, i))
+        inside.append(computed_here)
     _check_whole(graph, names, ends, maker)
     graphs = []
     for i, name in enumerate(names):
@@ -54,18 +56,6 @@ def subgraph_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tup
         read = {name for name in current if name == graph.output or any(reader not in current for reader in graph.consumers[name])}
         result.append(tuple(op.name for op in graph.ops if op.name in read))
     return result
-
-
-def _cone(graph: OpGraph, ends: Sequence[str], there: dict[str, int]) -> set[str]:
-    """Operators that tensors are computed by, without those that are there already."""
-    members: set[str] = set()
-    left = list(ends)
-    while left:
-        op = graph.by_name[left.pop()]
-        if op.name not in members and op.name not in there and op.kind != "input":
-            members.add(op.name)
-            left += op.inputs
-    return members
 
 
 def _check_ends(graph: OpGraph, names: Sequence[str], name: str, current: Sequence[str], maker: dict[str, int]) -> None:
@@ -184,7 +174,7 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
     groups: list[_Group] = []
     open_on: dict[int, _Group] = {}
-    for task in _ordered(tasks, begun):
+    for task in runnable(begun, tasks.sources):
         on = processors[task]
         group = open_on.get(on)
         if group is None or group.closed or any(processors[source] != on for source in tasks.sources[task]):
@@ -199,19 +189,6 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
         BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=end)
         for name, end in zip(names, ends, strict=True)
     ]
-
-
-def _ordered(tasks: TaskGraph, preferred: Sequence[int]) -> list[int]:
-    """Tasks in an order in which they can run, as near to the preferred one as that allows."""
-    there: set[int] = set()
-    ordered: list[int] = []
-    left = list(preferred)
-    while left:
-        task = next(item for item in left if there.issuperset(tasks.sources[item]))
-        left.remove(task)
-        there.add(task)
-        ordered.append(task)
-    return ordered
 
 
 def _merged(problem: Problem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
@@ -303,7 +280,6 @@ class _Portions(Division):
         """Whether they are the whole segment is seen when they are built."""
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """A graph for each portion."""
         return [Piece(portion) for portion in subgraphs_of(graph, names, [tuple(map(str, share)) for share in shares])]
 
     def text(self, share: Share) -> str:
@@ -311,7 +287,6 @@ class _Portions(Division):
         return ""
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        """Parts, and stages of several, in placed portions."""
         return [
             (first, parts.run_options(options, first, last))
             for segment, first, last, ms in parts.pieces()

@@ -14,6 +14,7 @@ from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
 from stretch.planning.network.segments import Segment
+from stretch.planning.network.units import cone
 from stretch.planning.search.parts import PartSpace, part_cost, part_options
 from stretch.planning.search.space import DesignSpace
 
@@ -27,7 +28,7 @@ def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
     # branches meet at feature maps
     if last.kind not in JOINS or len(last.shape) != 4:
         return ()
-    cones = [_cone(graph, name) for name in last.inputs]
+    cones = [cone(graph, [name]) for name in last.inputs]
     bounds = [0]
     for at in range(1, len(cones)):
         before, behind = set().union(*cones[bounds[-1] : at]), set().union(*cones[at:])
@@ -45,25 +46,13 @@ def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
         raise StretchError(f"`{name}` should compute paths {first} to {stop}, its segment has {len(paths) or 'no'} paths of its own")
     last = graph.by_name[graph.output]
     ends = last.inputs[paths[first][0] : paths[stop - 1][1]]
-    inside = set().union(*(_cone(graph, end) for end in ends))
+    inside = cone(graph, ends)
     if not inside:
         raise StretchError(f"`{name}` would compute nothing: its path hands on what arrives", "give its processor another path, too")
     ops = [op for op in graph.ops if op.kind == "input" or op.name in inside]
     if len(ends) > 1:
         ops.append(Op(last.name, last.kind, ends, last.attrs, tags=last.tags))
     return OpGraph.build(name, ops, last.name if len(ends) > 1 else ends[0])
-
-
-def _cone(graph: OpGraph, name: str) -> set[str]:
-    """Operators that a tensor is computed by; none for what arrives."""
-    members: set[str] = set()
-    left = [name]
-    while left:
-        op = graph.by_name[left.pop()]
-        if op.name not in members and op.kind != "input":
-            members.add(op.name)
-            left += op.inputs
-    return members
 
 
 #: More paths than this are not divided: there would be too many ways.
@@ -117,7 +106,6 @@ class _OwnPaths(Division):
     kind, joins, what = "graph", tuple(JOINS.values()), "some paths"
 
     def join(self, segment: Segment) -> JoinKind:
-        """What the segment's last operator does."""
         return JOINS.get(segment.graph.by_name[segment.end].kind, "paths")
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
@@ -131,11 +119,9 @@ class _OwnPaths(Division):
         check_ranges(where, self, design.names, shares, count, "paths", "its own")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """A graph for each range of paths."""
         return [Piece(path_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        """Parts, and stages of several, by their paths."""
         return [
             (first, parts.run_options(options, first, last))
             for segment, first, last, _ in parts.pieces()
@@ -143,7 +129,6 @@ class _OwnPaths(Division):
         ]
 
     def possible(self, graph: OpGraph) -> tuple[str, ...]:
-        """Paths, where there are several."""
         return ("paths",) if find_paths(graph) else ()
 
 

@@ -473,7 +473,6 @@ def _grown(times: Floats | None, count: int) -> Floats:
 
 
 def _line(shape: Shape) -> int:
-    """Elements of one row of a tensor."""
     return prod(shape) // height(shape)
 
 
@@ -504,12 +503,10 @@ class _Divided:
 
     @cached_property
     def bands(self) -> Ints:
-        """Numbers of the bands (bands × places)."""
         return np.concatenate([item.bands for item in self.places], axis=1)
 
     @cached_property
     def counts(self) -> list[int]:
-        """Places of each run."""
         return [len(item.splits) for item in self.places]
 
     @cached_property
@@ -518,7 +515,6 @@ class _Divided:
         return np.cumsum([0, *self.counts[:-1]])
 
     def each(self, values: Floats) -> list[Floats]:
-        """The values of each run, of an array whose last axis are the places."""
         return np.split(values, self.begins[1:], axis=-1)
 
 
@@ -719,7 +715,6 @@ class _RowBands(Division):
         check_ranges(where, self, design.names, shares, rows, "rows", "its output")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """A graph for each band."""
         return [Piece(band_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
 
     def arriving(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
@@ -727,11 +722,9 @@ class _RowBands(Division):
         return graph if cuts_itself(holder, processor, predictor) else handed(graph)
 
     def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
-        """Of the halo."""
         return halo_ms(whole, list(pieces))
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        """Every run in bands that is worth it."""
         return BandWays(parts).options()
 
     def possible(self, graph: OpGraph) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
+from stretch.planning.network.units import components, runnable
 
 #: Tag of a tap.
 TAP = "tap"
@@ -183,39 +184,24 @@ class _Finder:
         One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
         """
         latest: dict[str, int] = {}
-        root: dict[str, str] = {}
-
-        def find(name: str) -> str:
-            while root[name] != name:
-                name = root[name]
-            return name
-
+        pairs: list[tuple[str, str]] = []
         names = {op.name for op in ops}
         for op in ops:
             waits = [self.number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
             latest[op.name] = max(waits, default=-1)
-            root[op.name] = op.name
             for name in op.inputs:
                 same = name in names and self.reaches[self.number[name]] == self.reaches[self.number[op.name]]
                 if same and latest[name] == latest[op.name]:
-                    root[find(name)] = find(op.name)
-        groups: dict[str, list[Op]] = {}
-        for op in ops:
-            groups.setdefault(find(op.name), []).append(op)
-        return _joined(_sorted(list(groups.values())))
+                    pairs.append((name, op.name))
+        by_name = self.graph.by_name
+        return _joined(_sorted([[by_name[name] for name in group] for group in components(latest, pairs)]))
 
 
 def _sorted(groups: list[list[Op]]) -> list[list[Op]]:
     """Groups of operators in an order in which they can run."""
     of = {op.name: number for number, group in enumerate(groups) for op in group}
     waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
-    done: list[int] = []
-    left = list(range(len(groups)))
-    while left:
-        ready = next(number for number in left if waits[number] <= set(done))
-        left.remove(ready)
-        done.append(ready)
-    return [groups[number] for number in done]
+    return [groups[number] for number in runnable(range(len(groups)), waits)]
 
 
 def _joined(groups: list[list[Op]]) -> list[list[Op]]:

@@ -1,6 +1,7 @@
 """Cut points, blocks, and which blocks may be removed."""
 
 import itertools
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from predictors.graph import Op, OpGraph
@@ -33,6 +34,48 @@ class Block:
     ops: tuple[str, ...]  # Names of its operators.
     run: int  # Number of the run of equal blocks it belongs to.
     removable: bool  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
+
+
+def cone(graph: OpGraph, names: Iterable[str], there: Collection[str] = ()) -> set[str]:
+    """Operators that some tensors are computed by, without those that are there already; none for what arrives."""
+    members: set[str] = set()
+    left = list(names)
+    while left:
+        op = graph.by_name[left.pop()]
+        if op.name not in members and op.name not in there and op.kind != "input":
+            members.add(op.name)
+            left += op.inputs
+    return members
+
+
+def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Names that are in one of the sets together, and those of overlapping sets, in the order of the names."""
+    root = {name: name for name in names}
+
+    def find(name: str) -> str:
+        while root[name] != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for first, *others in sets:
+        for name in others:
+            root[find(name)] = find(first)
+    union: dict[str, list[str]] = {}
+    for name in root:
+        union.setdefault(find(name), []).append(name)
+    return list(union.values())
+
+
+def runnable(preferred: Sequence[int], sources: Sequence[Collection[int]]) -> list[int]:
+    """Numbers in an order in which each follows its sources, as near to the preferred one as that allows."""
+    ordered: dict[int, None] = {}
+    left = list(preferred)
+    while left:
+        number = next(item for item in left if ordered.keys() >= set(sources[item]))
+        left.remove(number)
+        ordered[number] = None
+    return list(ordered)
 
 
 def cut_points(graph: OpGraph) -> list[str]:

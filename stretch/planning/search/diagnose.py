@@ -35,11 +35,9 @@ class _Suspect:
         return self.constraint.option.name
 
     def change(self, config: PlanConfig, number: float) -> PlanConfig:
-        """The request with another number."""
         return msgspec.structs.replace(config, **{self.name: self.put(config, number)})
 
     def put(self, config: PlanConfig, number: float) -> Any:
-        """The option's value with another number."""
         return self.limit.put(getattr(config, self.name), number)
 
     def rule(self, config: PlanConfig, nearest: float) -> TightRule:

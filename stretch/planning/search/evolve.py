@@ -83,7 +83,6 @@ class _Search:
         self._offered: dict[int, np.ndarray] = {}
 
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
-        """The best design."""
         population: list[_TriedDesign] = []
         for start in starts:
             population += self._judged(tuple(start.picks))

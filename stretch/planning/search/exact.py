@@ -18,7 +18,7 @@ from predictors.errors import UsageError
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.search.layers import Floats, Layer, Path, bounded_path, shortest_path, undominated
+from stretch.planning.search.layers import Floats, Layer, bounded_path, shortest_path, undominated
 from stretch.planning.search.space import DesignSpace
 
 # What adds up over the segments of a design: time, multiply-accumulates, what is lost, energy, and mixtures of them.
@@ -234,11 +234,11 @@ def search_least(
         path = bounded_path(layers, start, np.where(np.isfinite(final), 0.0, np.inf), low, high, within.most)
     if path is None:
         return None
-    picks = _picks(space, path)
+    picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=False) if number != _COVERED)
     ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
     proved = path.optimal and not space.thinned
     gap = path.gap if proved or (path.bound > 0 and not space.thinned) else float("nan")
-    return SearchResult(picks, ms, path.macs, proved, gap, _evaluated(space), path.ms)
+    return SearchResult(picks, ms, path.macs, proved, gap, sum(len(o.macs) for options in space.options for o in options), path.ms)
 
 
 def _ends(space: DesignSpace, states: "_States", n_meet: int, cost: Measure) -> tuple[Floats, int]:
@@ -255,14 +255,6 @@ def _finishing(space: DesignSpace, states: "_States", n_meet: int, final: Floats
     nothing = np.zeros(len(ends), np.int64)
     loss = _ends(space, states, n_meet, bounded)[0][ends]
     return Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss)
-
-
-def _picks(space: DesignSpace, path: Path) -> tuple[tuple[SegmentOptions, int], ...]:
-    return tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=False) if number != _COVERED)
-
-
-def _evaluated(space: DesignSpace) -> int:
-    return sum(len(o.macs) for options in space.options for o in options)
 
 
 #: In place of an option's number: the segment is covered by one before it.

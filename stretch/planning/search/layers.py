@@ -338,7 +338,6 @@ class _Problem:
         ]
 
     def completion(self, price: float) -> Completion:
-        """Lower bounds at a price."""
         return Completion(self.priced(price), self.final_ms, self.low, self.high)
 
     def least_to_end(self) -> list[Floats]:
@@ -346,7 +345,6 @@ class _Problem:
         return backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
 
     def search(self, layers: Sequence[Layer], free: Completion, at: Completion, price: float, limit: float, beam: int | None):
-        """`_search` at a price, with lower bounds at none and at this one."""
         return _search(layers, free, self.start, self.final_ms, limit, beam, _Budget(self.most, price, at, self.least_to_end()))
 
 

@@ -22,6 +22,8 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Job, SidedTimes, run, waiting
 from stretch.planning.design.branch_design import BranchDesign, SideDesign
 from stretch.planning.network.backbone import backbone_of
+from stretch.planning.network.units import components
+from stretch.planning.search.layers import TIE
 
 # Tasks: a segment's operators in the coarse units that are placed on processors.
 #
@@ -72,26 +74,8 @@ def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGrap
 
 def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
     """The finest tasks: operators that some backend fuses are one, every other is one of its own."""
-    return _quotient(graph, _union(graph, [kernel.ops for kernels in launched for kernel in kernels]))
-
-
-def _union(graph: OpGraph, sets: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Operators that are in one of the sets together, and those of overlapping sets."""
-    root = {op.name: op.name for op in graph.ops if op.kind != "input"}
-
-    def find(name: str) -> str:
-        while root[name] != name:
-            root[name] = root[root[name]]
-            name = root[name]
-        return name
-
-    for names in sets:
-        for name in names[1:]:
-            root[find(name)] = find(names[0])
-    union: dict[str, list[str]] = {}
-    for name in root:
-        union.setdefault(find(name), []).append(name)
-    return list(union.values())
+    sets = [kernel.ops for kernels in launched for kernel in kernels]
+    return _quotient(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
 
 
 def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
@@ -165,9 +149,6 @@ MOST_EXACT = 1024
 
 #: Schedules that one search computes at most.
 MOST_TRIED = 4000
-
-#: Times that differ by less, in ms, are equal.
-TIE = 1e-9
 
 Floats = NDArray[np.float64]
 

@@ -86,7 +86,6 @@ def _full(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]]) -> Design
 
 
 def _with(space: DesignSpace, more: Sequence[Sequence[SegmentOptions]]) -> DesignSpace:
-    """A space with some options beside those that are ready."""
     other = copy(space)
     other.options = [[*ready, *built] for ready, built in zip(space.ready, more, strict=True)]
     other.thinned = False
@@ -178,7 +177,6 @@ class _Priced:
         self._bound([[table.least for table in tables] for tables in self._tables])
 
     def _bound(self, least: Sequence[Sequence[Floats]]) -> None:
-        """Work out what is least over whole designs, from what is least of each offer."""
         offered = [item for moves, some in zip(self._moves, least, strict=True) for item in zip(moves, some, strict=True)]
         self._distances = _Distances(self._space, self._n_meet, [*self._ready, *offered])
         #: No design is faster than this, ms.
@@ -242,11 +240,9 @@ class _PriceTable:
         self._bounds = self._bound()
 
     def _column(self, branch: int, name: str) -> Floats:
-        """A number of one branch's scales (widths × depths)."""
         return self.offer.column(branch, name).astype(float).reshape(self._sizes[branch])
 
     def _bound(self) -> list[Floats]:
-        """For each holder, no combination of the widths costs less, whatever its depths."""
         # branches that end together share a price in proportion to what they do in a ms
         rates = np.array([(worth / np.maximum(ms, TIE)).mean() for ms, worth in zip(self._ms, self._worth, strict=True)])
         weights = np.maximum(rates, 0.0) / rates.sum() if rates.sum() > 0 else np.full(len(rates), 1 / len(rates))

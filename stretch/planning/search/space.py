@@ -123,7 +123,7 @@ class LazyOptions:
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
             widths = self.costs.built(OptionsCache).widths(rewritten, self.costs.align(processor), self.rules)
-            result.append((widths, depths) if most is None else (_spread(widths, most.widths), _spread(depths, most.depths)))
+            result.append((widths, depths) if most is None else (spread(widths, most.widths), spread(depths, most.depths)))
         return tuple(result)
 
     @property
@@ -322,11 +322,11 @@ def _each(numbers: Ints, ms: Callable[[int], float]) -> Floats:
     return np.array([ms(number) for number in different.tolist()])[which]
 
 
-def _spread(values: Sequence[T], count: int) -> list[T]:
+def spread(values: Sequence[T], count: int) -> list[T]:
     """At most `count` of the values, evenly spread, the first and the last among them."""
     if len(values) <= count:
         return list(values)
-    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+    return [values[round(i * (len(values) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 #: Scales of a branch that are looked at first where any will do.
