@@ -86,3 +86,9 @@ class MissingBackendError(StretchError):
 def first_line(error: BaseException) -> str:
     """The first line of what an error of another library says; the name of its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def need(holds: bool, problem: str, hint: str | None = None) -> None:
+    """Raise StretchError with `problem` unless it `holds`."""
+    if not holds:
+        raise StretchError(problem, hint)

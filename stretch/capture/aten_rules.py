@@ -19,7 +19,6 @@ from stretch.capture.aten_call import (
     Made,
     attributes,
     opaque,
-    opaque_node,
     over_elements,
     product,
     reduced,
@@ -30,16 +29,16 @@ from stretch.operators.convolution import convolution
 from stretch.operators.settings import Refusal
 
 #: By name of the ATen operator without its overload.
-MOVES: RuleTable[AtenRule] = RuleTable()
+RULES: RuleTable[AtenRule] = RuleTable()
 
-_aten_moves_add = MOVES.add
+_add = RULES.add
 
 
 def _copy(x: AtenValue, shape: Shape, variant: str, weights: int = 0) -> list[AtenStep]:
     return [AtenStep("opaque", over_elements(shape, "copy", variant, weights), (x,))]
 
 
-@_aten_moves_add(
+@_add(
     *("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout", "feature_dropout"),
     *("alpha_dropout", "native_dropout", "dropout2d", "identity", "view_of"),
 )
@@ -49,7 +48,7 @@ def _same(call: AtenCall) -> Made:
     return x if x.shape == call.out else None
 
 
-@_aten_moves_add("view", "reshape", "_unsafe_view", "unflatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
+@_add("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
 def _view(call: AtenCall) -> Made:
     x = call.tensors[0]
     if len(x.shape) == 2 and call.out == (*x.shape, 1, 1) and x.shape == (x.base or x.shape):
@@ -59,16 +58,13 @@ def _view(call: AtenCall) -> Made:
     return x.seen(call.out)
 
 
-MOVES["flatten"] = _view
-
-
-@_aten_moves_add("expand", "expand_as", "broadcast_to")
+@_add("expand", "expand_as", "broadcast_to")
 def _expand(call: AtenCall) -> Made:
     x = call.tensors[0]
     return x if x.shape == call.out else [AtenStep("view", {"shape": call.out}, (x,))]
 
 
-@_aten_moves_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "adjoint")
+@_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "adjoint")
 def _permute(call: AtenCall) -> Made:
     """Free where only the order of an image's channels and pixels changes, which each runtime keeps as it likes."""
     x = call.tensors[0]
@@ -100,7 +96,7 @@ def _cut(x: AtenValue, dim: int, start: int, out: Shape) -> AtenStep:
     return AtenStep("opaque", over_elements(out, "copy", "slice"), (x,))
 
 
-@_aten_moves_add("slice", "narrow")
+@_add("slice", "narrow")
 def _slice(call: AtenCall) -> Made:
     x, dim = call.tensors[0], int(call.arguments["dim"]) % len(call.out)
     if x.shape == call.out:
@@ -111,13 +107,13 @@ def _slice(call: AtenCall) -> Made:
     return [_cut(x, dim, start + x.shape[dim] if start < 0 else start, call.out)]
 
 
-@_aten_moves_add("select")
+@_add("select")
 def _select(call: AtenCall) -> Made:
     x = call.tensors[0]
     return x.seen(call.out) if prod(x.shape) == prod(call.out) else _copy(x, call.out, "slice")
 
 
-@_aten_moves_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
+@_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
 def _split(call: AtenCall) -> Made:
     return pieces(call, _cut)
 
@@ -134,7 +130,7 @@ def pieces(call: AtenCall, cut: Callable[[AtenValue, int, int, Shape], AtenStep]
     return tuple(result)
 
 
-@_aten_moves_add("cat", "concat", "concatenate")
+@_add("cat", "concat", "concatenate")
 def _concat(call: AtenCall) -> Made:
     parts = call.tensors
     if not call.constants and len(parts) == 1:
@@ -144,7 +140,7 @@ def _concat(call: AtenCall) -> Made:
     return [AtenStep("opaque", over_elements(call.out, "copy", "concat", call.constants), tuple(parts))]
 
 
-@_aten_moves_add("pad", "constant_pad_nd")
+@_add("pad", "constant_pad_nd")
 def _pad(call: AtenCall) -> Made:
     x, pad = call.tensors[0], [int(n) for n in call.arguments["pad"]]
     if not any(pad):
@@ -155,14 +151,6 @@ def _pad(call: AtenCall) -> Made:
     left, right, top, bottom = [*pad, 0, 0, 0, 0][:4]
     attrs: dict[str, Attr] = {"padding": (top, left, bottom, right)}
     return [AtenStep("pad", attrs, (x,))]
-
-
-__all__ = ["RULES", "opaque_node"]
-
-#: By name of the ATen operator without its overload.
-RULES: RuleTable[AtenRule] = RuleTable(MOVES)
-
-_add = RULES.add
 
 
 #: Arguments that say nothing of what is computed.

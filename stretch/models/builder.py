@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -42,6 +43,9 @@ class OperatorInputs(Generic[View]):
 
 #: Modules within each other; networks have ten.
 MAX_DEPTH = 32
+
+#: Elements that a tensor of stored ones alone may have.
+MAX_KNOWN = 1 << 26
 
 #: What a network that is read from a file says of itself: no module or tensor of it is called so.
 _STATED = ("input_shape", "warnings")
@@ -108,6 +112,14 @@ class Builder:
         node = self._graph.get_attr(current)
         node.meta["val"] = value.to("meta")
         return node
+
+    def evaluated(self, node: fx.Node) -> np.ndarray:
+        """The numbers that a node gives which depends on stored tensors alone."""
+        if prod(shape_of(node)) > MAX_KNOWN:
+            raise StretchError("it makes a stored tensor too large")
+        with torch.no_grad():
+            numbers: np.ndarray = self.finish(node, "Known")(torch.zeros(1)).numpy()
+        return numbers
 
     def finish(self, result: Any, name: str) -> fx.GraphModule:
         """The network that returns this: calls within tuples, lists and dictionaries; what leads to nothing is left out."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import (
@@ -29,7 +29,6 @@ from scheduler.formats.onnx.shapes.node import (
     KnownTensor,
     Shape,
     ShapeNode,
-    need,
     reason,
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.files import read_bytes
 from scheduler.formats.flatbuffer import Flatbuffer
 from scheduler.formats.tflite_checks import MAX_ELEMENTS
@@ -282,32 +282,27 @@ def open_tflite(path: Path) -> TfliteNetwork:
         raise StretchError(f"{path} is no TFLite file that can be read: {error.message}", error.hint or _AGAIN) from error
 
 
-def _need(holds: bool, problem: str, hint: str | None = None) -> None:
-    if not holds:
-        raise StretchError(problem, hint)
-
-
 def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetwork:
-    _need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
+    need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
     graphs = model.get("subgraphs", [])
-    _need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
+    need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
     graph, buffers = graphs[0], model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
     known = _known(tensors)
-    _need(known <= MAX_BYTES, f"it has {known / 1e9:.1f} GB of stored numbers")
+    need(known <= MAX_BYTES, f"it has {known / 1e9:.1f} GB of stored numbers")
     codes = [_code(code) for code in model.get("operator_codes", [])]
     operators = [_operator(operator, codes, len(tensors)) for operator in graph.get("operators", [])]
-    _need(bool(operators), "it has no operators")
+    need(bool(operators), "it has no operators")
     inputs, outputs = (_indices(graph.get(key, ()), len(tensors), key) for key in ("inputs", "outputs"))
     there = {i for i, tensor in enumerate(tensors) if tensor.stored is not None} | set(inputs)
-    _need(all(tensors[i].stored is None for i in inputs), "its inputs are stored")
+    need(all(tensors[i].stored is None for i in inputs), "its inputs are stored")
     for operator in operators:
         lacking = next((i for i in operator.inputs if i is not None and i not in there), None)
-        _need(lacking is None, f"{operator.code} reads `{tensors[lacking or 0].name[:80]}`, which nothing writes before it")
+        need(lacking is None, f"{operator.code} reads `{tensors[lacking or 0].name[:80]}`, which nothing writes before it")
         twice = next((i for i in operator.outputs if i in there), None)
-        _need(twice is None, f"`{tensors[twice or 0].name[:80]}` is written twice")
+        need(twice is None, f"`{tensors[twice or 0].name[:80]}` is written twice")
         there |= set(operator.outputs)
-    _need(all(i in there for i in outputs), "it has outputs that nothing writes")
+    need(all(i in there for i in outputs), "it has outputs that nothing writes")
     return TfliteNetwork(path, tensors, operators, inputs, outputs)
 
 
@@ -325,13 +320,13 @@ def _code(code: Mapping[str, Any]) -> str:
 
 def _indices(indices: Any, tensors: int, what: str) -> tuple[int, ...]:
     numbers = tuple(int(i) for i in indices)
-    _need(all(0 <= i < tensors for i in numbers), f"it has {what} that are no tensors")
+    need(all(0 <= i < tensors for i in numbers), f"it has {what} that are no tensors")
     return numbers
 
 
 def _operator(operator: Mapping[str, Any], codes: Sequence[str], tensors: int) -> TfliteOperator:
     index = int(operator.get("opcode_index", 0))
-    _need(index < len(codes), "it has an operator without a code")
+    need(index < len(codes), "it has an operator without a code")
     reads = tuple(None if i == -1 else int(i) for i in operator.get("inputs", ()))
     _indices([i for i in reads if i is not None], tensors, f"inputs of {codes[index]}")
     writes = _indices(operator.get("outputs", ()), tensors, f"outputs of {codes[index]}")
@@ -345,14 +340,14 @@ def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], con
     opened = tuple(i for i, n in enumerate(signature) if n < 0) if len(signature) == len(shape) else ()
     shape = tuple(1 if i in opened and n < 1 else n for i, n in enumerate(shape))
     elements = math.prod(shape)
-    _need(len(shape) <= 8 and min((*shape, 0)) >= 0 and elements <= MAX_ELEMENTS, f"tensor `{name[:80]}` has the shape {list(shape[:8])}")
+    need(len(shape) <= 8 and min((*shape, 0)) >= 0 and elements <= MAX_ELEMENTS, f"tensor `{name[:80]}` has the shape {list(shape[:8])}")
     index = int(tensor.get("buffer", 0))
-    _need(index < len(buffers), f"the buffer of tensor `{name[:80]}` is not there")
+    need(index < len(buffers), f"the buffer of tensor `{name[:80]}` is not there")
     data = _content(buffers[index], content, name)
-    _need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` lies in another file", "convert it with weights inside")
+    need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` lies in another file", "convert it with weights inside")
     if data is None:
         return TfliteTensor(name, shape, kind, None, _quantisation(tensor, name, shape, kind), opened)
-    _need("sparsity" not in tensor, f"tensor `{name[:80]}` is sparse", "convert it with dense weights")
+    need("sparsity" not in tensor, f"tensor `{name[:80]}` is sparse", "convert it with dense weights")
     stored = _stored(data, name, shape, kind)
     return TfliteTensor(name, shape, kind, stored, _quantisation(tensor, name, shape, kind))
 
@@ -361,7 +356,7 @@ def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np
     """The bytes of a buffer, in it or, in large files, behind everything else; None if it has none."""
     offset, size = int(buffer.get("offset", 0)), int(buffer.get("size", 0))
     if offset > 1 and size:
-        _need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")
+        need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")
         return np.frombuffer(content, np.uint8, size, offset)
     stored: NDArray[np.uint8] | None = buffer.get("data")
     return stored if stored is not None and len(stored) else None
@@ -370,12 +365,12 @@ def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np
 def _stored(data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
     elements = math.prod(shape)
     if kind == "int4":
-        _need(len(data) == -(-elements // 2), f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {-(-elements // 2)}")
+        need(len(data) == -(-elements // 2), f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {-(-elements // 2)}")
         halves = np.stack([data & 15, data >> 4], axis=1).reshape(-1)[:elements].astype(np.int8)
         return np.where(halves > 7, halves - 16, halves).astype(np.int8).reshape(shape)
-    _need(kind in TYPES.values(), f"tensor `{name[:80]}` has element {kind}, which no network computes with")
+    need(kind in TYPES.values(), f"tensor `{name[:80]}` has element {kind}, which no network computes with")
     wanted = elements * np.dtype(kind).itemsize
-    _need(len(data) == wanted, f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {wanted}")
+    need(len(data) == wanted, f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {wanted}")
     return data.view(np.dtype(kind).newbyteorder("<")).reshape(shape)
 
 
@@ -387,6 +382,6 @@ def _quantisation(tensor: Mapping[str, Any], name: str, shape: tuple[int, ...], 
     zeros = np.asarray(fields.get("zero_point", np.zeros(len(scales))), np.int64)
     axis = int(fields.get("quantized_dimension", 0))
     fits = len(scales) == 1 or (0 <= axis < len(shape) and len(scales) == shape[axis])
-    _need(fits and len(zeros) in (1, len(scales)), f"tensor `{name[:80]}` has {len(scales)} scales and {len(zeros)} zero points")
-    _need(bool(np.isfinite(scales).all() and (scales > 0).all()), f"tensor `{name[:80]}` has a scale that is none")
+    need(fits and len(zeros) in (1, len(scales)), f"tensor `{name[:80]}` has {len(scales)} scales and {len(zeros)} zero points")
+    need(bool(np.isfinite(scales).all() and (scales > 0).all()), f"tensor `{name[:80]}` has a scale that is none")
     return Quantisation(scales, np.broadcast_to(zeros, scales.shape), axis)

@@ -11,8 +11,8 @@ from torch import fx
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import counted
-from stretch.models.builder import shape_of
-from stretch.models.onnx.site import MAX_KNOWN, OnnxSite, Value, rule
+from stretch.models.builder import MAX_KNOWN, shape_of
+from stretch.models.onnx.site import OnnxSite, Value, rule
 
 #: What torch calls what is done with a number that is written where others are.
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from predictors.registry import RuleTable
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES, KnownTensor, ShapeNode
-from stretch.models.builder import Builder, OperatorInputs, shape_of
+from stretch.models.builder import MAX_KNOWN, Builder, OperatorInputs, shape_of
 
 #: Operators that move or choose bytes, or compare them, whatever they stand for.
 MOVING = frozenset(
@@ -168,9 +167,6 @@ def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
     return RULES.add(*names)
 
 
-#: Elements that a stored tensor may grow to before the network runs.
-MAX_KNOWN = 1 << 26
-
 #: The oldest opset in which the evaluator knows scales; they meant the same before.
 _SCALED = 21
 
@@ -219,10 +215,9 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
     built = rule(replace(site, inputs=[first, *site.inputs[1:]]))
     if isinstance(built, np.ndarray):
         return [built]
-    if not isinstance(built, fx.Node) or prod(shape_of(built)) > MAX_KNOWN:
-        raise StretchError("it is not computed from what the file stores, or makes a stored tensor too large")
-    with torch.no_grad():
-        return [site.builder.finish(built, "Known")(torch.zeros(1)).numpy()]
+    if not isinstance(built, fx.Node):
+        raise StretchError("it is not computed from what the file stores")
+    return [site.builder.evaluated(built)]
 
 
 def _check(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]) -> None:

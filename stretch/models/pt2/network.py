@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from predictors.errors import StretchError
 from predictors.registry import RuleTable
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Builder, shape_of
+from stretch.models.builder import MAX_KNOWN, Builder, shape_of
 from stretch.models.ends import finished, reading
 from stretch.models.pt2.file import HALF, TYPES, ArchiveSource, ExportedCall, Stored, Tagged, read_source
 from stretch.opaque.calls import find_operator
@@ -245,9 +245,6 @@ _OF_SIZES: dict[str, Callable[..., Any]] = {
 
 #: Make tensors of nothing but numbers, by name: what torch computes of sizes.
 _MAKING = ("arange", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros")
-
-#: Elements that a tensor of stored ones alone may have.
-MAX_KNOWN = 1 << 26
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:

@@ -1,11 +1,9 @@
 """A TFLite file as a torch network, operator by operator."""
 
 from collections import Counter
-from math import prod
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import fx
 
 from predictors.errors import StretchError
@@ -20,9 +18,6 @@ from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value, pla
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
 
 _TO_LAST = [0, 2, 3, 1]
-
-#: Elements that a tensor of stored ones alone may have.
-MAX_KNOWN = 1 << 26
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
@@ -112,13 +107,7 @@ class _TfliteLowering:
         if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
             computed[0] = TfliteView(builder.stored(computed[0], "x0"))
         result = RULES[operator.code](TfliteSite(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
-        results = []
-        for item in result if isinstance(result, list) else [result]:
-            if prod(item.shape) > MAX_KNOWN:
-                raise StretchError("it makes a stored tensor too large")
-            with torch.no_grad():
-                results.append(builder.finish(plain(builder, item), "Known")(torch.zeros(1)).numpy())
-        return list(results)
+        return [builder.evaluated(plain(builder, item)) for item in (result if isinstance(result, list) else [result])]
 
     def _told(self, operator: TfliteOperator, reads: list[Value]) -> list[Value] | None:
         """What an operator tells of the shape of a tensor of the network; None for any other."""

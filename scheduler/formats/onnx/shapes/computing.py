@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.operators import Kind, kinds
 from scheduler.formats.onnx.shapes.node import (
     ANY,
@@ -28,7 +28,6 @@ from scheduler.formats.onnx.shapes.node import (
     distinct,
     gives,
     like,
-    need,
     rule,
 )
 

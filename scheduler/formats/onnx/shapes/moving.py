@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from predictors.errors import need
 from scheduler.formats.onnx.shapes.node import (
     BOOL,
     FLOAT,
@@ -22,7 +23,6 @@ from scheduler.formats.onnx.shapes.node import (
     distinct,
     gives,
     moved,
-    need,
     rule,
     there,
 )

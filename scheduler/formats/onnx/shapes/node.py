@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
 
 _T = TypeVar("_T")
@@ -148,12 +148,6 @@ RULES: RuleTable[Rule] = RuleTable()
 
 #: Decorator for the rule of operators of these names.
 rule = RULES.add
-
-
-def need(holds: bool, problem: str) -> None:
-    """Raise StretchError with `problem` unless it `holds`."""
-    if not holds:
-        raise StretchError(problem)
 
 
 def there(value: _T | None, problem: str) -> _T:
