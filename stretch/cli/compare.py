@@ -171,7 +171,7 @@ def _measure(
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     request = BenchRequest(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
     with out.progress("timing", total=effort.rounds * effort.starts) as step:
-        answer = time_in_turns(request, out.warn, step)
+        answer = time_in_turns(request, step)
 
     out.show(answer, bench_page, html)
 

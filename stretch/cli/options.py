@@ -49,9 +49,9 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
             arguments = [{name: values.pop(word) for name, word in names.items() if word in values} for names in shown]
             body(out, *(functools.partial(f, **some) for f, some in zip(functions, arguments, strict=True)), **values)
 
-        own = [p.replace(kind=p.KEYWORD_ONLY) for p in rest[len(functions) :]]
+        others = [p.replace(kind=p.KEYWORD_ONLY) for p in rest[len(functions) :]]
         # the help begins with the options of whoever has the arguments
-        ordered = [*taken, *own] if any(_is_argument(p) for p in taken) else [*own, *taken]
+        ordered = [*taken, *others] if any(_is_argument(p) for p in taken) else [*others, *taken]
         command.__signature__ = signature.replace(parameters=[out, *ordered])  # type: ignore[attr-defined]
         # otherwise inspect would report the signature of the wrapped function
         del command.__wrapped__  # type: ignore[attr-defined]

@@ -50,14 +50,9 @@ class _Contender:
     runtime: str
 
 
-def compare(request: BenchRequest, warn: Callable[[str], None], step: Callable[[], None] | None = None) -> BenchAnswer:
+def compare(request: BenchRequest, step: Callable[[], None] | None = None) -> BenchAnswer:
     """Time files in interleaved rounds."""
     warnings: list[str] = []
-
-    def tell(sentence: str) -> None:
-        warnings.append(sentence)
-        warn(sentence)
-
     cores = _cores(request.cores)
     names = _names(request.what)
     began, start = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"), perf_counter()
@@ -66,20 +61,17 @@ def compare(request: BenchRequest, warn: Callable[[str], None], step: Callable[[
         stack.enter_context(pinned(cores))
         subjects = {name: open_subject(word, request.inputs, request.seed, folder) for name, word in zip(names, request.what, strict=True)}
         _check_input_names(request.inputs, subjects)
-        contenders = _contenders(subjects, request.runtimes, cores, tell)
+        contenders = _contenders(subjects, request.runtimes, cores, warnings.append)
         makers: dict[str, Callable[[], Ready]] = {
             contender.name: functools.partial(prepare, contender.subject, contender.runtime, cores) for contender in contenders
         }
         before = look(cores)
         measured = play(makers, request.effort, request.seed, step)
         after = look(cores)
-        errors = _errors(contenders, measured, cores, tell)
+        errors = _errors(contenders, measured, cores, warnings.append)
     here = conditions(before, after, processor=request.processor, system=request.system, cores=cores, process_cores=available_cores())
-    for warning in (
-        *here.warnings,
-        *(f"the times of {contender.name} never became stable" for contender in contenders if contender.name not in measured.steady),
-    ):
-        tell(warning)
+    warnings += here.warnings
+    warnings += [f"the times of {contender.name} never became stable" for contender in contenders if contender.name not in measured.steady]
     rows = [
         _row(contender, contenders[0], measured, errors[contender.name], len(used_cores(contender.runtime, cores)))
         for contender in contenders

@@ -14,19 +14,18 @@ SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)
 
 
 def measured(*what, **others):
-    warnings = []
-    return compare(BenchRequest([str(item) for item in what], effort=SHORT, **others), warnings.append), warnings
+    return compare(BenchRequest([str(item) for item in what], effort=SHORT, **others))
 
 
 def test_same_seed_gives_the_same_input(tmp_path):
     path = conv_onnx(tmp_path / "m.onnx")
-    hashes = [measured(path, runtimes=["onnxruntime"], seed=seed)[0].files[0].input_sha256 for seed in (1, 1, 2)]
+    hashes = [measured(path, runtimes=["onnxruntime"], seed=seed).files[0].input_sha256 for seed in (1, 1, 2)]
     assert hashes[0] == hashes[1] != hashes[2]
 
 
 @pytest.mark.torch
 def test_bundle_is_compared_with_its_own_whole_model(tiny_bundle):
-    answer, _ = measured(tiny_bundle / "model.onnx", tiny_bundle, runtimes=["onnxruntime"])
+    answer = measured(tiny_bundle / "model.onnx", tiny_bundle, runtimes=["onnxruntime"])
     whole, bundle = answer.contenders
     assert (whole.runtime, bundle.runtime) == ("onnxruntime", "scheduler")
     assert bundle.max_error < 1e-3

@@ -121,9 +121,7 @@ def record(tmp_path_factory):
     """A measurement as JSON, of a file that is there."""
     folder = tmp_path_factory.mktemp("check")
     paths = [str(conv_onnx(folder / name)) for name in ("a.onnx", "b.onnx")]
-    answer = compare(
-        BenchRequest(paths, runtimes=["onnxruntime"], effort=MeasurementLength(rounds=4, starts=3, warmup=0)), lambda sentence: None
-    )
+    answer = compare(BenchRequest(paths, runtimes=["onnxruntime"], effort=MeasurementLength(rounds=4, starts=3, warmup=0)))
     return json.loads(msgspec.json.encode(answer))
 
 
