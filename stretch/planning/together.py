@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import prod
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -202,9 +203,8 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
                 for design in diverse_front(graph, device, changed, top, within).designs:
                     if design.design not in known:
                         known.add(design.design)
-                        result.append(
-                            _candidate(network_of(graph.name, timeline(graph, design.design, request.costs), request.costs), design.design)
-                        )
+                        network = network_of(graph.name, timeline(graph, design.design, request.costs), request.costs)
+                        result.append(_candidate(network, design.design))
     taken: set[str] = set()
     for single in ranked_singles(graph, request.costs, processors):
         family = device.processor(single.processor).family
@@ -243,7 +243,7 @@ def together(
         if number % 100 == 0:
             progress(f"{number} of {len(first) * len(second)} pairs")
     fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
-    alone = (min(first, key=_alone_ms), min(second, key=_alone_ms))
+    alone = (min(first, key=attrgetter("alone_ms")), min(second, key=attrgetter("alone_ms")))
     counts = (len(first), len(second))
     return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, weights, counts, device, processors)
 
@@ -260,10 +260,6 @@ def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) 
 
 def _simulated(one: Candidate, other: Candidate, scene: Scene) -> Simulated:
     return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
-
-
-def _alone_ms(candidate: Candidate) -> float:
-    return candidate.alone_ms
 
 
 def _candidate(network: Network, design: BranchDesign | None) -> Candidate:

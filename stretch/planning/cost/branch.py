@@ -24,7 +24,7 @@ from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
 from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, scale_branch
-from stretch.planning.network.segments import EntryKind, Segment, cut_segment, rewrite_segment
+from stretch.planning.network.segments import EntryKind, Segment, rewrite_segment
 
 # The kernels of branches at full depth, put together from those of their blocks.
 #
@@ -256,12 +256,10 @@ class Costs:
         self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[int, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
-        self._rewiring: dict[int, bool] = {}
         self._remembered: dict[type, object] = {}
         self._built: dict[type, object] = {}
         # Costs are remembered per segment object, which is kept so that its identity stays its own.
         self._known: dict[int, Segment] = {}
-        self._cut: dict[tuple[int, str, str], tuple[OpGraph, Segment]] = {}
         self._rewritten: dict[tuple[int, tuple[str, ...]], Segment] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
@@ -273,9 +271,8 @@ class Costs:
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
         """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
         other = Costs(predictor, precision, rewrites)
-        other._whole, other._dropped, other._known, other._cut = self._whole, self._dropped, self._known, self._cut
-        other._rewritten, other._rewiring, other._wholes = self._rewritten, self._rewiring, self._wholes.on(predictor)
-        other._built = self._built
+        other._whole, other._dropped, other._known = self._whole, self._dropped, self._known
+        other._rewritten, other._wholes, other._built = self._rewritten, self._wholes.on(predictor), self._built
         return other
 
     def remembered(self, kind: type[T]) -> T:
@@ -304,13 +301,6 @@ class Costs:
             self._rewritten[key] = rewrite_segment(segment, names)
         return self._rewritten[key]
 
-    def cut(self, graph: OpGraph, name: str, start: str, end: str) -> Segment:
-        """A segment as `cut_segment` gives it, and the same one each time, so that what is known of its costs is found again."""
-        key = (id(graph), start, end)
-        if key not in self._cut:
-            self._cut[key] = graph, cut_segment(graph, name, start, end)
-        return self._cut[key][1]
-
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
@@ -321,7 +311,7 @@ class Costs:
         every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
         new = [scale for scale in every if (number, processor, *scale) not in self._prepared]
         self._prepared.update((number, processor, *scale) for scale in new)
-        rewired = [(width, count) for width, count in new if count != usual and self._rewires(segment)]
+        rewired = [(width, count) for width, count in new if count != usual and segment.rewires]
         for width, count in new:
             if count == usual or not rewired:
                 whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
@@ -340,7 +330,7 @@ class Costs:
         return known
 
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
-        if channels != segment.in_width and self._rewires(segment):
+        if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
             return base._replace(
                 macs=base.macs + change.macs,
@@ -384,7 +374,7 @@ class Costs:
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
         """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
-        if in_channels == segment.in_width or not self._rewires(segment):
+        if in_channels == segment.in_width or not segment.rewires:
             cost = self.branch(segment, processor, depth, width, in_channels)
             return cost.macs, cost.ms
         base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, in_channels)
@@ -450,15 +440,6 @@ class Costs:
             scale = BranchScale(processor, segment.depth, width, entry, 0, align, rewrites=segment.rewrites)
             known = self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
         return known
-
-    def _rewires(self, segment: Segment) -> bool:
-        """Whether only dense convolutions read what arrives, so that other widths change their kernels alone."""
-        key = self._remember(segment)
-        if key not in self._rewiring:
-            readers = (segment.graph.by_name[name] for name in segment.graph.consumers[segment.start])
-            dense = all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers)
-            self._rewiring[key] = dense and not segment.passes_input
-        return self._rewiring[key]
 
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""

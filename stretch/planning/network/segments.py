@@ -165,6 +165,12 @@ class Segment:
             and all(self.graph.by_name[name].kind not in ("add", "mul", "concat", "conv") for name in tied)
         )
 
+    @cached_property
+    def rewires(self) -> bool:
+        """Whether only dense convolutions read what arrives, so that other widths change their kernels alone."""
+        readers = (self.graph.by_name[name] for name in self.graph.consumers[self.start])
+        return all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers) and not self.passes_input
+
     def entries(self, width: int) -> tuple[EntryKind, ...]:
         """How a branch of this output width may begin."""
         arriving = self.arriving(width)

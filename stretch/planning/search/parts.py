@@ -230,7 +230,7 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
         run = stages[first : last + 1]
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
-        segment = space.costs.cut(graph, f"{run[0].name}_to_{run[-1].name}", run[0].start, run[-1].end)
+        segment = cut_segment(graph, f"{run[0].name}_to_{run[-1].name}", run[0].start, run[-1].end)
         more[first] += space.offered(segment, first, len(run))
     return space.with_runs(more)
 
@@ -301,7 +301,7 @@ def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: b
 
 def _cut(graph: OpGraph, space: DesignSpace, name: str, start: str, end: str) -> Segment:
     """A segment, which may branch wherever it reads and writes feature maps, the stem too."""
-    segment = space.costs.cut(graph, name, start, end)
+    segment = cut_segment(graph, name, start, end)
     return segment if segment.branchable else replace(segment, branchable={start, end} <= feature_maps(segment.graph))
 
 
