@@ -24,9 +24,8 @@ from stretch.capture.aten_call import (
     reduced,
 )
 from stretch.operators.activation import clamp
-from stretch.operators.capturing import ATEN, FunctionRule, module_chain
+from stretch.operators.capturing import ATEN, FunctionRule, Refusal, module_chain
 from stretch.operators.convolution import convolution
-from stretch.operators.settings import Refusal
 
 #: By name of the ATen operator without its overload.
 RULES: RuleTable[AtenRule] = RuleTable()

@@ -10,7 +10,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.structure import Result, Returned, keyed, leaves, rebuilt
-from stretch.operators.settings import Refusal
+from stretch.operators.capturing import Refusal
 
 Weights = dict[str, dict[str, torch.Tensor]]
 

@@ -26,9 +26,8 @@ from stretch.capture.results import Captured, differences, left_out
 from stretch.capture.structure import Result, Returned, keyed, rebuilt
 from stretch.capture.trace import agrees, evaluating
 from stretch.opaque.calls import Call, computes, read_calls
-from stretch.operators.capturing import FUNCTIONS
+from stretch.operators.capturing import FUNCTIONS, Refusal
 from stretch.operators.lowerings import make_module
-from stretch.operators.settings import Refusal
 
 Weights = dict[str, torch.Tensor]
 

@@ -21,10 +21,9 @@ from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
 from stretch.capture.results import Captured, check_read, left_out, outputs_of, reachable, relabelled
 from stretch.capture.structure import Returned, tensors
 from stretch.capture.values import InPlaceProxy, Values, assembles
-from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, TracedCall, class_name, lower_module
+from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
-from stretch.operators.settings import Refusal
 
 # Tracing with `torch.fx`: with symbols alone, or with the shapes that one input gives.
 

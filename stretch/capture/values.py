@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from stretch.capture.structure import tensors
-from stretch.operators.settings import Refusal
+from stretch.operators.capturing import Refusal
 
 
 class InPlaceProxy(fx.Proxy):

@@ -12,9 +12,8 @@ from predictors.shapes import Attr, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.formats.tflite.writer import Quant
-from stretch.operators.capturing import Chain, TracedCall, calls, constants, plain
+from stretch.operators.capturing import Chain, Refusal, TracedCall, calls, constants, plain
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, onnx_node, tflite_op
-from stretch.operators.settings import Refusal
 
 #: `ActivationFunctionType` of TFLite.
 RELU, RELU6 = 1, 3

@@ -7,9 +7,8 @@ from predictors.graph import Op
 from predictors.operators.attention import ADDED
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.operators.capturing import Lowered, modules
+from stretch.operators.capturing import Lowered, Refusal, modules
 from stretch.operators.lowerings import Lowering, lowerings, no_tflite
-from stretch.operators.settings import Refusal
 
 
 class Attention(nn.Module):

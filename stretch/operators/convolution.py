@@ -12,9 +12,8 @@ from predictors.windows import same_padding
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix, to_nhwc
 from stretch.formats.tflite.padding import pad, window
-from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules
+from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, constants, module_chain, modules, pair, window_padding
 from stretch.operators.lowerings import Lowering, lowerings
-from stretch.operators.settings import Refusal, pair, window_padding
 
 
 class PaddedConv2d(nn.Conv2d):

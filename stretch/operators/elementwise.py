@@ -12,9 +12,8 @@ from predictors.graph import Op
 from predictors.shapes import Shape, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, modules
+from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, modules
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
-from stretch.operators.settings import Refusal
 
 
 class ChannelScale(nn.Module):

@@ -10,10 +10,9 @@ from predictors.graph import Op
 from predictors.shapes import integer
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix
-from stretch.operators.capturing import Chain, TracedCall, calls, constants
+from stretch.operators.capturing import Chain, Refusal, TracedCall, calls, constants
 from stretch.operators.convolution import pointwise
 from stretch.operators.lowerings import Lowering, lowerings
-from stretch.operators.settings import Refusal
 
 
 @calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)

@@ -17,9 +17,8 @@ from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import pad
-from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, modules
+from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair
 from stretch.operators.lowerings import Lowering, computed, lowerings, onnx_node
-from stretch.operators.settings import Refusal, pair
 
 
 def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:

@@ -18,6 +18,7 @@ from stretch.operators.capturing import (
     FunctionRule,
     Lowered,
     Own,
+    Refusal,
     TracedCall,
     calls,
     constants,
@@ -26,7 +27,6 @@ from stretch.operators.capturing import (
     modules,
 )
 from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
-from stretch.operators.settings import Refusal
 
 
 class ChannelNorm(nn.Module):

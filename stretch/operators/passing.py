@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.shapes import Shape, number
-from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, modules
+from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules
 from stretch.operators.lowerings import Lowering, lowerings
-from stretch.operators.settings import Refusal
 
 
 class StochasticDepth(nn.Module):

@@ -15,9 +15,8 @@ from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls
+from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, pair, pooling_window
 from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings
-from stretch.operators.settings import Refusal, pair, pooling_window
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from predictors.errors import StretchError
-from stretch.models.onnx.folding import UNSCALED, times
+from stretch.models.onnx.elementwise import UNSCALED, times
 from stretch.models.onnx.site import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
 from stretch.models.onnx.windows import nonnegative
 

@@ -6,8 +6,11 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.capturing import class_name, lower_module  # noqa: E402
-from stretch.operators.settings import Refusal  # noqa: E402
+from stretch.operators.capturing import (  # noqa: E402
+    Refusal,
+    class_name,
+    lower_module,
+)
 from stretch.transform import Branch  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -11,7 +11,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
 from stretch.formats.tflite.builder import SubgraphSource
-from stretch.operators.settings import Refusal, pooling_window
+from stretch.operators.capturing import Refusal, pooling_window
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
 

@@ -13,7 +13,7 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.folding import UNSCALED, added, multiplied, times
+from stretch.models.onnx.elementwise import UNSCALED, added, multiplied, times
 from stretch.models.onnx.site import OnnxSite
 from tests.scheduler.formats.onnx.shapes.oracle import Case
 from tests.stretch.models.onnx.graphs import computed, functions, net
