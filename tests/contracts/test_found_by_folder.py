@@ -1,4 +1,6 @@
-"""A device, a delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, an operator kind and a join with an operator of its own two: they are dropped into a copy of the packages."""
+"""A delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages.
+
+An operator kind (two files) and a device (one) are in `test_strangers_task`."""
 
 import json
 import os
@@ -173,51 +175,6 @@ computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("M
 }
 
 
-SQUARE = {
-    "predictors/operators/squared.py": """from predictors.channels import same_channels
-from predictors.kinds import POINTWISE, Kind, kinds
-from predictors.rows import same_rows
-from predictors.slices import same_slice
-
-kinds.register("square")(Kind(channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True, traits=frozenset({POINTWISE})))
-""",
-    "stretch/operators/squared.py": """import torch
-
-from stretch.operators.capturing import calls, plain
-from stretch.operators.lowerings import computed
-
-
-def _onnx(w, op, ins):
-    w.node("Mul", op, [ins[0], ins[0]])
-
-
-def _tflite(b, source, op, ins):
-    return b.apply("MUL", op.name, [ins[0], ins[0]], quant=b.scale(op))
-
-
-calls(torch.square, aten=("square",))(plain("square"))
-computed("square", lambda a, x: x * x, _onnx, _tflite, any_order=True)
-""",
-}
-
-SQUARES = """import torch
-from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.norm = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
-
-    def forward(self, x):
-        return torch.relu(self.norm(self.b(torch.square(self.a(x)))) + x)
-
-
-def net():
-    return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(Block() for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
-"""
-
-
 @pytest.fixture
 def copy(tmp_path):
     """A folder with the packages as they are, to be added to."""
@@ -271,20 +228,6 @@ def test_form_of_export_in_a_new_file_is_in_the_help_takes_its_own_option_and_wr
     code = f"from stretch.api import export; print(*export({str(bundle)!r}, 'plain.txt', 'names').names)"
     assert python(copy, code).split() == names[::-1]
     assert "--backwards does not go with --as onnx" in stretch(copy, "export", bundle, "--backwards", "--json", ends=2)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_device_in_a_new_file_is_listed_and_predicted_for(copy):
-    profile = (copy / "predictors/profiles/host.toml").read_text()
-    (copy / "predictors/profiles/board.toml").write_text(profile.replace('id = "host"', 'id = "board"', 1).replace("166.4", "83.2"))
-    (item,) = json.loads(stretch(copy, "list", "devices", "board", "--json"))["items"]
-    assert item["id"] == "board"
-    times = [
-        json.loads(stretch(copy, "predict", "tiny_resnet", "--device", device, "--json"))["processors"]["cpu"]["latency_ms"]
-        for device in ("host", "board")
-    ]
-    assert times[1] > times[0]
 
 
 @pytest.mark.slow
@@ -401,31 +344,6 @@ def check_numbers(copy: Path, bundle: Path) -> None:
     python(copy, code)
     wanted = in_order(bundle, x)
     assert np.abs(np.load(copy / "y.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_operator_kind_in_two_new_files_is_captured_planned_exported_and_run(copy):
-    for name, text in SQUARE.items():
-        (copy / name).write_text(text)
-    (copy / "net.py").write_text(SQUARES)
-    code = (
-        "from net import net\n"
-        "from stretch.capture import capture\n"
-        "from stretch.capture.runnable import capture_runnable\n"
-        "for graph in (capture(net(), (1, 3, 32, 32)).graph, capture_runnable(net(), (1, 3, 32, 32), 'net').graph):\n"
-        "    print(sum(op.kind == 'square' for op in graph.ops))\n"
-    )
-    assert python(copy, code).split() == ["4", "4"]
-    words = ("branch", "net.py:net", "--trust-code", "--input", "3x32x32", "--device", "pixel6", "--weights", "none", "--json")
-    words += ("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.6", "--out", copy / "b")
-    planned = json.loads(stretch(copy, *words))
-    assert [len(segment["branches"]) for segment in planned["segments"]] == [1, 2, 1]
-    check_numbers(copy, copy / "b")
-    stretch(copy, "export", copy / "b", "--format", "tflite", "--out", copy / "lite")
-    code = "from pathlib import Path; from scheduler.formats.onnx import open_onnx\n"
-    code += "print(*(op.op.kind for file in Path('b').rglob('*.onnx') for op in open_onnx(file).operators))"
-    assert "square" in python(copy, code).split()
 
 
 @pytest.mark.torch

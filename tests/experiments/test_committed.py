@@ -48,42 +48,7 @@ def test_every_place_of_the_record_is_counted_in_its_networks():
             assert 0 < least <= median <= most < np.inf
 
 
-COSTS = ROOT / "experiments" / "supernet" / "results" / "h200.json"
-WITH = ", and the original's training"
-
-
-def test_recorded_costs_add_up():
-    rows = {row["training"]: row for row in read_record(COSTS).tables["cost"]}
-    parent = rows["the original, 100 epochs"]
-    pairs = [name for name in rows if name.endswith(WITH)]
-    assert len(pairs) == 2
-    for name in pairs:
-        alone = rows[name.removesuffix(WITH)]
-        assert rows[name]["GPU minutes"] == pytest.approx(alone["GPU minutes"] + parent["GPU minutes"], abs=0.011)
-        assert rows[name]["over one"] == pytest.approx(alone["over one"] + parent["over one"], abs=0.021)
-
-
 CONVOLUTIONS = ROOT / "experiments" / "opencl_convolutions" / "results" / "host.json"
-
-
-def row(words, ours, theirs, times=1):
-    """A measured convolution."""
-    return {
-        "convolution": words,
-        "times": times,
-        "OpenCL_ms": ours,
-        "direct_ms": 2 * ours,
-        "ONNX_Runtime_ms": theirs,
-        "speed_over_ONNX_Runtime": theirs / ours,
-    }
-
-
-def test_images_of_one_pixel_are_left_out_of_one_mean_and_not_of_the_other():
-    rows = [row("net: 8×7×7 → 8, 1×1", 1.0, 2.0, 3), row("net: 8×1×1 → 8, 1×1", 1.0, 32.0), row("network: 8×1×1 → 8, 1×1", 1.0, 5.0)]
-    result = summary(rows)[0]
-    assert (result["network"], result["convolutions"], result["of_one_pixel"]) == ("net", 2, 1)
-    assert (result["geometric_mean"], result["without_one_pixel"], result["without_both"]) == (8.0, 2.0, 1.0)
-    assert (result["sum_ms"], result["ONNX_Runtime_sum_ms"]) == (4.0, 38.0)
 
 
 def test_committed_summary_is_that_of_its_rows():

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from experiments.several_models.here import BRANCHED, MAPPED, ROUNDS, THREADS, TURNS, WARM, contenders, measure, row_of
+from experiments.several_models.here import BRANCHED, MAPPED, THREADS, TURNS, contenders
 from scheduler.cores import available_cores
 from tests import onnx_runtime
 from tests.scheduler import bundles
@@ -31,22 +31,6 @@ def test_every_way_to_run_both_networks_computes_what_they_compute(tmp_path):
         for name, run in result.items():
             for got, output in zip(run(x, x), wanted, strict=True):
                 assert np.allclose(got, output, atol=1e-5), name
-
-
-def test_contenders_take_turns_and_the_first_rounds_do_not_count():
-    order = []
-    mapping = {name: (lambda x, y, name=name: order.append(name)) for name in ("a", "b")}
-    times = measure(mapping, (None, None), 4)
-    assert {name: len(time) for name, time in times.items()} == {"a": 4, "b": 4}
-    assert order[:4] == ["b", "a", "a", "b"]
-    assert len(order) == 2 * (4 + WARM)
-    assert ROUNDS > WARM
-
-
-def test_row_has_medians_and_ratios_over_turns():
-    row = row_of("pair", {TURNS: [2.0, 2.0, 5.0], BRANCHED: [4.0] * 3, THREADS: [3.0] * 3, MAPPED: [1.0] * 3})
-    assert row[f"{TURNS}: median ms"] == 2.0
-    assert [row[f"turns over {name}"] for name in (BRANCHED, THREADS, MAPPED)] == [2.0, 1.5, 0.5]
 
 
 RECORD = ROOT / "experiments" / "several_models" / "results" / "simulated.json"

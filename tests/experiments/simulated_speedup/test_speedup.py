@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from experiments.lossless.run import DEVICES, PROFILES, profile
 from experiments.lossless.run import MODELS as ALL
+from experiments.lossless.run import profile
 from experiments.records import read_record
-from experiments.simulated_speedup.cases import COLUMNS, VARIED, Case, cases_of, planned_row
+from experiments.simulated_speedup.cases import VARIED, Case, cases_of, planned_row
 from experiments.simulated_speedup.cuts import CUTS, row_of
 from experiments.simulated_speedup.devices import with_links, with_speed
 from experiments.simulated_speedup.summary import bounds, means, networks, varied
@@ -17,33 +17,6 @@ from tests.predictors.networks import small_resnet
 
 MODELS = ("resnet34", "resnet50")
 RECORD = ROOT / "experiments" / "simulated_speedup" / "results" / "speedup.json"
-
-
-def rows_where(speedup):
-    """Every case of two networks with a speed-up of its own."""
-    result = {}
-    for model in MODELS:
-        for case in cases_of(model):
-            row = {"case": case.name} | dict.fromkeys(COLUMNS)
-            if (value := speedup(case)) is not None:
-                row |= {"speed-up": value, "over sequential": value / 2, "best single ms": 8.0, "ideal ms": 2.0, "bound ms": 4.0}
-                row |= {"efficiency": 0.5, "of ideal": 0.5, "moving %": 1.0, "contention %": 2.0}
-            result[case.name] = row
-    return result
-
-
-def test_means_count_networks_with_a_stretched_design_and_meet_the_goals_or_not():
-    def speedup(case):
-        if case.kind == "stretched" and case.model == "resnet34":
-            return None
-        return 4.0 if case.model == "resnet50" else 1.0
-
-    rows = {row["device and profile"]: row for row in means(rows_where(speedup), MODELS)}
-    assert len(rows) == len(PROFILES) * len(DEVICES)
-    row = rows["mi9 cpu,gpu,dsp, fitted"]
-    assert (row["mixed, merged"], row["stretched, merged"], row["with a stretched design"]) == (2.0, 4.0, 1)
-    assert (row["reached"], row["reached over sequential"]) == ("yes", "no")
-    assert rows["pixel6 cpu,gpu, 0.1.0"]["reached"] is None
 
 
 @pytest.mark.skipif(not RECORD.exists(), reason="nothing is recorded")

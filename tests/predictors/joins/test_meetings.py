@@ -81,24 +81,10 @@ def test_sum_of_branches_adds_them_all_and_leaves_them_as_they_are():
     assert [part.max() for part in parts] == [1, 2, 4]
 
 
-@pytest.mark.parametrize(("join", "meets", "hidden"), [("channels", "concat", False), ("partial_sums", "sum", True)])
-def test_channels_meet_as_scaled_branches_do_and_change_no_width(join, meets, hidden):
+@pytest.mark.parametrize(("join", "meets"), [("channels", "concat"), ("partial_sums", "sum"), ("paths", "concat"), ("terms", "sum")])
+def test_exact_parts_meet_as_scaled_branches_do_and_change_no_width(join, meets):
     result = join_of(join)
-    assert (result.meets, result.hidden) == (meets, hidden)
-    assert result.channels
-    assert result.exact
-    assert result.shares
-    assert not result.widens
-    assert not result.convolves
-
-
-@pytest.mark.parametrize(("join", "meets"), [("paths", "concat"), ("terms", "sum")])
-def test_paths_meet_as_scaled_branches_do_and_change_no_width(join, meets):
-    result = join_of(join)
-    assert result.meets == meets
-    assert result.exact
-    assert not result.widens
-    assert not result.convolves
+    assert (result.meets, result.exact, result.widens, result.convolves) == (meets, True, False, False)
 
 
 def test_portions_meet_by_nothing_and_change_no_width():

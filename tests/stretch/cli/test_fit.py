@@ -92,7 +92,7 @@ def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out
     ("words", "code", "sentence"),
     [
         (("--name", "here", "--processors", "gpu"), 2, "a profile needs the processor `cpu`"),
-        (("--name", "here", "--processors", "cpu,npu"), 3, "unknown processor to measure `npu`"),
+        (("--name", "here", "--processors", "cpu,dsp"), 3, "unknown processor to measure `dsp`"),
         (("--name", "here", "--model", "resnet18"), 2, "--model does not go with a measurement"),
         (("--name", "here", "--from", "x.csv"), 2, "--from needs to know what ran the networks"),
         (("--name", "here", "--from", "x.csv", "--processor", "cpu[1large]"), 1, "cannot read the measurements x.csv"),
