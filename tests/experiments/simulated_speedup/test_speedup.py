@@ -5,13 +5,10 @@ import pytest
 pytest.importorskip("torch")
 
 from experiments.lossless.run import MODELS as ALL
-from experiments.lossless.run import profile
 from experiments.records import read_record
 from experiments.simulated_speedup.cases import VARIED, Case, cases_of, planned_row
 from experiments.simulated_speedup.cuts import CUTS, row_of
-from experiments.simulated_speedup.devices import with_links, with_speed
 from experiments.simulated_speedup.summary import bounds, means, networks, varied
-from predictors.predictor import LatencyPredictor
 from tests.contracts.repository import ROOT
 from tests.predictors.networks import small_resnet
 
@@ -36,30 +33,3 @@ def test_more_places_to_cut_are_never_slower():
     row = row_of(case, {cuts: planned_row(case, small_resnet(160), cuts) for cuts in CUTS})
     assert row["speed-up, blocks"] >= row["speed-up, stages"] > 0
     assert row["network, device and profile"].endswith("mi9 cpu,dsp, 0.1.0")
-
-
-@pytest.fixture(scope="module", params=["0.1.0", "fitted"])
-def device(request):
-    return profile(request.param, "mi9")
-
-
-def computing(device, processor):
-    return LatencyPredictor(device).predict(small_resnet(64), processor).computing_ms
-
-
-@pytest.mark.parametrize("speed", [2.0])
-def test_every_time_of_one_processor_is_divided_by_its_speed(device, speed):
-    changed = with_speed(device, "dsp", speed)
-    assert computing(changed, "dsp") == pytest.approx(computing(device, "dsp") / speed)
-    for other in ("cpu", "gpu"):
-        assert computing(changed, other) == computing(device, other)
-    assert changed.links == device.links
-
-
-@pytest.mark.parametrize("factor", [0.5])
-def test_every_transfer_takes_its_time_times_the_factor(device, factor):
-    before, after = (LatencyPredictor(value).links for value in (device, with_links(device, factor)))
-    for there, back in (("cpu", "dsp"), ("dsp", "cpu"), ("gpu", "dsp")):
-        for elements in (0, 100_000):
-            assert after.ms(there, back, elements, "int8") == pytest.approx(factor * before.ms(there, back, elements, "int8"))
-    assert computing(with_links(device, factor), "gpu") == computing(device, "gpu")
