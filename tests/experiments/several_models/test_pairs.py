@@ -12,9 +12,6 @@ from tests.scheduler import bundles
 
 pytest.importorskip("torch")
 
-from experiments.records import read_record
-from experiments.several_models.run import summary
-from tests.contracts.repository import ROOT
 from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two branches need two cores")
@@ -31,16 +28,3 @@ def test_every_way_to_run_both_networks_computes_what_they_compute(tmp_path):
         for name, run in result.items():
             for got, output in zip(run(x, x), wanted, strict=True):
                 assert np.allclose(got, output, atol=1e-5), name
-
-
-RECORD = ROOT / "experiments" / "several_models" / "results" / "simulated.json"
-
-
-@pytest.fixture(scope="module")
-def record():
-    return read_record(RECORD)
-
-
-def test_record_has_a_hundred_pairs_and_its_summary_follows_from_them(record):
-    assert len(record.tables["pairs"]) >= 100
-    assert summary(record.tables["pairs"]) == record.tables["summary"]
