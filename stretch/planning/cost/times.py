@@ -92,12 +92,12 @@ class SegmentTime:
     @property
     def communication_ms(self) -> float:
         """Time beside the computation of the processor that computes longest."""
-        return self.ms - max(computed(self.branches).values())
+        return self.ms - max(added_up((b.scale.processor, b.ms + b.contention_ms) for b in self.branches).values())
 
 
 def computed(branches: Iterable[BranchTime]) -> dict[str, float]:
     """How long each processor computes some branches beside each other, ms."""
-    return added_up((branch.scale.processor, branch.ms + branch.contention_ms) for branch in branches)
+    return added_up((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
 
 
 @dataclass(frozen=True)
