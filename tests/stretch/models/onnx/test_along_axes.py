@@ -11,8 +11,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from stretch.models.onnx import read_module
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
-from tests.stretch.models.onnx.graphs import computed, functions, net
-from tests.stretch.models.onnx.oracle import agrees, random, save
+from tests.stretch.models.onnx.oracle import agrees, computed, functions, net, random, save
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

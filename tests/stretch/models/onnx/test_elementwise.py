@@ -16,8 +16,7 @@ from stretch.models.onnx import read_module
 from stretch.models.onnx.elementwise import UNSCALED, added, multiplied, times
 from stretch.models.onnx.site import OnnxSite
 from tests.scheduler.formats.onnx.shapes.oracle import Case
-from tests.stretch.models.onnx.graphs import computed, functions, net
-from tests.stretch.models.onnx.oracle import agrees, random, save
+from tests.stretch.models.onnx.oracle import agrees, computed, functions, net, random, save
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -14,8 +14,7 @@ from stretch.models.onnx.network import read_source
 from stretch.models.onnx.site import RULES, OnnxSite, by_rule, computed, rule
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
-from tests.stretch.models.onnx.graphs import net
-from tests.stretch.models.onnx.oracle import random
+from tests.stretch.models.onnx.oracle import net, random
 
 pytestmark = pytest.mark.torch
 

@@ -13,8 +13,7 @@ from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
 from stretch.models.onnx.site import Steps, common, reread
 from tests.effort import examples
-from tests.stretch.models.onnx.graphs import computed, functions, net
-from tests.stretch.models.onnx.oracle import random
+from tests.stretch.models.onnx.oracle import computed, functions, net, random
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from predictors.errors import StretchError
 from stretch.models.onnx import read_module
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
-from tests.stretch.models.onnx.graphs import computed, net
-from tests.stretch.models.onnx.oracle import agrees, random, save
+from tests.stretch.models.onnx.oracle import agrees, computed, net, random, save
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -11,8 +11,7 @@ from onnx import helper
 from predictors.operators import kind_of
 from stretch.capture import capture
 from stretch.models.onnx import read_module
-from tests.stretch.models.onnx.graphs import computed, functions, net
-from tests.stretch.models.onnx.oracle import CLOSE, random
+from tests.stretch.models.onnx.oracle import CLOSE, computed, functions, net, random
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -14,7 +14,7 @@ from stretch.models.load import load_model
 from stretch.models.tflite import read_module
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
-from tests.stretch.models.onnx.graphs import functions
+from tests.stretch.models.onnx.oracle import functions
 from tests.stretch.models.onnx.test_network import canonical
 from tests.stretch.models.tflite.files import CLOSE, agrees, op, ran, random, to_first, write
 
