@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.scheduler import bundles
+
 HEAVY = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "pyopencl")
 
 
@@ -44,3 +46,12 @@ def test_help_of_all_verbs_imports_nothing_heavy():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "verify" in result.stdout
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("verb", ["run --repeat 2 --warmup 0", "simulate", "verify", "evaluate --help", "compare --help", "profile --help"])
+def test_verb_that_needs_no_torch_works_without_it(tmp_path, verb):
+    name, *more = verb.split()
+    words = [name, str(bundles.two_branches(tmp_path / "bundle")), *more]
+    lacking = "import sys\nfor name in ('torch', 'torchvision', 'timm'):\n    sys.modules[name] = None\nfrom stretch.cli import app\napp()"
+    done = subprocess.run([sys.executable, "-c", lacking, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,15 +2,19 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from scheduler.answer import RunAnswer, TimingAnswer
 from scheduler.runtime.trace import Trace, typical
 from scheduler.tools.explain.answer import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.stages.explain import Explanation
-from stretch.tools.phone.measure import PhoneAnswer
 from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline
 from stretch.tools.report.html.page import Fact, Grid, Page, Section
+
+if TYPE_CHECKING:
+    # importing it brings torch, which a run does without
+    from stretch.tools.phone.measure import PhoneAnswer
 
 #: Spans of a trace by the kind of bar they are; a plan's span covers a whole inference and is left out.
 _KINDS = {"subgraph": "computing", "join": "join", "conversion": "exchange", "load": "others"}
@@ -277,7 +281,7 @@ def _heat(answer: SimulateAnswer) -> str:
     )
 
 
-def phone_page(answer: PhoneAnswer) -> Page:
+def phone_page(answer: "PhoneAnswer") -> Page:
     """The report of a bundle on a phone."""
     titles = ("signature", "processor", "precision", "ms", "kernels", "why not")
     rows = [
