@@ -402,7 +402,8 @@ class LiteRtGpuDelegate(LiteRtDelegate):
     @classmethod
     def unavailable(cls) -> str | None:
         """Whether LiteRT's compiled models are missing, or a GPU."""
-        if importlib.util.find_spec("ai_edge_litert.compiled_model") is None:
+        # the module of a package that is not there is an error, not None
+        if not (importlib.util.find_spec("ai_edge_litert") and importlib.util.find_spec("ai_edge_litert.compiled_model")):
             return f"ai_edge_litert with compiled models is not installed ({install_line('litert')})"
         if not can_share():
             return "this system has no anonymous memory that processes share"
