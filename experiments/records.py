@@ -19,7 +19,8 @@ from typing import Literal
 import msgspec
 
 from predictors.errors import StretchError
-from stretch.environment import OTHERS, cores, processor_name, version
+from scheduler.cores import available_cores
+from stretch.environment import OTHERS, processor_name, version
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 2
@@ -103,7 +104,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 def this_machine() -> Machine:
     """The machine this runs on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return Machine(processor_name(), len(cores()), round(memory, 1), f"{platform.system()} {platform.machine()}")
+    return Machine(processor_name(), len(available_cores()), round(memory, 1), f"{platform.system()} {platform.machine()}")
 
 
 def this_commit(root: Path = ROOT) -> Commit | None:

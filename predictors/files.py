@@ -28,6 +28,12 @@ MAX_WHOLE = (1 << 63) - 1
 _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
 
 
+def cache_folder(name: str) -> Path:
+    """``$XDG_CACHE_HOME/nn-stretch/NAME``, below ``~/.cache`` by default."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / name
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading, without ever waiting for one.
 

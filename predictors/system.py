@@ -19,9 +19,10 @@ if not PLAIN:
     with suppress(ImportError):
         fcntl, resource = import_module("fcntl"), import_module("resource")
 
-#: Whether a process can become two, and a folder be opened as a file is.
+#: Whether a process can become two, a folder be opened as a file is, and memory without a name be shared by processes.
 FORKS = not PLAIN and hasattr(os, "fork")
 OPENS_FOLDERS = not PLAIN and hasattr(os, "O_DIRECTORY")
+SHARES = not PLAIN and hasattr(os, "memfd_create")
 
 
 def flags(*names: str) -> int:
@@ -45,6 +46,6 @@ def load_average() -> float | None:
     return None if PLAIN or not hasattr(os, "getloadavg") else os.getloadavg()[0]
 
 
-def anonymous_memory(name: str) -> int | None:
-    """A file without a name that lives in memory; None where the system has none."""
-    return None if PLAIN or not hasattr(os, "memfd_create") else os.memfd_create(name)
+def anonymous_memory(name: str) -> int:
+    """A file without a name that lives in memory, where there are such (`SHARES`)."""
+    return os.memfd_create(name)

@@ -5,8 +5,6 @@ import platform
 from importlib import import_module, metadata
 from pathlib import Path
 
-from scheduler.cores import available_cores
-
 #: Our import packages: names that other distributions use too.
 OURS = ("stretch", "scheduler", "predictors")
 
@@ -58,11 +56,6 @@ def processor_name() -> str:
             if key.strip() in ("model name", "Model", "Hardware"):
                 return value.strip()
     return platform.processor() or platform.machine()
-
-
-def cores() -> list[int]:
-    """Numbers of the cores this process may use."""
-    return sorted(available_cores())
 
 
 def opencl_devices() -> str | None:

@@ -6,7 +6,6 @@ libraries. Nothing is left to the CPU: what the DSP cannot run is refused.
 """
 
 import hashlib
-import os
 import platform
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
+from predictors.files import cache_folder
 from scheduler.bundle.load import Bundle
 from scheduler.delegates.base import Delegate, NodePlace, delegates
 from scheduler.delegates.ort_session import SessionCompiled
@@ -26,12 +26,6 @@ from scheduler.formats.onnx import open_onnx
 Open = Callable[[Path, dict[str, str]], Any]
 
 
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/nn-stretch/qnn``, below ``~/.cache`` by default."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / "qnn"
-
-
 def cached_context(folder: Path | None, model: Path, versions: str, open_session: Open) -> Any:
     """A session from the cache, or one made from `model` and put there.
 
@@ -39,7 +33,7 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
     is there fits. One that cannot be read is made again. Where the folder
     cannot be written, nothing is kept.
     """
-    folder = folder or cache_folder()
+    folder = folder or cache_folder("qnn")
     key = hashlib.sha256(versions.encode() + b"\0" + model.read_bytes()).hexdigest()
     kept = folder / f"{key}.onnx"
     if kept.is_file():

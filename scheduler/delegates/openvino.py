@@ -2,7 +2,6 @@
 
 import glob
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
+from predictors.files import cache_folder
 from predictors.install import install_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, CoreDelegate, Delegate, NodePlace, UnableError, delegates
 from scheduler.formats.onnx import open_onnx
@@ -174,8 +174,7 @@ class DeviceDelegate(Delegate):
         halves = any(tensor.data_type == _FLOAT16 for tensor in open_onnx(model).initialisers.values())
         # an fp16 file was checked in halves; any other is computed in the precision that it is in, or refused
         hint = "f16" if halves else "f32"
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nn-stretch" / "openvino"
-        return _compile(model, self.device, {"INFERENCE_PRECISION_HINT": hint, "CACHE_DIR": str(cache)} | settings)
+        return _compile(model, self.device, {"INFERENCE_PRECISION_HINT": hint, "CACHE_DIR": str(cache_folder("openvino"))} | settings)
 
 
 @delegates.register("openvino:GPU")

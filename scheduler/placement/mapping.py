@@ -11,7 +11,7 @@ from scheduler.bundle.manifest import Manifest
 from scheduler.cores import available_cores, little_core
 from scheduler.delegates import Delegate, get_delegate, origin
 from scheduler.placement.place import Dispatch, Placement
-from scheduler.placement.processors import drivers
+from scheduler.placement.processors import drivers, first_driver
 
 #: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
 DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
@@ -129,7 +129,7 @@ def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, st
             why_not = reason
         else:
             able[name] = delegate
-    return (min(able, key=lambda name: (not able[name].preferred(), name)), "") if able else (None, why_not)
+    return (first_driver(able), "") if able else (None, why_not)
 
 
 def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:

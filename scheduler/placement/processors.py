@@ -1,5 +1,6 @@
 """Kinds of processors, as the delegates that drive them tell: none is named here but the CPU, which is the host."""
 
+from collections.abc import Mapping
 from functools import cache
 
 from predictors.host import HOST, is_host, kind_of
@@ -12,6 +13,11 @@ def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
     """Name and class of the delegates that drive a kind of processor by themselves, those of other packages included, sorted by name."""
     _load_plugins_once()
     return [(name, delegates.get(name)) for name in delegates if kind in delegates.get(name).drives]
+
+
+def first_driver(able: Mapping[str, type[Delegate]]) -> str:
+    """Of delegates that are available, the one that drives a processor: a preferred one first, then by name."""
+    return min(able, key=lambda name: (not able[name].preferred(), name))
 
 
 @cache

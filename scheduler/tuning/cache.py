@@ -1,7 +1,6 @@
 """Tuned parameters on disk, one file a device and driver, and those that come with the package."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from predictors.errors import StretchError
-from predictors.files import write_whole
+from predictors.files import cache_folder, write_whole
 
 SCHEMA = 1
 
@@ -54,8 +53,7 @@ class _Schema(msgspec.Struct):
 
 def tuning_folder() -> Path:
     """``$XDG_CACHE_HOME/nn-stretch/tuning``, below ``~/.cache`` by default."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / "tuning"
+    return cache_folder("tuning")
 
 
 class TuningCache:

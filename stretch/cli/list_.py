@@ -320,15 +320,16 @@ def _documented(delegate: "type[Delegate]") -> str:
 
 
 def _list_environment(out: Output) -> None:
+    from scheduler.cores import available_cores
     from stretch import __version__
-    from stretch.environment import OTHERS, OURS, cores, folder, opencl_devices, other_owner, processor_name, version
+    from stretch.environment import OTHERS, OURS, folder, opencl_devices, other_owner, processor_name, version
 
     data: dict[str, Any] = {
         "nn_stretch": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": processor_name(),
-        "cores": cores(),
+        "cores": sorted(available_cores()),
         "opencl": opencl_devices(),
         "packages": {name: version(name) for name in OTHERS},
         "imported_from": {name: str(folder(name)) for name in OURS},

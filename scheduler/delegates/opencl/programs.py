@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.errors import StretchError
+from predictors.files import cache_folder
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl.device import OpenDevice
 from scheduler.delegates.opencl.launch import Defines
@@ -23,8 +24,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 def binary_folder() -> Path:
     """``$XDG_CACHE_HOME/nn-stretch/opencl``, below ``~/.cache`` by default."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nn-stretch" / "opencl"
+    return cache_folder("opencl")
 
 
 def binary_file(*parts: str) -> Path:

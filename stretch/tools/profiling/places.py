@@ -1,13 +1,13 @@
 """Processors of this machine to measure, with their delegates, core sets and fusion rules."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from predictors.errors import MissingBackendError, UnknownNameError, UsageError
 from predictors.host import HOST
 from scheduler.cores import available_cores
 from scheduler.delegates import Delegate, delegates, get_delegate
-from scheduler.placement.processors import drivers
+from scheduler.placement.processors import drivers, first_driver
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,27 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
 
 
 def _present() -> list[str]:
-    return [HOST, *(kind for kind in ("gpu", "npu") if any(delegate.unavailable() is None for delegate in _measured(kind).values()))]
+    return [HOST, *(kind for kind in ("gpu", "npu") if _available(_measured(kind)))]
 
 
 def _measured(kind: str) -> dict[str, type[Delegate]]:
-    """Delegates that drive a kind of processor and tell the times of its kernels, the one that drives it here first."""
-    able = {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
-    here = {name: delegate.unavailable() is None for name, delegate in able.items()}
-    names = sorted(able, key=lambda name: (not here[name], not (here[name] and able[name].preferred()), name))
-    return {name: able[name] for name in names}
+    """Delegates that drive a kind of processor and tell the times of its kernels."""
+    return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
+
+
+def _available(able: Mapping[str, type[Delegate]]) -> dict[str, type[Delegate]]:
+    return {name: delegate for name, delegate in able.items() if delegate.unavailable() is None}
+
+
+def _usual(kind: str) -> str:
+    """The delegate that measures a kind of processor; where none is available the first, which says why, or nothing."""
+    able = _measured(kind)
+    here = _available(able)
+    return first_driver(here) if here else next(iter(able), "")
 
 
 def _places(family: str, chosen: str) -> list[Place]:
-    name = chosen or (HOST if family == HOST else next(iter(_measured(family)), ""))
+    name = chosen or (HOST if family == HOST else _usual(family))
     known = [name for name in delegates if delegates.get(name).fuses]
     if name not in known:
         if not chosen:
