@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from experiments.lossless.run import MODELS, graph_of
+from experiments.networks import MODELS, graph_of
 from experiments.records import Value, write_record
 from predictors.devices import list_devices, load_device
 from stretch.planning.cost.compare import NO_CLEAR_WINNER

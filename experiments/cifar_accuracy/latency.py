@@ -1,6 +1,6 @@
 """Predicted latency beside accuracy, by number of meeting points: `python -m experiments.cifar_accuracy.latency`.
 
-The accuracies are those of the measured record; the latencies are the planner's for the mi9 profile (paper 003, table 3).
+The accuracies are those of the measured record; the latencies are the planner's for the profile mi9-release (paper 003, table 3).
 """
 
 from experiments.cifar_accuracy.run import ALIGN, HERE, MAIN, MEETS, MODEL
@@ -12,7 +12,7 @@ from stretch.planning.design.branch_design import load_draft
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.plan import evaluate
 
-DEVICE = "mi9"
+DEVICE = "mi9-release"
 EPOCHS = 40
 
 

@@ -27,7 +27,7 @@ from scheduler.tools.simulation import prepare
 HERE = Path(__file__).parent
 
 #: Network and phone of the paper's figure 13.
-MODEL, DEVICE = "resnet34", "mi9"
+MODEL, DEVICE = "resnet34", "mi9-release"
 
 #: Plans of it, by the processors that they may use.
 PLANS = ("gpu,dsp", "cpu,dsp", "cpu,gpu")

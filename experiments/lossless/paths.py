@@ -4,11 +4,11 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
 
+from experiments.networks import own_precisions
 from experiments.records import Value, write_record
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError
@@ -32,17 +32,6 @@ DEVICES = (("mi9", "cpu,gpu"), ("mi9", "cpu,gpu,dsp"), ("pixel6", "cpu,gpu"))
 #: Device and processors that designs are planned for whose outputs are compared with the original's.
 TRIED_ON = ("mi9", "cpu,gpu")
 Row = dict[str, Value]
-
-
-def own_precisions(device: DeviceProfile, processors: str) -> dict[str, Any]:
-    """Options of a request for some processors in the precisions that the profile has by default, int8 among them.
-
-    Args:
-        device: The device.
-        processors: Names with commas.
-    """
-    names = tuple(processors.split(","))
-    return {"processors": names, "precision": {name: device.processor(name).default_precision for name in names}}
 
 
 def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig) -> float:

@@ -1,6 +1,6 @@
 """Networks of paper 003 planned as the paper makes them: segments that are stretched, several stages as one where that is faster."""
 
-from experiments.simulated_speedup.cases import MACS
+from experiments.simulated_speedup.run import MACS
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph

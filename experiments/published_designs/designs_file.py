@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.lossless.run import MODELS
+from experiments.networks import MODELS
 from experiments.published_designs.tables import ORIGINALS, StageTable
 from predictors.errors import StretchError, UnknownNameError
 from predictors.joins import JoinKind

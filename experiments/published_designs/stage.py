@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from experiments.lossless.run import profile
 from experiments.published_designs.designs_file import PublishedDesign
-from experiments.published_designs.predict import BASES, Basis, network
+from experiments.published_designs.predict import BASES, Basis, network, profile
 from experiments.published_designs.tables import original_of, stage_ends
 from experiments.records import Row
 from predictors.graph import OpGraph
@@ -42,7 +41,7 @@ class Stage:
         self.size: Size = known.table.depths[at], known.table.widths[at]
         self.published: dict[str, Size] = {name: (table.depths[at], table.widths[at]) for name, table in design.branches.items()}
         self._design = design
-        self._device = profile(basis.name, design.device)
+        self._device = profile(basis, design.device)
         self._graph: OpGraph = cut_segment(whole, f"s{at + 1}", ends[at], ends[at + 1]).graph
         self._align = aligns(self._device, design.branches)
         self._costs = PlanningProblem.of(self._graph, self._device, PlanConfig(processors=design.processors)).costs

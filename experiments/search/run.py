@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
 
-from experiments.lossless.run import MODELS, graph_of
+from experiments.networks import MODELS, graph_of
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from experiments.advise.run import columns
-from experiments.lossless.run import MODELS, graph_of
+from experiments.networks import MODELS, graph_of
 from experiments.records import Row, write_record
 from predictors.devices import load_device
 from stretch.stages.advise import DeviceAdvice, advise

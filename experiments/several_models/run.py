@@ -10,15 +10,14 @@ from math import exp, log
 from pathlib import Path
 from statistics import median
 
-from experiments.lossless.paths import own_precisions
-from experiments.lossless.run import graph_of
+from experiments.networks import graph_of, own_precisions
 from experiments.records import Row, write_record
 from predictors.devices import DeviceProfile, load_device
 from stretch.planning.config import PlanConfig
 from stretch.planning.together import BestPair, Candidate, Pair, candidates, together
 
 HERE = Path(__file__).parent
-DEVICE, PROCESSORS = "mi9", ("cpu", "gpu", "dsp")
+DEVICE, PROCESSORS = "mi9-release", ("cpu", "gpu", "dsp")
 
 #: Networks of several sizes and kinds, at 224×224.
 MODELS = (

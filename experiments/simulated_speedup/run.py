@@ -8,18 +8,257 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
 
 import msgspec
 
-from experiments.lossless.run import MODELS, graph_of
-from experiments.records import ROOT, Row, this_commit, write_record
-from experiments.simulated_speedup.cases import cases_of, planned_row
-from experiments.simulated_speedup.summary import bounds, means, networks, varied
+from experiments.lossless.paths import schedule_bound_ms
+from experiments.networks import MODELS, graph_of, own_precisions
+from experiments.records import ROOT, Row, Value, this_commit, write_record
+from experiments.simulated_speedup.devices import CHANGES, changes_for
+from predictors.devices import load_device
+from predictors.errors import InfeasibleError
+from predictors.graph import OpGraph
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.compare import Rival
+from stretch.planning.plan import plan
+from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
 #: Where the rows of a run lie while it goes on.
 PARTS = ROOT / "runs" / "simulated_speedup"
+
+#: The phones of the paper, the Mi 9 as its release measured it and with newer kernels; and a board.
+PLACES = (
+    ("mi9-release", "cpu,gpu"),
+    ("mi9-release", "cpu,dsp"),
+    ("mi9-release", "cpu,gpu,dsp"),
+    ("mi9", "cpu,gpu"),
+    ("mi11", "cpu,gpu"),
+    ("pixel6", "cpu,gpu"),
+    ("rk3588", "cpu,gpu"),
+)
+#: What merged mixed designs are to reach in the mean: over the best single processor, and over the sequential network of the same MACs.
+GOALS = {("mi9-release", "cpu,dsp"): (1.7, 1.45), ("mi9-release", "cpu,gpu"): (1.75, 1.45), ("mi9-release", "cpu,gpu,dsp"): (2.0, 1.65)}
+#: Multiply-accumulates of a design over the original's.
+MACS = (0.97, 1.03)
+
+KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
+#: How stages become segments: each of its own, or several as one where that is faster.
+STAGES, MERGED = "stages apart", "stages merged"
+MERGES = {STAGES: "never", MERGED: "always"}
+#: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
+DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
+#: Designs that are planned anew where a number of the device is another.
+EXACT, MIXED = ("exact", STAGES), ("mixed", MERGED)
+#: Where segments of merged mixed designs may end between any two blocks as well; with three processors that takes minutes to plan.
+CUT_PLACES = (("mi9-release", "cpu,gpu"), ("mi9-release", "cpu,dsp"))
+CUTS = "segments end within stages"
+FREE = "links free"
+#: Factors on the time of every transfer, for the same design.
+LINKS = (0.5, 2.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one plan is made for."""
+
+    model: str  # Name of the network.
+    device: str  # The device's id.
+    processors: str  # With commas.
+    kind: str  # Of designs: exact, stretched or mixed.
+    merged: str  # How stages become segments.
+    change: str = ""  # What of the device or of the request is another; empty for nothing.
+
+    @property
+    def name(self) -> str:
+        """The case in words, which no other has."""
+        parts = (MODELS[self.model], f"{self.device} {self.processors}", self.kind, self.merged, self.change)
+        return ", ".join(part for part in parts if part)
+
+
+def cases_of(model: str) -> Iterator[Case]:
+    """Everything that is planned for a network."""
+    for place in PLACES:
+        for design in DESIGNS:
+            yield Case(model, *place, *design)
+        for change in changes_for(place[1]):
+            yield Case(model, *place, *MIXED, change)
+        yield Case(model, *place, *EXACT, FREE)
+        if place in CUT_PLACES:
+            yield Case(model, *place, *MIXED, CUTS)
+
+
+def planned_row(case: Case, graph: OpGraph) -> Row:
+    """Plan a case; its figures, all None where there is no design."""
+    device = load_device(case.device)
+    if case.change in CHANGES:
+        device = CHANGES[case.change](device)
+    options = own_precisions(device, case.processors)
+    cuts = "blocks" if case.change == CUTS else "stages"
+    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts, **options)
+    try:
+        result = plan(graph, device, config)
+    except InfeasibleError:
+        return {"case": case.name} | dict.fromkeys(COLUMNS)
+    bound = schedule_bound_ms(graph, device, config.checked(device))
+    return {"case": case.name} | _figures(result, bound)
+
+
+#: Columns of a case beside its name.
+COLUMNS = (
+    "makespan ms", "low ms", "high ms", "best single", "best single ms", "sequential ms", "speed-up", "speed-up low", "speed-up high",
+    "over sequential", "over sequential low", "over sequential high", "links ×0.5", "links ×2", "faster than all", "ideal ms", "of ideal",
+    "bound ms", "efficiency", "moving %", "contention %", "MACs ratio", "halo %", "meetings", "recommended",
+)  # fmt: skip
+
+
+def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
+    """What a plan says, as columns."""
+    run, certainty = plan_result.run, plan_result.certainty
+    rivals = {rival.name.partition(":")[0]: rival for rival in plan_result.recommendation.rivals}
+    single, same = rivals["single"], rivals.get("sequential_same_macs")
+    values = (
+        round(run.makespan_ms, 3),
+        round(certainty.makespan_low_ms, 3),
+        round(certainty.makespan_high_ms, 3),
+        f"{plan_result.best_single.processor} {plan_result.best_single.precision}",
+        round(single.ms, 3),
+        None if same is None else round(same.ms, 3),
+        *_ratio(single),
+        *_ratio(same),
+        *(round(plan_result.at_links(factor).speedup or 0.0, 3) for factor in LINKS),
+        round(certainty.probability_faster["all"], 3),
+        round(plan_result.ideal_split_ms, 3),
+        round(plan_result.ideal_split_ms / run.makespan_ms, 3),
+        round(bound_ms, 3),
+        round(run.efficiency, 3),
+        round(100 * run.communication_ms / run.makespan_ms, 1),
+        round(100 * _contention_ms(plan_result) / run.makespan_ms, 1),
+        round(plan_result.macs_ratio, 4),
+        round(100 * plan_result.halo, 1),
+        plan_result.design.n_meet,
+        plan_result.recommended.replace("_", " "),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _ratio(rival: Rival | None) -> tuple[Value, Value, Value]:
+    """A control's time over the branches', and the ends of its 90 % interval."""
+    return (None, None, None) if rival is None else (round(rival.ratio, 3), round(rival.low, 3), round(rival.high, 3))
+
+
+def _contention_ms(plan_result: PlanResult) -> float:
+    """What the branches that each segment waits for take longer because others compute, ms."""
+    return sum(max(row.branches, key=lambda branch: branch.start_ms + branch.total_ms).contention_ms for row in plan_result.run.segments)
+
+
+#: Rows of cases by their name.
+Rows = Mapping[str, Row]
+#: What a row of `networks` says of the merged mixed design.
+OF_MIXED = (
+    "best single", "best single ms", "sequential ms", "ideal ms", "bound ms", "makespan ms", "low ms", "high ms", "faster than all",
+    "of ideal", "efficiency", "moving %", "contention %", "MACs ratio", "halo %", "meetings", "recommended",
+)  # fmt: skip
+
+
+def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
+    """Every network on every device: speed-ups of each kind of design, and what the merged mixed one is."""
+    result = []
+    for model in models:
+        for place in PLACES:
+            row: Row = {"network and device": f"{MODELS[model]}, {' '.join(place)}"}
+            for design in DESIGNS:
+                of_design = rows[Case(model, *place, *design).name]
+                row[_column(design)] = of_design["speed-up"]
+                row[f"{_column(design)}, low"], row[f"{_column(design)}, high"] = of_design["speed-up low"], of_design["speed-up high"]
+                row[f"{_column(design)}, over sequential"] = of_design["over sequential"]
+            mixed = rows[Case(model, *place, *MIXED).name]
+            result.append(row | {column: mixed[column] for column in OF_MIXED})
+    return result
+
+
+def _column(design: tuple[str, str]) -> str:
+    kind, merged = design
+    return kind if merged == STAGES else f"{kind}, merged"
+
+
+def means(rows: Rows, models: Sequence[str]) -> list[Row]:
+    """Geometric means over the networks that have a design, beside the goals.
+
+    A network without a stretched design runs on one processor, or as an exact or mixed
+    design; it is left out of the means of stretched designs, and counted.
+    """
+    result = []
+    for place in PLACES:
+        over_single, over_same = GOALS.get(place, (None, None))
+        row: Row = {"device": " ".join(place)}
+        for design in DESIGNS:
+            current = [rows[Case(model, *place, *design).name] for model in models]
+            row[_column(design)] = geo_mean([item["speed-up"] for item in current])
+            row[f"{_column(design)}, over sequential"] = geo_mean([item["over sequential"] for item in current])
+        row["networks"] = len(models)
+        row["with a stretched design"] = sum(
+            rows[Case(model, *place, "stretched", MERGED).name]["speed-up"] is not None for model in models
+        )
+        row |= {"goal": over_single, "goal over sequential": over_same}
+        row["reached"] = _reached(row[_column(MIXED)], over_single)
+        row["reached over sequential"] = _reached(row[f"{_column(MIXED)}, over sequential"], over_same)
+        result.append(row)
+    return result
+
+
+def _reached(value: Value, goal: float | None) -> str | None:
+    return None if goal is None or value is None else "yes" if float(value) >= goal else "no"
+
+
+def varied(rows: Rows, models: Sequence[str]) -> list[Row]:
+    """Geometric means of merged mixed designs and of exact ones where a number of the device or of the request is another."""
+    result = []
+    for place in PLACES:
+        row: Row = {"device": " ".join(place)}
+        known = [*changes_for(place[1]), *((CUTS,) if place in CUT_PLACES else ())]
+        for change in ("", *CHANGES, CUTS):
+            current = [rows[Case(model, *place, *MIXED, change).name] for model in models] if change in ("", *known) else []
+            row[change or "as stated"] = geo_mean([item["speed-up"] for item in current])
+            row[f"{change or 'as stated'}, over sequential"] = geo_mean([item["over sequential"] for item in current])
+        for name, design in (("exact", EXACT), ("mixed", MIXED)):
+            current = [rows[Case(model, *place, *design).name] for model in models]
+            for factor in LINKS:
+                row[f"{name}, links ×{factor:g}"] = geo_mean([item[f"links ×{factor:g}"] for item in current])
+        row["exact"] = geo_mean([rows[Case(model, *place, *EXACT).name]["speed-up"] for model in models])
+        row[f"exact, {FREE}"] = geo_mean([rows[Case(model, *place, *EXACT, FREE).name]["speed-up"] for model in models])
+        result.append(row)
+    return result
+
+
+def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
+    """What limits merged mixed designs: geometric means of their speed-up, of one without any loss, and of what they lose where."""
+    result = []
+    for place in PLACES:
+        current = [row for model in models if (row := rows[Case(model, *place, *MIXED).name])["speed-up"] is not None]
+        row: Row = {"device": " ".join(place), "speed-up": geo_mean([item["speed-up"] for item in current])}
+        for title, column in (("ideal split", "ideal ms"), ("bound of any schedule", "bound ms")):
+            row[title] = geo_mean([float(item["best single ms"] or 0) / float(item[column] or 1) for item in current])
+        for column in ("efficiency", "of ideal"):
+            row[column] = geo_mean([item[column] for item in current])
+        for column in ("moving %", "contention %"):
+            row[column] = round(sum(float(item[column] or 0) for item in current) / len(current), 1) if current else None
+        result.append(row)
+    return result
+
+
+def geo_mean(values: Sequence[Value]) -> float | None:
+    """The geometric mean of what is known; None of nothing."""
+    some = [float(value) for value in values if value is not None]
+    return round(exp(sum(map(log, some)) / len(some)), 3) if some else None
+
+
+#: Tables of the record that are worked out from its cases.
+TABLES: dict[str, Callable[[Rows, Sequence[str]], list[Row]]] = {"means": means, "varied": varied, "bounds": bounds, "networks": networks}
 
 
 class Part(msgspec.Struct):
@@ -41,12 +280,7 @@ def part_of(path: Path) -> Part:
 
 
 def plan_network(model: str, path: Path) -> None:
-    """Plan every case of a network that is not planned yet.
-
-    Args:
-        model: Its name.
-        path: File of its rows.
-    """
+    """Plan every case of a network that is not in the file of its rows yet."""
     part = part_of(path)
     graph = None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,13 +314,7 @@ def main() -> int:
         rows |= msgspec.json.decode(_file(options.parts, model).read_bytes(), type=Part).rows
     write_record(
         options.out,
-        {
-            "means": means(rows, models),
-            "varied": varied(rows, models),
-            "bounds": bounds(rows, models),
-            "networks": networks(rows, models),
-            "cases": list(rows.values()),
-        },
+        {name: table(rows, models) for name, table in TABLES.items()} | {"cases": list(rows.values())},
         source="predicted",
         command="python -m experiments.simulated_speedup.run",
         runs=None,
@@ -95,7 +323,7 @@ def main() -> int:
             "Every time is the planner's, from a profile and its links; nothing ran, and nothing was measured on a phone.",
             "Speed-ups are over the original on the best single processor, core set and precision at least as wide, and over the fastest sequential network of the same multiply-accumulates.",
             "`exact` designs compute the original's output; `stretched` ones are other networks, which want training; `mixed` ones may have segments of every kind. Merged: several stages may become one segment where that is faster.",
-            "`low` and `high` are the ends of the 90 % interval: fits, links and contention are drawn within their intervals.",
+            "`low` and `high` are the ends of the 90 % interval: fits, links and contention are drawn within their intervals. `links ×0.5` and `links ×2` are the same design where every transfer takes half or twice the time.",
             "The ideal split divides the original over the processors without any loss. The bound is the longest chain of the original's kernels, each on its fastest processor, or the least time in which all of them can be computed, whichever is longer: no schedule that leaves kernels whole is faster, exchanges and contention left out. A stretched or divided design has other kernels, and may be below both.",
         ],
     )

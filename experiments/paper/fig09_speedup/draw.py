@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from experiments.lossless.run import MODELS
+from experiments.networks import MODELS
 from experiments.paper.chart import Line, Panel, Point, found, point_of, rows_figure
 from experiments.paper.picture import Found, Need, Picture, published
 
@@ -12,52 +12,46 @@ if TYPE_CHECKING:
 
 #: Device and processors, as the record and the panel call them, and what the paper says of all of its networks there.
 PANELS = (
-    ("mi9 cpu,gpu", "Mi 9, CPU + GPU", ""),
-    ("mi9 cpu,dsp", "Mi 9, CPU + DSP", ""),
-    ("mi9 cpu,gpu,dsp", "Mi 9, CPU + GPU + DSP", "Fig. 9, largest over the fastest single processor, Mi 9"),
+    ("mi9-release cpu,gpu", "Mi 9, CPU + GPU", ""),
+    ("mi9-release cpu,dsp", "Mi 9, CPU + DSP", ""),
+    ("mi9-release cpu,gpu,dsp", "Mi 9, CPU + GPU + DSP", "Fig. 9, largest over the fastest single processor, Mi 9"),
     ("pixel6 cpu,gpu", "Pixel 6, CPU + GPU", "Fig. 9, largest, Pixel 6"),
+    ("mi11 cpu,gpu", "Mi 11, CPU + GPU", "Fig. 9, largest, Mi 11"),
 )
-MI11 = ("Mi 11, CPU + GPU", "Fig. 9, largest, Mi 11")
 #: The one bar of which the text has a number.
-BAR = ("mi9 cpu,dsp", "ResNet-50", "Fig. 9, ResNet-50 on Mi 9 with CPU and DSP")
+BAR = ("mi9-release cpu,dsp", "ResNet-50", "Fig. 9, ResNet-50 on Mi 9 with CPU and DSP")
 #: Means of the designs that the authors published with their code.
 RELEASED = {
-    "mi9 cpu,gpu": {
+    "mi9-release cpu,gpu": {
         "release, mean as measured": "Mi 9, geometric mean over the best single processor, CPU and GPU",
         "release, mean at equal cost": "the same at equal multiply-accumulates, CPU and GPU",
     },
-    "mi9 cpu,dsp": {
+    "mi9-release cpu,dsp": {
         "release, mean as measured": "the same, CPU and DSP",
         "release, mean at equal cost": "the same at equal multiply-accumulates, CPU and DSP",
     },
 }
-COLUMN, KIND = "stretched, merged", "stretched, stages merged"
-ENDS = ("speed-up low", "speed-up high")
-PROFILES = {"fitted": "fitted profile, 90 % interval", "0.1.0": "profile of version 0.1.0"}
+COLUMN, OURS = "stretched, merged", "ours, 90 % interval"
 AXIS = "times the speed of the best single processor"
 
 
 def draw(tables: Mapping[str, Found]) -> "Figure":
     """A panel for each phone and set of processors, a row for each network."""
-    nets, means, paper, mi11 = tables["cases"], tables["means"], tables["paper"], tables["mi11"]
+    nets, means, paper = tables["networks"], tables["means"], tables["paper"]
     panels = []
     for place, title, most in PANELS:
         lines = []
         for words in MODELS.values():
-            rows = {which: nets.row(f"{words}, {place}, {which}, {KIND}") for which in PROFILES}
-            points = [
-                point_of(nets.record, "cases", row, "speed-up", PROFILES[which], ENDS if which == "fitted" and row["speed-up"] else None)
-                for which, row in rows.items()
-            ]
+            row = nets.row(f"{words}, {place}")
+            ends = (f"{COLUMN}, low", f"{COLUMN}, high") if row[COLUMN] else None
+            point = point_of(nets.record, "networks", row, COLUMN, OURS, ends)
             bar = Point(paper.value(BAR[2]), "paper", "as the text has it") if BAR[:2] == (place, words) else None
-            lines.append(Line(words, found(*points, bar)))
-        points = [point_of(means.record, "means", means.row(f"{place}, {which}"), COLUMN, words) for which, words in PROFILES.items()]
+            lines.append(Line(words, found(point, bar)))
+        point = point_of(means.record, "means", means.row(place), COLUMN, OURS)
         released = [Point(paper.value(row), "paper", series) for series, row in RELEASED.get(place, {}).items()]
-        lines.append(Line("geometric mean", found(*points, *released)))
+        lines.append(Line("geometric mean", found(point, *released)))
         panels.append(_panel(title, lines, paper, most))
-    ends = (f"{COLUMN}, low", f"{COLUMN}, high")
-    rest = [Line(str(row["network"]), found(point_of(mi11.record, "networks", row, COLUMN, PROFILES["fitted"], ends))) for row in mi11.rows]
-    return rows_figure([*panels, _panel(MI11[0], rest, paper, MI11[1])])
+    return rows_figure(panels)
 
 
 def _panel(title: str, lines: list[Line], paper: Found, most: str) -> Panel:
@@ -69,11 +63,10 @@ def _panel(title: str, lines: list[Line], paper: Found, most: str) -> Panel:
 
 PICTURE = Picture(
     "Speed-ups over the fastest single processor (paper 003, figure 9)",
-    "Predicted speed-ups of stretched designs for six networks on four sets of processors of three phones, beside the largest ones and the one bar that the paper's text states, and means of the authors' release.",
+    "Predicted speed-ups of stretched designs for six networks on five sets of processors of three phones, beside the largest ones and the one bar that the paper's text states, and means of the authors' release.",
     {
-        "cases": Need("experiments/simulated_speedup/results/speedup.json", "cases", "python -m experiments.simulated_speedup.run"),
+        "networks": Need("experiments/simulated_speedup/results/speedup.json", "networks", "python -m experiments.simulated_speedup.run"),
         "means": Need("experiments/simulated_speedup/results/speedup.json", "means", "python -m experiments.simulated_speedup.run"),
-        "mi11": Need("experiments/paper/fig09_speedup/results/mi11.json", "networks", "python -m experiments.paper.fig09_speedup.run"),
         "paper": published("stretch"),
     },
     draw,

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from experiments.lossless.run import MODELS, graph_of
+from experiments.networks import MODELS, graph_of
 from experiments.paper.plans import stretched
 from experiments.records import Row, Value, write_record
 from predictors.devices import load_device
@@ -13,7 +13,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms, timeline
 
 HERE = Path(__file__).parent
-DEVICES, PROCESSORS = ("mi9", "mi11"), "cpu,gpu"
+DEVICES, PROCESSORS = ("mi9-release", "mi11"), "cpu,gpu"
 #: The networks of the paper's figure.
 NETWORKS = ("resnet34", "resnet50")
 PRECISION = {"cpu": "int8", "gpu": "fp16"}

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from experiments.contention.run import DEVICE, LISTED, MODEL, PHASES, SWITCHING, phases, rows_of
-from experiments.lossless.run import graph_of
+from experiments.networks import graph_of
 from experiments.records import write_record
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
