@@ -1,0 +1,618 @@
+"""Serves the page of `stretch web` to one browser at a time, and checks what it sends back.
+
+The server is Python's own: a handful of fixed addresses, one reader, no framework to keep up to date. Every address lies
+below a random token; of a bundle only the files that its manifest lists are served. A page on another machine needs https,
+since browsers give WebGPU and shared memory to secure origins alone; the certificate is made for this run.
+"""
+
+import datetime
+import gzip
+import ipaddress
+import json
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha512
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import numpy as np
+
+from predictors.errors import MissingBackendError, StretchError, UsageError, first_line
+from predictors.files import cache_folder
+from predictors.join import combine
+from predictors.joins import meetings
+from scheduler.bundle.load import Bundle
+from scheduler.checks.verify import random_input
+from scheduler.measure.turns import ratio_interval
+from scheduler.placement.place import Placement
+from scheduler.runtime.inputs import as_arrays
+from scheduler.runtime.machine import Event, Instruction, Machine
+from scheduler.runtime.plan import make_plan
+from scheduler.runtime.record import SCHEMA, Line, Opening
+from scheduler.runtime.sequential import Sequential
+
+PAGE = Path(__file__).parent / "page"
+
+#: ONNX Runtime Web: its version, and the SHA-512 of the package that npm serves (MIT, 34 MB packed).
+RUNTIME, RUNTIME_SHA512 = (
+    "onnxruntime-web@1.30.0",
+    "ab4cbe26baedba45d2cec05610c71c55fa97db92d19a8b171c5f8269126683ca590a5cdc57bb2f35ce2b298de32f4d956fb42644c0ecd528a0a91e025c07ca61",
+)
+#: What the page loads of it: 14 MB of WebAssembly for the CPU, 27 MB for WebGPU; gzip leaves a third of both.
+RUNTIME_FILES = (
+    "ort.wasm.min.mjs",
+    "ort-wasm-simd-threaded.mjs",
+    "ort-wasm-simd-threaded.wasm",
+    "ort.webgpu.min.mjs",
+    "ort-wasm-simd-threaded.asyncify.mjs",
+    "ort-wasm-simd-threaded.asyncify.wasm",
+)
+
+#: A message of the page is at most this long, in bytes.
+MOST_BYTES = 4 << 20
+
+#: Largest difference from this machine's runtime, relative to the largest output, that counts as right.
+TOLERANCE = 1e-4
+
+_HEADERS = {
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
+    "style-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"} | {
+    ".wasm": "application/wasm",
+    ".json": "application/json",
+}
+
+
+def runtime_folder(archive: Path | None = None) -> Path:
+    """The folder of ONNX Runtime Web's files, unpacked once into the cache.
+
+    Args:
+        archive: The package as a file; None to have `npm` download it.
+
+    Raises:
+        MissingBackendError: Without a package and without `npm`, or where the download fails.
+        StretchError: If the package is another one.
+    """
+    folder = cache_folder(RUNTIME.replace("@", "-"))
+    if all((folder / name).is_file() for name in RUNTIME_FILES):
+        return folder
+    with tempfile.TemporaryDirectory() as scratch:
+        package = archive or _download(Path(scratch))
+        try:
+            content = package.read_bytes()
+        except OSError as error:
+            raise StretchError(f"cannot read {package}: {error.strerror}") from error
+        if sha512(content).hexdigest() != RUNTIME_SHA512:
+            raise StretchError(f"{package} is not the package {RUNTIME}", f"get it with: npm pack {RUNTIME}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made, tarfile.open(package) as opened:
+            for name in RUNTIME_FILES:
+                member = opened.extractfile(f"package/dist/{name}")
+                assert member is not None
+                data = member.read()
+                (Path(made) / name).write_bytes(data)
+                (Path(made) / f"{name}.gz").write_bytes(gzip.compress(data, 6))
+            shutil.copytree(made, folder, dirs_exist_ok=True)
+    return folder
+
+
+def _download(folder: Path) -> Path:
+    hint = f"run `npm pack {RUNTIME}` where npm is, and give the file with --runtime"
+    npm = shutil.which("npm")
+    if npm is None:
+        raise MissingBackendError("the page needs ONNX Runtime Web once, and there is no `npm` to download it", hint)
+    done = subprocess.run([npm, "pack", RUNTIME, "--pack-destination", str(folder)], capture_output=True, text=True, check=False)
+    packages = list(folder.glob("*.tgz"))
+    if done.returncode or not packages:
+        raise MissingBackendError(f"npm cannot download {RUNTIME}: {next(iter(done.stderr.splitlines()), 'no package')}", hint)
+    return packages[0]
+
+
+class Shown:
+    """A bundle as the page gets it.
+
+    Args:
+        name: Its name in addresses.
+        title: What the page calls it.
+        bundle: The bundle, whose tensors must all be in fp32.
+
+    Raises:
+        UsageError: If the page cannot run it.
+    """
+
+    def __init__(self, name: str, title: str, bundle: Bundle) -> None:
+        manifest = self.manifest = bundle.manifest
+        self.bundle, self.name = bundle, name
+        if other := next((tensor for tensor in manifest.tensors if tensor.dtype != "float32"), None):
+            raise UsageError(
+                f"the tensor `{other.name}` of {bundle.path} is {other.dtype}, and the page runs float32 tensors",
+                "give the bundle that `stretch branch` wrote",
+            )
+        self.plan = make_plan(manifest)
+        self.files = frozenset(manifest.files)
+        tensors = {tensor.name: tensor for tensor in manifest.tensors}
+        joins = []
+        for join in manifest.joins:
+            meeting = meetings.get(join.kind)
+            if meeting.operator != "add" and meeting.combine is not combine:
+                raise UsageError(f"the page cannot compute the join `{join.name}`, a `{join.kind}`", "plan with --set join=concat")
+            output = tensors[join.output]
+            axis = None if meeting.operator == "add" else meeting.axis(output.layout, len(output.shape))
+            joins.append({"name": join.name, "inputs": join.inputs, "output": join.output, "axis": axis})
+        original = manifest.model.original_macs or 1
+        self.page: dict[str, Any] = {
+            "id": name,
+            "title": title,
+            "address": f"bundles/{name}",
+            "inputs": manifest.inputs,
+            "outputs": manifest.outputs,
+            "tensors": [{"name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype} for tensor in manifest.tensors],
+            "subgraphs": [
+                {key: getattr(entry, key) for key in ("name", "processor", "file", "inputs", "outputs", "rows")}
+                for entry in map(bundle.subgraph, self.plan.subgraphs)
+            ],
+            "joins": joins,
+            "order": list(self.plan.order),
+            "processors": sorted({entry.processor for entry in manifest.subgraphs}),
+            "controls": manifest.controls,
+            "macs": {"branches": manifest.model.macs / original}
+            | {control: macs / original for control, macs in manifest.control_macs.items()},
+        }
+        x = random_input(bundle)
+        self.tensors = {("tensors", key): value for key, value in as_arrays(x, manifest.inputs).items()}
+        for control, file in {"outputs": manifest.whole, **manifest.controls}.items():
+            values = Sequential(bundle.path / file).run(x)
+            arrays = values.values() if isinstance(values, Mapping) else [values]
+            self.tensors |= {(control, key): value for key, value in zip(manifest.outputs, arrays, strict=True)}
+
+    def machine(self) -> Machine:
+        """The state machine that the page's has to answer like."""
+        places = {
+            name: Placement(step.processor, "browser", (), step.processor, "blocking", False, "in the page")
+            for name, step in self.plan.subgraphs.items()
+        }
+        return Machine.of(self.plan, places)
+
+    def opening(self) -> Opening:
+        """The first line of a record of the page's runs."""
+        client = self.machine().clients[""]
+        plan = self.plan
+        return Opening(
+            SCHEMA,
+            0,
+            plan.inputs,
+            plan.outputs,
+            tuple(plan.subgraphs.values()),
+            tuple(plan.joins.values()),
+            dict(client.placements),
+            1,
+            True,
+        )
+
+
+_Ms = Annotated[float, msgspec.Meta(gt=0, le=1e7)]
+_Text = Annotated[str, msgspec.Meta(max_length=1000)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+_Times = Annotated[list[_Ms], msgspec.Meta(max_length=10_000)]
+
+
+class BrowserDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the browser says of itself."""
+
+    agent: _Text
+    cores: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    isolated: bool
+    webgpu: bool
+    webnn: bool
+    lacks: Annotated[list[_Text], msgspec.Meta(max_length=20)]
+
+
+class BrowserSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A step of one inference, ms from its start."""
+
+    step: _Name
+    queue: _Name
+    start_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
+    end_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
+
+
+class _Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event of the page's machine, and what it answered."""
+
+    event: Event
+    instructions: list[Instruction]
+
+
+class BrowserRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of one bundle, and a recording of its first inference."""
+
+    bundle: _Name
+    device: BrowserDevice
+    threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    providers: dict[_Name, _Name]  # What ran each processor's work.
+    times_ms: dict[_Name, _Times]  # Of each contestant, by rounds.
+    differences: dict[_Name, Annotated[float, msgspec.Meta(ge=0)] | None]  # From this machine's outputs; None if not finite.
+    spans: Annotated[list[BrowserSpan], msgspec.Meta(max_length=40_000)]
+    record: Annotated[list[_Turn], msgspec.Meta(max_length=100_000)]
+
+
+class BrowserRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """Another contestant's time over the branches': above 1 where the branches are faster."""
+
+    over: str  # The other contestant.
+    ratio: float  # Of the medians.
+    low: float  # Lower end of the 95 % interval.
+    high: float | None  # Upper end; None if there are too few rounds for one.
+
+
+class BrowserAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a browser showed of a bundle; the fields are keys of `stretch web --json`."""
+
+    bundle: str  # Folder of the bundle.
+    browser: str  # As the browser names itself.
+    threads: int  # Of WebAssembly on the CPU.
+    providers: dict[str, str]  # What ran each processor's work: ``wasm`` or ``webgpu``.
+    lacks: list[str]  # What the browser lacks.
+    median_ms: dict[str, float]  # Of each contestant.
+    p90_ms: dict[str, float]
+    rounds: int  # Of each contestant.
+    macs_ratio: dict[str, float]  # Multiply-accumulates over the original's.
+    ratios: list[BrowserRatio]  # The branches against each single processor.
+    differences: dict[str, float | None]  # From this machine's outputs, relative to the largest.
+    right: bool  # Whether all are below `TOLERANCE`.
+    overlap_ms: float  # Time of the typical inference during which two processors computed.
+    predicted_ms: float | None  # For the device that the bundle was planned for.
+    sentences: list[str]  # The same in words.
+
+
+class Measurer(Protocol):
+    """What asks the page to time networks, and makes a profile of the times."""
+
+    def answer(self, message: bytes) -> dict[str, Any]:
+        """What to time next, after what the page timed last; ``done`` when there is enough."""
+
+    def network(self, name: str) -> bytes | None:
+        """A network's ONNX file; None if there is none of that name."""
+
+
+@dataclass
+class PageServer:
+    """The server.
+
+    Args:
+        shown: Bundles that the page runs.
+        runtime: Folder of ONNX Runtime Web.
+        host: Address to listen at; other than a loopback address the page is served by https.
+        port: Port; 0 for any that is free.
+        measurer: Has the page measure networks first.
+        said: Gets sentences for the person who started the server.
+    """
+
+    shown: Sequence[Shown]
+    runtime: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    measurer: Measurer | None = None
+    said: Callable[[str], None] = lambda text: None
+    answers: list[BrowserAnswer] = field(default_factory=list)
+    lines: list[Opening | Line] = field(default_factory=list)  # A record of the runs' first inferences, for `record.replay`.
+    ended: threading.Event = field(default_factory=threading.Event)
+    problem: str | None = None  # Why the page gave up.
+
+    def __post_init__(self) -> None:
+        """Listen."""
+        self.token = secrets.token_urlsafe(16)
+        self.lock = threading.Lock()
+        self.busy = False  # Whether a page runs.
+        handler = type("PageHandler", (_Handler,), {"server_page": self})
+        try:
+            self._server = ThreadingHTTPServer((self.host, self.port), handler)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen at {self.host}, port {self.port}: {error.strerror}", "choose another --host or --port"
+            ) from error
+        self.port = self._server.server_port
+        self._server.daemon_threads = True
+        self.secure = not ipaddress.ip_address(socket.gethostbyname(self.host)).is_loopback
+        if self.secure:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            with tempfile.TemporaryDirectory() as folder:
+                context.load_cert_chain(_certificate(Path(folder), self.reachable_at()))
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
+
+    def reachable_at(self) -> str:
+        """The address that others know this machine by."""
+        if self.host not in ("0.0.0.0", "::"):
+            return self.host
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                # picks the interface of the default route; nothing is sent
+                probe.connect(("192.0.2.1", 9))
+                return str(probe.getsockname()[0])
+            except OSError:
+                return socket.gethostbyname(socket.gethostname())
+
+    @property
+    def address(self) -> str:
+        """What to open in the browser."""
+        return f"{'https' if self.secure else 'http'}://{self.reachable_at()}:{self.port}/{self.token}/"
+
+    def start(self) -> None:
+        """Serve in a thread until `close`."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> "PageServer":
+        """Serve."""
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
+        self.close()
+
+    def page(self) -> dict[str, Any]:
+        """What the page reads first."""
+        runs = "runs each design in turns with the whole networks it is compared with, and sends the times back"
+        purpose = f"This page {'measures this device, then ' if self.measurer and self.shown else ''}{runs if self.shown else 'measures this device, and sends the times back'}; it talks to no other machine."
+        return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.shown]}
+
+    def result(self, message: bytes) -> dict[str, Any]:
+        """Take in the times of a bundle.
+
+        Raises:
+            StretchError: If they cannot be what the page measured.
+        """
+        run = msgspec.json.decode(message, type=BrowserRun)
+        shown = next((shown for shown in self.shown if shown.name == run.bundle), None)
+        if shown is None:
+            raise StretchError(f"the page ran no bundle `{run.bundle}`")
+        machine = shown.machine()
+        for number, turn in enumerate(run.record):
+            try:
+                answered = machine.handle(turn.event)
+            except (ValueError, KeyError) as error:
+                raise StretchError(f"event {number} of the page's recording cannot follow what stands before it: {error}") from error
+            if answered != turn.instructions:
+                raise StretchError(f"the page answered event {number} otherwise than the state machine")
+        answer = _judged(shown, run)
+        with self.lock:
+            self.lines += [shown.opening(), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
+            self.answers.append(answer)
+        for sentence in answer.sentences:
+            self.said(f"{shown.page['title']}: {sentence}")
+        return {"sentences": answer.sentences}
+
+
+def _judged(shown: Shown, run: BrowserRun) -> BrowserAnswer:
+    times = run.times_ms
+    if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
+        raise StretchError("the page sent no times of all contestants by rounds")
+    medians = {name: float(median(values)) for name, values in times.items()}
+    ratios = []
+    for control in shown.manifest.controls:
+        singles = [name for name in times if name.startswith(f"{control} on ")]
+        if singles:
+            best = min(singles, key=medians.__getitem__)
+            ratio = ratio_interval(times[best], times["branches"])
+            high = ratio.high if np.isfinite(ratio.high) else None
+            ratios.append(BrowserRatio(over=best, ratio=ratio.value, low=ratio.low, high=high))
+    right = all(value is not None and value <= TOLERANCE for value in run.differences.values())
+    overlap = _overlap(run.spans)
+    predicted = shown.manifest.predicted.get("makespan_ms")
+    sentences = [
+        f"branches take {medians['branches']:.4g} ms in the median, of which two processors computed at once for {overlap:.3g} ms."
+    ]
+    for row in ratios:
+        verdict = "faster" if row.low > 1 else "slower" if row.high is not None and row.high < 1 else "neither faster nor slower"
+        end = "more" if row.high is None else f"{row.high:.2f}"
+        sentences.append(f"They are {verdict} than {row.over}: {row.ratio:.2f} times its speed ({row.low:.2f} to {end}).")
+    sentences.append(
+        "All outputs are those of this machine." if right else f"Some outputs differ from this machine's by more than {TOLERANCE:g}."
+    )
+    stand_ins = [name for name, provider in run.providers.items() if name != "cpu" and provider == "wasm"]
+    if stand_ins:
+        sentences.append(f"The work of {', '.join(stand_ins)} ran on WebAssembly, since this browser offers no such processor.")
+    return BrowserAnswer(
+        bundle=str(shown.bundle.path),
+        browser=run.device.agent,
+        threads=run.threads,
+        providers=dict(run.providers),
+        lacks=list(run.device.lacks),
+        median_ms=medians,
+        p90_ms={name: float(np.percentile(values, 90)) for name, values in times.items()},
+        rounds=len(times["branches"]),
+        macs_ratio=shown.page["macs"],
+        ratios=ratios,
+        differences=dict(run.differences),
+        right=right,
+        overlap_ms=overlap,
+        predicted_ms=predicted,
+        sentences=sentences,
+    )
+
+
+def _overlap(spans: Sequence[BrowserSpan]) -> float:
+    """Time during which at least two queues had a step, ms."""
+    moments = sorted([(span.start_ms, 1) for span in spans] + [(span.end_ms, -1) for span in spans])
+    total, running, before = 0.0, 0, 0.0
+    for at, change in moments:
+        total += at - before if running > 1 else 0.0
+        running, before = running + change, at
+    return total
+
+
+def _certificate(folder: Path, host: str) -> Path:
+    """A certificate of its own for one run, with its key, in one file."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise MissingBackendError(
+            "a page for other machines needs https, and the package cryptography for it", "pip install 'nn-stretch[web]'"
+        ) from None
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nn-stretch")])
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(host))]
+    except ValueError:
+        names = [x509.DNSName(host)]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "page.pem"
+    path.touch(0o600)
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_page: PageServer
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the terminal gets sentences."""
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str = "application/json", headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _refuse(self, status: HTTPStatus, problem: str) -> None:
+        self._send(status, json.dumps({"problem": problem}).encode())
+
+    def _path(self) -> list[str] | None:
+        """The address below the token; refuses the others."""
+        parts = self.path.partition("?")[0].split("/")[1:]
+        if len(parts) < 2 or not secrets.compare_digest(parts[0].encode(), self.server_page.token.encode()):
+            self._refuse(HTTPStatus.FORBIDDEN, "this address lacks the token that `stretch web` printed")
+            return None
+        return parts[1:]
+
+    def do_GET(self) -> None:
+        """Files of the page, of the runtime and of bundles."""
+        match self._path():
+            case None:
+                return
+            case ["page.json"]:
+                self._send(HTTPStatus.OK, msgspec.json.encode(self.server_page.page()))
+            case [name] if (PAGE / (name or "index.html")).name in _PAGE_FILES:
+                path = PAGE / (name or "index.html")
+                self._send(HTTPStatus.OK, path.read_bytes(), _TYPES[path.suffix])
+            case ["runtime", name] if name in RUNTIME_FILES:
+                self._runtime(name)
+            case ["networks", name] if self.server_page.measurer and (network := self.server_page.measurer.network(name)) is not None:
+                self._send(HTTPStatus.OK, network, "application/octet-stream")
+            case ["bundles", name, *rest]:
+                self._bundle(name, rest)
+            case _:
+                self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+
+    def _runtime(self, name: str) -> None:
+        packed = "gzip" in self.headers.get("Accept-Encoding", "")
+        content = (self.server_page.runtime / (f"{name}.gz" if packed else name)).read_bytes()
+        headers = {"Cache-Control": "max-age=31536000, immutable", **({"Content-Encoding": "gzip"} if packed else {})}
+        self._send(HTTPStatus.OK, content, _TYPES[Path(name).suffix], headers)
+
+    def _bundle(self, name: str, rest: Sequence[str]) -> None:
+        shown = next((shown for shown in self.server_page.shown if shown.name == name), None)
+        if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.files:
+            self._send(HTTPStatus.OK, shown.bundle.file(file).read_bytes(), "application/octet-stream")
+        elif shown is not None and len(rest) == 2 and (values := shown.tensors.get((rest[0], rest[1]))) is not None:
+            self._send(HTTPStatus.OK, np.ascontiguousarray(values).tobytes(), "application/octet-stream")
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+
+    def do_POST(self) -> None:
+        """What the page reports."""
+        parts, page = self._path(), self.server_page
+        if parts is None:
+            return
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            self.close_connection = True
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {MOST_BYTES} bytes")
+            return
+        message = self.rfile.read(int(length))
+        try:
+            answer = self._answer(parts, message)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            page.said(f"the page sent what it cannot have measured: {first_line(error)}")
+            self._refuse(HTTPStatus.BAD_REQUEST, f"the server does not believe this: {first_line(error)}")
+        except StretchError as error:
+            page.said(str(error))
+            self._refuse(HTTPStatus.CONFLICT, str(error))
+        else:
+            if answer is None:
+                self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+            else:
+                self._send(HTTPStatus.OK, json.dumps(answer).encode())
+
+    def _answer(self, parts: Sequence[str], message: bytes) -> dict[str, Any] | None:
+        page = self.server_page
+        match parts:
+            case ["start"]:
+                msgspec.json.decode(message, type=dict[str, BrowserDevice])
+                with page.lock:
+                    if page.busy:
+                        raise StretchError("another page runs already; close it, or wait until it is done")
+                    page.busy = True
+                return {}
+            case ["result"]:
+                return page.result(message)
+            case ["networks"] if page.measurer is not None:
+                return page.measurer.answer(message)
+            case ["failure"]:
+                page.problem = msgspec.json.decode(message, type=dict[str, _Text]).get("problem", "")
+                page.said(f"the page gave up: {page.problem}")
+                page.busy = False
+                return {}
+            case ["end"]:
+                page.busy = False
+                if page.answers or page.measurer is not None:
+                    page.ended.set()
+                return {}
+        return None
+
+
+_PAGE_FILES = frozenset(path.name for path in PAGE.iterdir())
