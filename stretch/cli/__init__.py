@@ -57,7 +57,7 @@ from stretch.cli.output import COMMAND_LINE
 PARTS = frozenset({"boards", "complete", "failures", "interrupt", "options", "output", "pages"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
-FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile")
+FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile", "web")
 
 #: What to type instead of a verb of version 0.1.0.
 MOVED = {

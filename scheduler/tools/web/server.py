@@ -428,8 +428,8 @@ def _judged(shown: Shown, run: BrowserRun) -> BrowserAnswer:
     ]
     for row in ratios:
         verdict = "faster" if row.low > 1 else "slower" if row.high is not None and row.high < 1 else "neither faster nor slower"
-        end = "more" if row.high is None else f"{row.high:.2f}"
-        sentences.append(f"They are {verdict} than {row.over}: {row.ratio:.2f} times its speed ({row.low:.2f} to {end}).")
+        end = "more" if row.high is None else f"{row.high:.3g}"
+        sentences.append(f"They are {verdict} than {row.over}: {row.ratio:.3g} times its speed ({row.low:.3g} to {end}).")
     sentences.append(
         "All outputs are those of this machine." if right else f"Some outputs differ from this machine's by more than {TOLERANCE:g}."
     )

@@ -56,7 +56,7 @@ from stretch.tools.profiling.files import write_network
 from stretch.tools.profiling.places import Place
 from stretch.tools.profiling.styles import STYLES, draw
 from stretch.tools.profiling.table import Table
-from stretch.tools.profiling.writing import Crossing, make_profile, valid_id
+from stretch.tools.profiling.writing import Crossing, MeasuredPlace, make_profile, valid_id
 
 # Active learning: measure the networks next on which the current fits disagree most.
 #
@@ -335,10 +335,10 @@ class Collector:
 
 
 #: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
-_HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
+HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
 
 #: The one that is also timed behind a running kernel.
-_READ = (64, 56, 56)
+READ = (64, 56, 56)
 
 #: Runs per hand-over, of which the median is used.
 _HANDINGS = 25
@@ -352,8 +352,8 @@ def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
-            _together(host, other, _computing(), Path(folder), end),
-            _together(host, other, _moving(), Path(folder), end),
+            _together(host, other, computing(), Path(folder), end),
+            _together(host, other, moving(), Path(folder), end),
             other.runtime,
             _reads(other, Path(folder), end),
         )
@@ -366,8 +366,8 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     worker = None if delegate.asynchronous else Handing(host.cores, place.cores)
     runs = {}
     files = {}
-    for channels, rows, out in _HANDOVERS:
-        graph = _handed(channels, rows, out)
+    for channels, rows, out in HANDOVERS:
+        graph = handed(channels, rows, out)
         file = write_network(graph, folder / f"{graph.name}.onnx")
         compiled = delegate.compile(file)
         runs[graph.name] = runner(compiled, place.caller if worker is None else ())
@@ -382,12 +382,12 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
         worker.close()
     handovers = []
     for name, ms in spent.items():
-        handovers.append(Handover(*_sizes(files[name][0]), max(0.0, ms)))
+        handovers.append(Handover(*sizes(files[name][0]), max(0.0, ms)))
     delegate.close()
     return handovers
 
 
-def _handed(channels: int, rows: int, out: int) -> OpGraph:
+def handed(channels: int, rows: int, out: int) -> OpGraph:
     """A network that hardly computes."""
     drawing = Drawing(np.random.default_rng(0), "relu")
     x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
@@ -396,7 +396,7 @@ def _handed(channels: int, rows: int, out: int) -> OpGraph:
     return OpGraph.build(f"handover-{channels}-{rows}-{out}", drawing.ops, x)
 
 
-def _sizes(graph: OpGraph) -> tuple[int, int]:
+def sizes(graph: OpGraph) -> tuple[int, int]:
     """Bytes of a network's input and output."""
     read, written = (4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape))
     return read, written
@@ -406,7 +406,7 @@ def _reads(place: Place, folder: Path, end: float) -> Reads | None:
     """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
     delegate = place.create()
     try:
-        invocations, graphs = [], (_handed(*_READ), _computing())
+        invocations, graphs = [], (handed(*READ), computing())
         files = [write_network(graph, folder / f"read-{graph.name}.onnx") for graph in graphs]
         for compiled in map(delegate.compile, files):
             tensors = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
@@ -415,7 +415,7 @@ def _reads(place: Place, folder: Path, end: float) -> Reads | None:
                 return None
             invocations.append(invocation)
         with pinned(place.caller[:1]):
-            return time_reads(*invocations, _sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
+            return time_reads(*invocations, sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
     finally:
         delegate.close()
 
@@ -440,7 +440,7 @@ def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], obje
 
 def _busying(host: Place, place: Place, worker: "Handing", folder: Path) -> Callable[[], None]:
     """A function that keeps the processor busy on its thread, then the host on the caller's thread."""
-    file = write_network(_computing(), folder / "busy.onnx")
+    file = write_network(computing(), folder / "busy.onnx")
     run_host, run_other = runner(host.create().compile(file), host.caller), worker.handing(runner(place.create().compile(file), ()))
 
     def busy() -> None:
@@ -472,13 +472,13 @@ class Handing:
 
         def run() -> float:
             with pinned(self._host[:1]):
-                handed = perf_counter_ns()
+                handed_at = perf_counter_ns()
                 self._thread.inbox.put(timed)
                 error, start, end = self._completions.get()
                 back = perf_counter_ns()
             if error is not None:
                 raise error
-            return (start - handed + back - end) / 1e6
+            return (start - handed_at + back - end) / 1e6
 
         return run
 
@@ -488,7 +488,8 @@ class Handing:
         self._thread.join()
 
 
-def _computing() -> OpGraph:
+def computing() -> OpGraph:
+    """A network that products limit."""
     drawing = Drawing(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
     for _ in range(2):
@@ -496,7 +497,8 @@ def _computing() -> OpGraph:
     return OpGraph.build("computing", drawing.ops, x)
 
 
-def _moving() -> OpGraph:
+def moving() -> OpGraph:
+    """A network that memory limits."""
     drawing = Drawing(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
     first = drawing.act(x)
@@ -597,10 +599,16 @@ def _path(name: str, table: Table) -> Path:
     return table.folder.parent / f"{name}.toml"
 
 
-def write_profile(name: str, places: Sequence[Place], table: Table, crossings: Mapping[str, Crossing]) -> list[Judged]:
-    """Fit the measurements and write the profile; both files appear once both are complete."""
+def write_profile(
+    name: str, places: Sequence[MeasuredPlace], table: Table, crossings: Mapping[str, Crossing], title: str | None = None
+) -> list[Judged]:
+    """Fit the measurements and write the profile; both files appear once both are complete.
+
+    Args:
+        title: The machine in words; None for this one.
+    """
     path = _path(name, table)
-    text = tomli_w.dumps(make_profile(name, machine(), places, table.kernels, crossings))
+    text = tomli_w.dumps(make_profile(name, title or machine(), places, table.loaded(), crossings))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
         draft = Path(folder) / path.name
         draft.write_text(text)

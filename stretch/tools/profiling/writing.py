@@ -3,16 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from predictors.devices import KERNEL_KINDS
 from predictors.host import HOST
+from predictors.measurements.networks import Measurements
 from predictors.measurements.tables import KernelLatency
 from predictors.models.roofline import MULTIPLIES
 from scheduler.measure.steady import LinkTimes, Reads
-from stretch.tools.profiling.places import Place
 
 #: Share of the peak that the fastest measured kernel is assumed to reach.
 BEST = 0.9
@@ -26,6 +26,26 @@ _FAR = 1 << 24
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+class MeasuredPlace(Protocol):
+    """A processor with one core set, whose kernels or networks were timed."""
+
+    @property
+    def family(self) -> str:
+        """Such as ``cpu``."""
+
+    @property
+    def core_set(self) -> str:
+        """Such as ``1core``."""
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """CPU cores that it computes on; empty for other devices."""
+
+    @property
+    def backend(self) -> str:
+        """Its fusion rules."""
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Link and contention between two processors."""
@@ -35,6 +55,8 @@ class Crossing:
     contention_memory: tuple[float, float]  # Slowdown of memory-bound kernels.
     runtime: str  # Runtime and interface.
     reads: Reads | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
+    #: Time of an exchange while both processors compute over that of one alone; None where that was not measured.
+    under_load: float | None = None
 
 
 def valid_id(name: str) -> bool:
@@ -43,7 +65,7 @@ def valid_id(name: str) -> bool:
 
 
 def make_profile(
-    name: str, machine: str, places: Sequence[Place], kernels: Sequence[KernelLatency], crossings: Mapping[str, Crossing]
+    name: str, machine: str, places: Sequence[MeasuredPlace], measured: Measurements, crossings: Mapping[str, Crossing]
 ) -> dict[str, Any]:
     """The tables of a profile's TOML file."""
     sources = {
@@ -57,6 +79,8 @@ def make_profile(
         "threads": "contained in the peak, which was measured with these cores",
     }
     for family, crossing in crossings.items():
+        if crossing.under_load is not None:
+            sources[f"{family}_reads"] = f"exchanges take {crossing.under_load:.3g} times as long while both processors compute; medians"
         if (reads := crossing.reads) is not None:
             idle, working = (float(np.median(ms)) for ms in (reads.idle_ms, reads.working_ms))
             sources[f"{family}_reads"] = (
@@ -72,7 +96,7 @@ def make_profile(
         "soc": machine,
         "sources": sources,
         "processors": {
-            family: _processor(family, places, kernels, crossings) for family in dict.fromkeys(place.family for place in places)
+            family: _processor(family, places, measured, crossings) for family in dict.fromkeys(place.family for place in places)
         },
         "links": {family: _link(family, crossing) for family, crossing in crossings.items()},
     }
@@ -82,13 +106,14 @@ def _is(value: float, source: str) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "source": source}
 
 
-def _processor(family: str, places: Sequence[Place], kernels: Sequence[KernelLatency], crossings: Mapping[str, Crossing]) -> dict[str, Any]:
+def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measurements, crossings: Mapping[str, Crossing]) -> dict[str, Any]:
     family_places = [place for place in places if place.family == family]
     rows = {
-        place.core_set: [row for row in kernels if (row.processor, row.core_set) == (family, place.core_set)] for place in family_places
+        place.core_set: [row for row in measured.kernels if (row.processor, row.core_set) == (family, place.core_set)]
+        for place in family_places
     }
     first = family_places[0]
-    peaks = {place.core_set: _peak_gops(rows[place.core_set]) for place in family_places}
+    peaks = {place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured) for place in family_places}
     computing, moving = _contention(family, crossings)
     return {
         "backend": first.backend,
@@ -118,7 +143,7 @@ def _contention(family: str, crossings: Mapping[str, Crossing]) -> tuple[float, 
     return max((pair[0] for pair in pairs), default=1.0), max((pair[1] for pair in pairs), default=1.0)
 
 
-def _core_set(place: Place, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:
+def _core_set(place: MeasuredPlace, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:
     cores = " and ".join(f"core {core}" for core in place.cores) or "the whole device"
     near, far = _rates(rows)
     return {
@@ -138,7 +163,17 @@ def _products(row: KernelLatency) -> int:
 def _peak_gops(rows: Sequence[KernelLatency]) -> float:
     """Peak with two operations per multiply-accumulate; the 99.9th percentile excludes single wrong times."""
     rates = [2 * _products(row) / row.ms / 1e6 for row in rows if row.kind in MULTIPLIES and row.ms > 0.05]
-    return float(np.percentile(rates, 99.9)) / BEST if rates else 1.0
+    return float(np.percentile(rates, 99.9)) / BEST if rates else 0.0
+
+
+def _network_gops(place: MeasuredPlace, measured: Measurements) -> float:
+    """What the fastest whole network reaches, where no kernel was timed."""
+    rates = [
+        2 * measured.graphs[row.network].macs / row.ms / 1e6
+        for row in measured.latencies
+        if (row.processor, row.core_set) == (place.family, place.core_set)
+    ]
+    return max(rates, default=0.0) / BEST or 1.0
 
 
 def _efficiency(kind: str, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:
@@ -170,6 +205,8 @@ def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
 def _link(family: str, crossing: Crossing) -> dict[str, Any]:
     half, link = crossing.link.fixed_ms / 2, crossing.link
     ends = crossing.reads.spread(link) if crossing.reads else None
+    if ends is None and crossing.under_load is not None:
+        ends = (min(1.0, crossing.under_load), max(1.0, crossing.under_load))
     return {
         "runtime": crossing.runtime,
         "map_ms": _is(half, "measured"),

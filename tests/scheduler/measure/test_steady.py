@@ -12,7 +12,7 @@ from scheduler.delegates import get_delegate
 from scheduler.measure.steady import MOST_GBS, Handover, LinkTimes, Reads, fit_link, time_reads, time_steadily, time_together
 from scheduler.measure.turns import BATCHES, T_975, play_round, ratio_interval
 from stretch.tools.profiling.files import write_network
-from stretch.tools.profiling.run import _computing, _handed
+from stretch.tools.profiling.run import computing, handed
 
 
 def work(turns: int) -> int:
@@ -117,7 +117,7 @@ def test_what_a_link_states_is_an_end_where_both_states_are_dearer():
 @pytest.mark.torch
 def test_a_device_is_measured_in_both_states(tmp_path):
     delegate, invocations = get_delegate("opencl").create_untuned(()), []
-    for graph in (_handed(16, 32, 1), _computing()):
+    for graph in (handed(16, 32, 1), computing()):
         compiled = delegate.compile(write_network(graph, tmp_path / f"{graph.name}.onnx"))
         invocations.append(
             compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))

@@ -8,7 +8,7 @@ const median = (values) => {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 };
 const p90 = (values) => [...values].sort((a, b) => a - b)[Math.floor(0.9 * (values.length - 1))];
-const fixed = (value) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
+const fixed = (value) => (value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
 
 function element(name, text = "", attributes = {}, space = null) {
   const made = space ? document.createElementNS(space, name) : document.createElement(name);
@@ -33,9 +33,10 @@ async function look() {
   const lacks = [];
   if (!isSecureContext) lacks.push("a secure origin: open the page by https, as localhost, or through `adb reverse`");
   if (!crossOriginIsolated) lacks.push("shared memory between workers, so CPU and GPU cannot share tensors");
-  if (!navigator.gpu) lacks.push("WebGPU: the GPU's branches run on WebAssembly instead");
+  const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
+  if (!adapter) lacks.push(`${navigator.gpu ? "a GPU for WebGPU" : "WebGPU"}: the work of a GPU runs on WebAssembly with one thread instead`);
   const cores = navigator.hardwareConcurrency || 1;
-  return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(navigator.gpu), webnn: Boolean(navigator.ml), lacks };
+  return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(adapter), webnn: Boolean(navigator.ml), lacks };
 }
 
 function show(list, entries) {
@@ -163,7 +164,8 @@ async function profile(device, threads) {
   section.append(element("h2", "Profile of this device"));
   $("results").append(section);
   const workers = {};
-  for (let answer = await send("networks", { device, threads, times: {} }); !answer.done; ) {
+  let answer = await send("networks", { device, threads, times: {} });
+  while (!answer.done) {
     state(answer.state);
     const times = {};
     for (const { place, provider, threads: count } of answer.places) {
@@ -173,12 +175,12 @@ async function profile(device, threads) {
         workers[place] = new Processor(place);
         await workers[place].ask("start", { module: base + files, wasm: base, device: provider, threads: count });
       }
-      times[place] = await timed(workers[place], answer.networks);
+      times[place] = await timed(workers[place], answer);
     }
     const together = answer.together ? await overlap(workers, answer) : null;
     answer = await send("networks", { device, threads, times, together });
-    for (const sentence of answer.sentences) section.append(element("p", sentence));
   }
+  section.append(...answer.sentences.map((sentence) => element("p", sentence)));
   state("");
 }
 
@@ -187,11 +189,11 @@ function taskOf(network) {
   return { name: network.name, inputs: [ends("x", network.input)], outputs: [ends("y", network.output)] };
 }
 
-async function timed(worker, networks) {
+async function timed(worker, { networks, rounds }) {
   const tasks = networks.map(taskOf);
   const times = Object.fromEntries(networks.map(({ name }) => [name, []]));
   for (const { name, url } of networks) await worker.ask("load", { name, url, stays: [] });
-  for (let round = -2; round < 9; round += 1) {
+  for (let round = -2; round < rounds; round += 1) {
     for (const task of tasks) {
       const start = now();
       await worker.ask("run", task);
@@ -203,7 +205,7 @@ async function timed(worker, networks) {
 }
 
 // Both processors at once: what each network takes while the other one computes without pause.
-async function overlap(workers, { places, networks }) {
+async function overlap(workers, { places, networks, rounds }) {
   const [first, second] = places.map(({ place }) => place);
   const result = {};
   for (const network of networks) {
@@ -219,8 +221,8 @@ async function overlap(workers, { places, networks }) {
           const start = now();
           await worker.ask("run", tasks[at]);
           own += 1;
-          if (own > 2 && own <= 11) times[at].push(now() - start);
-          if (own === 11) going -= 1;
+          if (own > 2 && own <= 2 + rounds) times[at].push(now() - start);
+          if (own === 2 + rounds) going -= 1;
         }
       }),
     );

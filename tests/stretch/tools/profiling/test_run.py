@@ -9,6 +9,7 @@ import tomli_w
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
+from predictors.measurements.networks import Measurements, Source
 from predictors.measurements.tables import KernelLatency
 from predictors.predictor import LatencyPredictor
 from scheduler.measure.steady import LinkTimes, Reads
@@ -103,7 +104,7 @@ def measured(place: Place) -> list[KernelLatency]:
 
 def written(folder, kernels):
     path = folder / "x.toml"
-    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, kernels, {"gpu": CROSSING})))
+    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, Measurements(Source("a test", "", "", "CC0-1.0", ""), {}, {}, [], kernels), {"gpu": CROSSING})))
     return load_device(path)
 
 
