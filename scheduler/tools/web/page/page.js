@@ -81,7 +81,7 @@ function table(parent, caption, columns, names) {
 }
 
 // Spans of one inference, a row for each queue; numbers of steps are listed below, so that nothing depends on colour.
-function timeline(parent, { ms, start, spans }) {
+function timeline(parent, title, { ms, start, spans }) {
   const svg = "http://www.w3.org/2000/svg";
   const queues = [...new Set(spans.map((span) => span.queue))];
   const [left, width, row] = [90, 700, 26];
@@ -95,7 +95,7 @@ function timeline(parent, { ms, start, spans }) {
   });
   queues.forEach((queue, at) => picture.append(element("text", queue, { x: 0, y: row * at + row / 2 + 4 }, svg)));
   picture.append(element("text", `0 to ${fixed(ms)} ms`, { x: left, y: row * queues.length + 14 }, svg));
-  const wide = element("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": "timeline" });
+  const wide = element("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": `${title}: timeline` });
   wide.append(picture);
   const list = element("ol");
   list.append(...spans.map((span) => element("li", `${span.step} on ${span.queue}: ${fixed(span.start - start)} to ${fixed(span.end - start)} ms`)));
@@ -149,7 +149,7 @@ async function compare(stated, processors, rounds, device, threads) {
     await new Promise((resolve) => setTimeout(resolve));
   }
   const typical = runs.reduce((best, run) => (Math.abs(run.ms - median(times.branches)) < Math.abs(best.ms - median(times.branches)) ? run : best));
-  timeline(parent, typical);
+  timeline(parent, stated.title, typical);
   const spans = typical.spans.map(({ step, queue, start, end }) => ({ step, queue, start_ms: start - typical.start, end_ms: end - typical.start }));
   const providers = Object.fromEntries(stated.processors.map((name) => [name, processors[name].provider]));
   const result = { bundle: stated.id, device, threads, providers, times_ms: times, differences, spans, record };
@@ -259,6 +259,7 @@ async function main() {
       }
       await send("end", {});
       state("Done.");
+      document.body.dataset.ended = "done";
     } catch (error) {
       await fail(error);
     }
@@ -267,6 +268,7 @@ async function main() {
 
 async function fail(error) {
   $("failure").textContent = error.message;
+  document.body.dataset.ended = "failed";
   state("");
   await fetch("failure", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ problem: error.message.slice(0, 1000) }) }).catch(() => {});
 }

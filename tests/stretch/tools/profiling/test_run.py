@@ -104,7 +104,13 @@ def measured(place: Place) -> list[KernelLatency]:
 
 def written(folder, kernels):
     path = folder / "x.toml"
-    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, Measurements(Source("a test", "", "", "CC0-1.0", ""), {}, {}, [], kernels), {"gpu": CROSSING})))
+    path.write_text(
+        tomli_w.dumps(
+            make_profile(
+                "x", "a machine", PLACES, Measurements(Source("a test", "", "", "CC0-1.0", ""), {}, {}, [], kernels), {"gpu": CROSSING}
+            )
+        )
+    )
     return load_device(path)
 
 
