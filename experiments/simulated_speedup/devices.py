@@ -57,10 +57,12 @@ def without_contention(device: DeviceProfile) -> DeviceProfile:
     return replace(device, processors=processors)
 
 
+HALF, TWICE = 0.5, 2.0
+
 #: What is changed, by its name in the record. The DSP's changes are for requests with a DSP.
 CHANGES: dict[str, Callable[[DeviceProfile], DeviceProfile]] = {
-    "DSP at half its speed": lambda device: with_speed(device, "dsp", 0.5),
-    "DSP at twice its speed": lambda device: with_speed(device, "dsp", 2.0),
+    "DSP at half its speed": lambda device: with_speed(device, "dsp", HALF),
+    "DSP at twice its speed": lambda device: with_speed(device, "dsp", TWICE),
     "links free": with_free_links,
     "no contention": without_contention,
 }

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from predictors.errors import StretchError, UsageError
+from predictors.install import install_line
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _show_code(out: Output, address: str) -> None:
     try:
         import segno
     except ImportError:
-        out.note("the package segno draws the address as a QR code: pip install 'nn-stretch[web]'")
+        out.note(f"the package segno draws the address as a QR code: {install_line('web')}")
         return
     segno.make(address).terminal(out=sys.stderr, compact=True)
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, UsageError, first_line
 from predictors.files import cache_folder
+from predictors.install import install_line
 from predictors.join import combine
 from predictors.joins import meetings
 from scheduler.bundle.load import Bundle
@@ -232,6 +233,7 @@ class BrowserSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: _Name
     start_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
     end_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
+    handover_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]  # From the page to the worker and back, beside the step; 0 for a join.
 
 
 class _Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -279,6 +281,7 @@ class BrowserAnswer(msgspec.Struct, frozen=True, kw_only=True):
     differences: dict[str, float | None]  # From this machine's outputs, relative to the largest.
     right: bool  # Whether all are below `TOLERANCE`.
     overlap_ms: float  # Time of the typical inference during which two processors computed.
+    handover_ms: float | None  # Median over its subgraphs of what messages to a worker and back take; None if there is none.
     predicted_ms: float | None  # For the device that the bundle was planned for.
     sentences: list[str]  # The same in words.
 
@@ -450,6 +453,7 @@ def _judged(shown: Shown, run: BrowserRun) -> BrowserAnswer:
         differences=dict(run.differences),
         right=right,
         overlap_ms=overlap,
+        handover_ms=float(median(handed)) if (handed := [span.handover_ms for span in run.spans if span.handover_ms]) else None,
         predicted_ms=predicted,
         sentences=sentences,
     )
@@ -473,7 +477,7 @@ def _certificate(folder: Path, host: str) -> Path:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise MissingBackendError(
-            "a page for other machines needs https, and the package cryptography for it", "pip install 'nn-stretch[web]'"
+            "a page for other machines needs https, and the package cryptography for it", install_line("web")
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nn-stretch")])

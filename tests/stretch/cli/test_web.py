@@ -17,6 +17,7 @@ from predictors.errors import MissingBackendError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.record import replay
 from scheduler.tools.web.server import PageServer, Shown, runtime_folder
+from tests.contracts.test_cli_json import check_keys
 from tests.stretch.cli.commands import call
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -95,7 +96,8 @@ class TestBundles:
                 assert answer.right, answer.differences
                 assert answer.providers == {"cpu": "wasm", "gpu": "webgpu" if browser.webgpu else "wasm"}
                 assert answer.rounds == 5
-            assert server.answers[0].overlap_ms > 0
+            # steps of the software GPU last long enough that the CPU's fall into them, however busy the machine is
+            assert server.answers[0].overlap_ms > 0 or not browser.webgpu
             record = tmp_path / "page.jsonl"
             record.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in server.lines))
             origin = server.address.rsplit("/", 2)[0]
@@ -171,6 +173,7 @@ class TestProfile:
             visit.page.close()
             out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
+        check_keys(json.loads(out), "web")
         (answer,) = json.loads(out)["bundles"]
         assert answer["right"]
         assert answer["predicted_ms"] > 0

@@ -150,7 +150,13 @@ async function compare(stated, processors, rounds, device, threads) {
   }
   const typical = runs.reduce((best, run) => (Math.abs(run.ms - median(times.branches)) < Math.abs(best.ms - median(times.branches)) ? run : best));
   timeline(parent, stated.title, typical);
-  const spans = typical.spans.map(({ step, queue, start, end }) => ({ step, queue, start_ms: start - typical.start, end_ms: end - typical.start }));
+  const spans = typical.spans.map(({ step, queue, start, end, handover }) => ({
+    step,
+    queue,
+    start_ms: start - typical.start,
+    end_ms: end - typical.start,
+    handover_ms: handover,
+  }));
   const providers = Object.fromEntries(stated.processors.map((name) => [name, processors[name].provider]));
   const result = { bundle: stated.id, device, threads, providers, times_ms: times, differences, spans, record };
   const answer = await send("result", result);

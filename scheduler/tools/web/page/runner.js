@@ -98,7 +98,7 @@ export class Bundle {
         for (const { step } of joining) {
           const began = now();
           this.#join(joins.get(step));
-          spans.push({ step, queue: CALLING_THREAD, start: began, end: now() });
+          spans.push({ step, queue: CALLING_THREAD, start: began, end: now(), handover: 0 });
           handle({ type: "StepDone", lane: 0, step, queue: CALLING_THREAD });
         }
       };
@@ -119,9 +119,10 @@ export class Bundle {
       inputs: this.#ends(step.inputs, step.rows),
       outputs: this.#ends(step.outputs),
     };
+    const posted = now();
     this.processors[step.processor].ask("run", task).then(
       ({ start, end }) => {
-        spans.push({ step: step.name, queue, start, end });
+        spans.push({ step: step.name, queue, start, end, handover: now() - posted - (end - start) });
         handle({ type: "StepDone", lane: 0, step: step.name, queue });
       },
       (error) => handle({ type: "StepFailed", lane: 0, step: step.name, queue, error: error.message }),

@@ -98,7 +98,10 @@ def _fields(event):
 def result(server, **changes):
     contestants = ["branches", "original on cpu", "original on gpu", "sequential_same_macs on cpu", "sequential_same_macs on gpu"]
     times = {name: [1.0 + number + 0.01 * turn for turn in range(20)] for number, name in enumerate(contestants)}
-    spans = [{"step": "a", "queue": "cpu", "start_ms": 0, "end_ms": 2}, {"step": "b", "queue": "gpu", "start_ms": 1, "end_ms": 3}]
+    spans = [
+        {"step": "a", "queue": "cpu", "start_ms": 0, "end_ms": 2, "handover_ms": 0.1},
+        {"step": "b", "queue": "gpu", "start_ms": 1, "end_ms": 3, "handover_ms": 0.3},
+    ]
     body = {"bundle": "b0", "device": DEVICE, "threads": 4, "providers": {"cpu": "wasm", "gpu": "webgpu"}, "times_ms": times}
     body |= {"differences": dict.fromkeys(contestants, 1e-7), "spans": spans, "record": recording(server.shown[0])}
     return msgspec.json.encode(body | changes)
@@ -113,6 +116,7 @@ def test_times_become_ratios_with_intervals_and_the_recording_is_replayed(server
     assert best.ratio == pytest.approx(2.095 / 1.095)
     assert best.low <= best.ratio <= best.high
     assert answer.overlap_ms == pytest.approx(1)
+    assert answer.handover_ms == pytest.approx(0.2)
     assert answer.right
     record = tmp_path / "page.jsonl"
     record.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in server.lines))
