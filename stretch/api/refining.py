@@ -16,6 +16,8 @@ from stretch.parameters import NO_PLACES, Word, read_places
 from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
+    import torch
+
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import Manifest, WeightsInfo
     from stretch.stages.build import Images, Outcome
@@ -78,6 +80,14 @@ def refine_bundle(
         str | Path | None,
         typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: beside the bundle."),
     ] = None,
+    synthetic: Annotated[
+        int,
+        typer.Option(
+            help="Of a bundle: number of images made from the original itself, which half of the views show; some hundreds or thousands, "
+            "on a GPU.",
+            min=0,
+        ),
+    ] = 0,
     progress: Progress | None = None,
 ) -> RefineAnswer:
     """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
@@ -96,12 +106,14 @@ def refine_bundle(
     """
     import_torch()
     from scheduler.bundle.load import load_bundle
+    from scheduler.bundle.preprocessing import IMAGENET
     from scheduler.placement.mapping import place_processors
     from stretch.api.arguments import random_state_kept
     from stretch.export.staging import check_target, sweep
     from stretch.stages.build import divide_images, refine_and_compare
     from stretch.stages.reopen import reopen
     from stretch.transform.refine import Checkpoint, Refinement
+    from stretch.transform.synthetic import Synthesis, synthesise
 
     tell = progress or silent
     minutes = 5.0 if minutes is None and steps is None else minutes
@@ -120,8 +132,12 @@ def refine_bundle(
             networks = reopen(loaded)
             tell("images")
             divided = divide_images(Path(images), networks.original, image_count, loaded.manifest.model.preprocessing)
-            outcome = refine_and_compare(networks.model, networks.original, divided, Refinement(minutes, steps), kept, tell)
-            manifest, said = _write(loaded, target, networks, divided, outcome, run_images, mapping or {}, tell)
+            made: list[torch.Tensor] = []
+            if synthetic:
+                preprocessing = loaded.manifest.model.preprocessing or IMAGENET
+                made = synthesise(networks.original, networks.model.design, preprocessing, Synthesis(synthetic), tell)
+            outcome = refine_and_compare(networks.model, networks.original, divided, Refinement(minutes, steps), kept, tell, made)
+            manifest, said = _write(loaded, target, networks, divided, outcome, synthetic, run_images, mapping or {}, tell)
         kept.remove()
     finally:
         # one that nothing was written to
@@ -182,6 +198,7 @@ def _write(
     networks: "Reopened",
     images: "Images",
     outcome: "Outcome",
+    synthetic: int,
     run_images: int,
     mapping: Mapping[str, str],
     progress: Progress,
@@ -203,20 +220,21 @@ def _write(
         said.extend(warnings)
         return msgspec.structs.replace(outcome.after.agreement, bundle=agreement)
 
-    weights = _weights(bundle.manifest.weights) if outcome.kept == "refined" else bundle.manifest.weights
+    weights = _weights(bundle.manifest.weights, synthetic) if outcome.kept == "refined" else bundle.manifest.weights
     written = export_reweighed(
         bundle, target, networks.original, networks.model, weights, images.fingerprints, agreeing=agreeing, progress=progress
     )
     return written, said
 
 
-def _weights(began: "WeightsInfo") -> "WeightsInfo":
+def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
     """What a bundle says of weights that were refined."""
-    if began.source == "trained":
-        return began
     from scheduler.bundle.manifest import WeightsInfo
 
-    return WeightsInfo("trained", f"refined without labels from {began.source} weights" + (f" ({began.detail})" if began.detail else ""))
+    detail = began.detail
+    if began.source != "trained":
+        detail = f"refined without labels from {began.source} weights" + (f" ({detail})" if detail else "")
+    return WeightsInfo("trained", detail + (f"; also on {synthetic} images made from the original" if synthetic else ""))
 
 
 def _change(outcome: "Outcome") -> AgreementChange | None:

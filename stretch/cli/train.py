@@ -65,7 +65,7 @@ def train(
 ) -> None:
     """Train a branched network, or a supernet of many designs, from a recipe; or refine the network of a bundle without labels."""
     if Path(recipe).is_dir():
-        only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint")
+        only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint synthetic")
         if images is None:
             raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
         _refine(out, refine, Path(recipe), images, folder)

@@ -184,6 +184,7 @@ def refine_and_compare(
     how: Refinement,
     checkpoint: Checkpoint | None = None,
     progress: Progress = silent,
+    synthetic: Sequence[torch.Tensor] = (),
 ) -> Outcome:
     """Refine a network where it can be refined fastest, and keep its start unless it is as close to the original afterwards.
 
@@ -195,7 +196,7 @@ def refine_and_compare(
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
-    refinement = refined(model, captured, images.fitted, how, progress, checkpoint)
+    refinement = refined(model, captured, images.fitted, how, progress, checkpoint, synthetic)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
     if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
@@ -211,15 +212,17 @@ def refined(
     how: Refinement,
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
+    synthetic: Sequence[torch.Tensor] = (),
 ) -> Refined:
     """Refine a network, on a GPU where there is one; it is back where it was afterwards.
 
     Args:
         images: Batches that it was calibrated with, (n, channels, height, width).
+        synthetic: Batches made from the original itself.
     """
     place = next(model.parameters()).device
     try:
-        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, how, progress, checkpoint)
+        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, how, progress, checkpoint, synthetic)
     finally:
         model.to(place)
 

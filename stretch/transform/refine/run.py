@@ -224,19 +224,24 @@ class Views:
     Args:
         images: (n, channels, height, width), as the network reads them.
         seed: Of the random numbers, which are this object's own and the same on every device.
+        synthetic: Images made from the network itself, likewise; half of the views are of these, where there are any.
 
     Attributes:
         random: What the next views are drawn with.
     """
 
-    def __init__(self, images: torch.Tensor, seed: int = 0) -> None:
-        self.images = images
+    def __init__(self, images: torch.Tensor, seed: int = 0, synthetic: torch.Tensor | None = None) -> None:
+        self.images, self._synthetic = images, synthetic
         self.random = torch.Generator().manual_seed(seed)
         self._deviation = float(images.std())
 
     def draw(self, count: int) -> torch.Tensor:
         """So many views, (count, channels, height, width)."""
         shown = self.images[self._to(torch.randint(len(self.images), (count,), generator=self.random))]
+        if self._synthetic is not None:
+            half = count // 2
+            chosen = torch.randint(len(self._synthetic), (half,), generator=self.random)
+            shown[:half] = self._synthetic[chosen.to(self._synthetic.device)].to(shown.device, non_blocking=True)
         seen = F.grid_sample(shown, F.affine_grid(self._windows(count), list(shown.shape), False), "bilinear", "reflection", False)
         blended = self._between(0, 0.5, count, 1, 1, 1) * (self._between(0, 1, count, 1, 1, 1) < BLENDED)
         seen = torch.lerp(seen, seen[self._to(torch.randperm(count, generator=self.random))], blended)
@@ -321,6 +326,7 @@ def refine(
     how: Refinement,
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
+    synthetic: Sequence[torch.Tensor] = (),
 ) -> Refined:
     """Bring a network closer to its original by gradients, without labels.
 
@@ -338,12 +344,13 @@ def refine(
         progress: Told now and then how far it is.
         checkpoint: Written now and then; what an interrupted refinement of the same network, images and settings left there is
             gone on from, and ends as if it had never stopped. It stays when the refinement is done.
+        synthetic: Batches made by `stretch.transform.synthetic`; half of the views are of these. None is held back, or gives statistics.
 
     Raises:
         StretchError: If there are too few images, neither minutes nor steps are given, or the checkpoint is damaged,
             cannot be written or is of another refinement.
     """
-    return _Run(model, captured, images, how, progress, checkpoint).run()
+    return _Run(model, captured, images, how, progress, checkpoint, synthetic).run()
 
 
 class _Run:
@@ -357,6 +364,7 @@ class _Run:
         how: Refinement,
         progress: Progress,
         checkpoint: Checkpoint | None,
+        synthetic: Sequence[torch.Tensor],
     ) -> None:
         count = sum(len(batch) for batch in images)
         if count < MIN_IMAGES:
@@ -366,7 +374,8 @@ class _Run:
         self._model, self._how, self._progress, self._checkpoint = model.eval(), how, progress, checkpoint
         self._device = next(model.parameters()).device
         together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
-        self._identity = {} if checkpoint is None else _identity(model, captured, together, how)
+        others = torch.cat(list(synthetic)) if synthetic else None
+        self._identity = {} if checkpoint is None else _identity(model, captured, {"images": together, "synthetic": others}, how)
         self._found = None if checkpoint is None else checkpoint.read(self._identity)
         self._pair = SegmentPairs(model, captured)
         chosen = held_back(count)
@@ -377,7 +386,7 @@ class _Run:
             chosen[::FEW_EVERY] = True
             held = Views(together[chosen.to(self._device)], how.seed + 1).draw(FEW_VIEWS)
         rest = together[~chosen.to(self._device)]
-        self._views, self._held = Views(rest, how.seed), held
+        self._views, self._held = Views(rest, how.seed, None if others is None else others.to(self._device)), held
         self._plain = rest[torch.arange(min(len(rest), STATISTICS)) * len(rest) // min(len(rest), STATISTICS)]
         self._images = int(chosen.sum())
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
@@ -507,12 +516,12 @@ class _Run:
         return {key: value.clone() for key, value in self._model.state_dict().items()}
 
 
-def _identity(model: BranchedModel, captured: Captured, images: torch.Tensor, how: Refinement) -> dict[str, str]:
+def _identity(model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], how: Refinement) -> dict[str, str]:
     """Fingerprints of all that decides how a refinement goes."""
     weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
-    settings = f"{how} on {images.device.type}"
+    settings = f"{how} on {next(model.parameters()).device.type}"
     return {
         "weights": fingerprint(weights | {f"branched.{key}": value for key, value in model.state_dict().items()}),
-        "images": fingerprint({"images": images}),
+        "images": fingerprint({name: batch for name, batch in images.items() if batch is not None}),
         "settings": hashlib.sha256(settings.encode()).hexdigest(),
     }
