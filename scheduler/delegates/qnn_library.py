@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import sys
 import threading
 from collections.abc import Mapping
@@ -103,7 +104,7 @@ def _load() -> QnnLibrary:
     devices = _devices(onnxruntime)
     if not devices:
         raise StretchError("the QNN provider finds no device on this machine", "choose another delegate with --map dsp=cpu")
-    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {_version()}, {os.uname().machine}")
+    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {_version()}, {platform.machine()}")
 
 
 def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:

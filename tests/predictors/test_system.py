@@ -22,8 +22,8 @@ def test_bundle_is_verified_and_runs_without_what_only_linux_has(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\nimport numpy as np\n"
         "from predictors import system\nfrom scheduler.bundle.load import load_bundle\nfrom scheduler.cores import available_cores\n"
-        "from scheduler.runtime.session import Session\nfrom scheduler.shared import can_share\n"
-        "assert system.fcntl is system.resource is system.affinity() is system.load_average() is None and not can_share()\n"
+        "from scheduler.runtime.session import Session\n"
+        "assert system.fcntl is system.resource is system.affinity() is system.load_average() is None\n"
         "x = np.ones((1, 3, 8, 8), np.float32)\n"
         "with Session(load_bundle(Path(sys.argv[1]), check_hashes=True)) as session:\n    print(float(session(x).sum()), len(available_cores()))\n"
     )

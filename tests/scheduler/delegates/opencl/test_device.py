@@ -69,6 +69,7 @@ def opened(*cores, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
+@pytest.mark.linux
 def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     if not POCL or len(available_cores()) < 2:
         pytest.skip("the device is not PoCL's, or there is one core")
