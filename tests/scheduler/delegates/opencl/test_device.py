@@ -87,7 +87,7 @@ def told(hide, **environment):
     """What a process says of the delegate in which OpenCL is as `hide` leaves it."""
     code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
     return subprocess.run(
-        [sys.executable, "-c", f"import pyopencl as cl\n{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment
+        [sys.executable, "-c", f"{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment
     ).stdout
 
 
@@ -113,6 +113,6 @@ def test_library_that_does_not_load_is_one_sentence(tmp_path):
 
 
 def test_driver_that_fails_does_not_hide_the_others():
-    broken = "class Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
+    broken = "import pyopencl as cl\nclass Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
     assert told(f"{broken}all = cl.get_platforms()\ncl.get_platforms = lambda: [Broken(), *all]").strip() == "None"
     assert "no OpenCL driver answers: clGetDeviceIDs failed: OUT_OF_HOST_MEMORY" in told(f"{broken}cl.get_platforms = lambda: [Broken()]")
