@@ -86,9 +86,7 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
 def told(hide, **environment):
     """What a process says of the delegate in which OpenCL is as `hide` leaves it."""
     code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
-    return subprocess.run(
-        [sys.executable, "-c", f"{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment
-    ).stdout
+    return subprocess.run([sys.executable, "-c", f"{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment).stdout
 
 
 #: Debian's Oclgrind: a driver that is an OpenCL library of its own, as those of phones are.
