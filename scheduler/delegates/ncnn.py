@@ -571,6 +571,7 @@ class NcnnDelegate(CoreDelegate):
     """ncnn on CPU cores, one thread on each; fp16 files are computed in fp16 where the cores can."""
 
     summary = "ncnn on CPU cores"
+    package = "ncnn"
     precisions = ("fp32", "fp16")
     falls_back_on = "cpu"
 
@@ -589,6 +590,7 @@ class VulkanDelegate(Delegate):
     """ncnn on the first Vulkan device, which may be the CPU, as Mesa's lavapipe is."""
 
     summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe alone)"
+    package = "ncnn"
     precisions = ("fp32", "fp16")
     drives = ("gpu",)
     falls_back_on = "cpu"

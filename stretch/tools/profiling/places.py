@@ -106,6 +106,11 @@ def _places(family: str, chosen: str) -> list[Place]:
     if name not in known:
         if not chosen:
             raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu", "npu"])
+        if name in delegates:
+            raise UsageError(
+                f"the `{name}` delegate tells no times of kernels, of which a profile is made",
+                "calibrate a profile by times of whole networks instead: `stretch profile --fit NETWORKS.csv --device BASE`",
+            )
         raise UnknownNameError.among("delegate to measure", name, known)
     delegate = get_delegate(name)
     missing = delegate.unavailable()
