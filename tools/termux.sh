@@ -29,7 +29,9 @@ install msgspec ml_dtypes onnx
 # a driver may be older than pyopencl: functions that OpenCL 1.2 lacks are left out
 CL_INC_DIR="$PREFIX/include" CL_LIB_DIR="$PREFIX/lib" CL_LIBNAME=OpenCL PYOPENCL_PRETEND_CL_VERSION="${CL_VERSION:-1.2}" \
   install pyopencl
-install .
+# pydantic is taken in the version that fits Termux's pydantic-core, which is Rust
+core=$(python -c 'from importlib.metadata import version; print(version("pydantic-core"))')
+install "pydantic-core==$core" .
 
 "$folder/bin/stretch" list env
 for file in /vendor/lib64/libOpenCL.so /system/vendor/lib64/libOpenCL.so /vendor/lib64/egl/libGLES_mali.so; do
