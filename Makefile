@@ -9,13 +9,14 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow explore lint docs paper site lock release clean
+.PHONY: help install demo test slow plain explore lint docs paper site lock release clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project"
 	@echo "make demo     branch $(MODEL) for $(DEVICE), then run the bundle on this machine"
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
+	@echo "make plain    tests of what only Linux has, with the form that every system has"
 	@echo "make explore  the tests of invariants with many random examples, in random order"
 	@echo "make docs     write the references of the command line and of Python and the result tables anew"
 	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
@@ -70,6 +71,12 @@ slow: install
 # a failure prints the example, and the seed of the order, that reproduce it
 explore: install
 	HYPOTHESIS_PROFILE=explore $(PYTEST) -m "hypothesis and not slow and not openvino" $(SHARED)
+
+# files that share memory, hold folders, end processes and run bundles
+plain: install
+	NN_STRETCH_SYSTEM=plain $(PYTEST) -p no:randomly -m "not slow" tests/predictors/test_system.py tests/predictors/formats/test_onnx.py \
+		tests/scheduler/test_shared.py tests/scheduler/bundle/test_load.py tests/scheduler/delegates/process tests/stretch/export/test_staging.py \
+		tests/stretch/cli/test_run.py::test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
 
 docs: install
 	$(BIN)/python docs/make_cli_reference.py

@@ -3,7 +3,11 @@
 ``NN_STRETCH_SYSTEM=plain`` makes any system as Windows is, so that tests reach that form.
 """
 
+import _thread
+import math
 import os
+import signal
+import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
@@ -19,10 +23,9 @@ if not PLAIN:
     with suppress(ImportError):
         fcntl, resource = import_module("fcntl"), import_module("resource")
 
-#: Whether a process can become two, a folder be opened as a file is, and memory without a name be shared by processes.
+#: Whether a process can become two, and a folder be opened as a file is.
 FORKS = not PLAIN and hasattr(os, "fork")
 OPENS_FOLDERS = not PLAIN and hasattr(os, "O_DIRECTORY")
-SHARES = not PLAIN and hasattr(os, "memfd_create")
 
 
 def flags(*names: str) -> int:
@@ -46,6 +49,25 @@ def load_average() -> float | None:
     return None if PLAIN or not hasattr(os, "getloadavg") else os.getloadavg()[0]
 
 
-def anonymous_memory(name: str) -> int:
-    """A file without a name that lives in memory, where there are such (`SHARES`)."""
-    return os.memfd_create(name)
+def memory_bytes() -> float:
+    """Bytes of memory that this machine has; infinite where the system does not tell."""
+    return math.inf if PLAIN or not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def interrupt_main(thread: int) -> None:
+    """Raise `KeyboardInterrupt` in the main thread, by its identity; where the system has no signals for threads, once it runs Python code."""
+    if hasattr(signal, "pthread_kill"):  # whatever PLAIN says: without it a call that waits for a lock would wait on
+        signal.pthread_kill(thread, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
+def shared_file() -> tuple[int, str, bool]:
+    """A file for memory that processes share: its descriptor, what others open it by, and whether it must be removed.
+
+    It lives in memory and has no name where the system has such files, else it is a temporary one.
+    """
+    if PLAIN or not hasattr(os, "memfd_create"):
+        return *tempfile.mkstemp(prefix="nn-stretch-"), True
+    file = os.memfd_create("nn-stretch")
+    return file, f"/proc/{os.getpid()}/fd/{file}", False

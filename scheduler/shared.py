@@ -1,9 +1,10 @@
-"""Arrays in memory that other processes can map, and that no file system knows by a name."""
+"""Arrays in memory that other processes can map."""
 
 import mmap
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +25,12 @@ class _SharedPiece:
 
     size: int
     file: int
+    path: str  # What others open it by.
+    named: bool  # Whether it has to be removed.
 
 
 #: All there is, by the address at which it begins.
 _pieces: dict[int, _SharedPiece] = {}
-
-
-def can_share() -> bool:
-    """Whether this system has anonymous memory that processes share."""
-    return system.SHARES
 
 
 def shared_bytes(size: int) -> NDArray[np.uint8]:
@@ -40,7 +38,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
     """
-    file = system.anonymous_memory("nn-stretch")
+    file, path, named = system.shared_file()
     try:
         os.ftruncate(file, max(size, 1))
         array = np.frombuffer(mmap.mmap(file, max(size, 1)), np.uint8, size)
@@ -48,7 +46,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
         os.close(file)
         raise
     start = array.ctypes.data
-    _pieces[start] = _SharedPiece(size, file)
+    _pieces[start] = _SharedPiece(size, file, path, named)
     # nothing is left behind, however this process ends
     weakref.finalize(array, _forget, start)
     return array
@@ -74,8 +72,7 @@ def describe(array: Array) -> dict[str, Any] | None:
     # a copy made in one step: garbage that is collected on the way takes pieces out
     for start, piece in _pieces.copy().items():
         if start <= address and address + array.nbytes <= start + piece.size:
-            file = f"/proc/{os.getpid()}/fd/{piece.file}"
-            return {"file": file, "offset": address - start, "shape": array.shape, "dtype": array.dtype.str}
+            return {"file": piece.path, "offset": address - start, "shape": array.shape, "dtype": array.dtype.str}
     return None
 
 
@@ -85,4 +82,9 @@ def opened(described: dict[str, Any]) -> Array:
 
 
 def _forget(start: int) -> None:
-    os.close(_pieces.pop(start).file)
+    piece = _pieces.pop(start)
+    os.close(piece.file)
+    if piece.named:
+        # Windows keeps a file that is still mapped
+        with suppress(OSError):
+            os.unlink(piece.path)

@@ -62,6 +62,11 @@ def opencl_devices() -> str | None:
     """OpenCL devices if pyopencl is installed, else the loader library, else None."""
     if version("pyopencl") is None:
         return ctypes.util.find_library("OpenCL")
+    from scheduler.delegates import get_delegate
+
+    # the delegate goes first: it may load a driver's library in place of the one that pyopencl brings
+    if get_delegate("opencl").unavailable():
+        return None
     import pyopencl
 
     try:

@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from predictors import system
 from tests.effort import load_profile
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests of interrupts need Python's own handler.
@@ -78,6 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reasons = {}
     if not config.getoption("--runslow"):
         reasons["slow"] = "needs --runslow"
+    if system.PLAIN or sys.platform != "linux":
+        reasons["linux"] = "needs what only Linux has"
     if not HAS_TORCH:
         reasons["torch"] = "torch is not installed"
     if not HAS_OPENCL:

@@ -309,7 +309,8 @@ def imports(names: list[str]) -> Iterator[str]:
 
 #: What only some operating systems have; `predictors/system.py` has a form for the others.
 _SYSTEM = re.compile(
-    r"\bos\.(?:fork|sched_\w+|getloadavg|memfd_create|O_(?:NONBLOCK|CLOEXEC|DIRECTORY|NOFOLLOW))\b|^\s*import (?:fcntl|resource)\b", re.M
+    r"\bos\.(?:fork|sched_\w+|getloadavg|memfd_create|sysconf|uname|O_(?:NONBLOCK|CLOEXEC|DIRECTORY|NOFOLLOW))\b|\bsignal\.pthread_kill\b|^\s*import (?:fcntl|resource)\b",
+    re.M,
 )
 #: Where that may stand: the form of Linux, and programs that run there alone.
 _OF_LINUX = ("predictors/system.py", "predictors/formats/inference.py", "scheduler/tools/boards/", "stretch/train/")

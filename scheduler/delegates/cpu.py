@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError
 from scheduler.delegates.base import CoreDelegate, NodePlace, delegates
-from scheduler.delegates.ort_session import SessionCompiled
+from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
 #: ONNX Runtime marks kernels that the optimiser made by changing the name of what they replace.
@@ -86,6 +86,7 @@ def profile_kernels(session_of: Any, runs: int = 5) -> dict[str, tuple[str, floa
 
 
 INSTALL = "pip install onnxruntime"
+_PROVIDERS = ("CPUExecutionProvider",)
 
 
 @delegates.register("cpu")
@@ -109,37 +110,33 @@ class CpuDelegate(CoreDelegate):
 
     def compile(self, model: Path) -> SessionCompiled:
         """Load `model` into a session, optimised for this machine."""
-        onnxruntime = load_runtime()
-        session = _session(onnxruntime, model, self._options(onnxruntime))
-        inputs, outputs = open_onnx(model).ends
-        return SessionCompiled(session, inputs, outputs)
+        session = open_session(model, _PROVIDERS, *self._options())
+        return SessionCompiled(session, *open_onnx(model).ends)
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into."""
-        onnxruntime = load_runtime()
 
         def session(prefix: str) -> Any:
-            options = self._options(onnxruntime)
+            settings, options = self._options()
             options.enable_profiling = True
             options.profile_file_prefix = prefix
-            return _session(onnxruntime, model, options)
+            return open_session(model, _PROVIDERS, settings, options)
 
         return place_kernels(open_onnx(model).nodes, profile_kernels(session))
 
-    def _options(self, onnxruntime: ModuleType) -> Any:
+    def _options(self) -> tuple[dict[str, str], Any]:
+        """Settings and options of a session."""
+        onnxruntime = load_runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, len(self._cores))
         options.inter_op_num_threads = 1
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = 3
         if len(self._cores) < 2:
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        else:
-            # ONNX Runtime counts processors from 1 and asks for all threads but the caller's.
-            options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(str(core + 1) for core in self._cores[1:]))
-            # Spinning helps several threads, but must not go on into what runs next.
-            options.add_session_config_entry("session.force_spinning_stop", "1")
-        return options
+            return {"session.intra_op.allow_spinning": "0"}, options
+        # ONNX Runtime counts processors from 1 and asks for all threads but the caller's.
+        affinities = ";".join(str(core + 1) for core in self._cores[1:])
+        # Spinning helps several threads, but must not go on into what runs next.
+        return {"session.intra_op_thread_affinities": affinities, "session.force_spinning_stop": "1"}, options
 
 
 def load_runtime() -> ModuleType:
@@ -150,12 +147,3 @@ def load_runtime() -> ModuleType:
         raise MissingBackendError("the `cpu` delegate needs ONNX Runtime, which is not installed", INSTALL) from error
     module: ModuleType = onnxruntime
     return module
-
-
-def _session(onnxruntime: ModuleType, model: Path, options: Any) -> Any:
-    try:
-        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    # ONNX Runtime's exceptions share no base class of their own.
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise StretchError(f"ONNX Runtime cannot load {model}: {reason}") from error

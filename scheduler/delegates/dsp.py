@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from predictors.files import cache_folder
 from scheduler.bundle.load import Bundle
 from scheduler.delegates.base import Delegate, NodePlace, delegates
@@ -206,8 +206,7 @@ def _session(library: Any, file: str, name: str, more: dict[str, str] | None = N
                 + (f" and {len(left) - 1} more" if len(left) > 1 else ""),
                 "run this subgraph elsewhere with --map dsp=cpu",
             ) from error
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise StretchError(f"the QNN provider cannot compile subgraph `{name}`: {reason}") from error
+        raise StretchError(f"the QNN provider cannot compile subgraph `{name}`: {first_line(error)}") from error
 
 
 def _left_to_the_cpu(library: Any, file: str) -> list[str]:

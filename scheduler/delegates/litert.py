@@ -26,7 +26,6 @@ from predictors.install import install_line
 from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates
 from scheduler.delegates.process.delegate import ChildProcess, ProcessCompiled
-from scheduler.shared import can_share
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -405,8 +404,6 @@ class LiteRtGpuDelegate(LiteRtDelegate):
         # the module of a package that is not there is an error, not None
         if not (importlib.util.find_spec("ai_edge_litert") and importlib.util.find_spec("ai_edge_litert.compiled_model")):
             return f"ai_edge_litert with compiled models is not installed ({install_line('litert')})"
-        if not can_share():
-            return "this system has no anonymous memory that processes share"
         return "this machine has no GPU that Linux drives" if sys.platform == "linux" and not glob.glob(cls.devices) else None
 
     def compile(self, model: Path) -> AcceleratedCompiled:  # type: ignore[override] # a compiled subgraph of another kind

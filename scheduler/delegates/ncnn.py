@@ -322,10 +322,15 @@ class NcnnNetwork:
         self._add("UnaryOp", node.input[:1], node.output[0], {0: _UNARY[node.op_type]})
 
     def _concat(self, node: Any) -> None:
-        axis = self._axis(node, _attributes(node)["axis"], node.output[0])
-        self._of(node.output[0])
-        names = [self._memory(f"{node.output[0]}.{at}", self._sizes(self._stored[n].shape, n), self._stored[n]) if n in self._stored else n for at, n in enumerate(node.input)]  # fmt: skip
-        self._add("Concat", names, node.output[0], {0: axis})
+        result = node.output[0]
+        axis = self._axis(node, _attributes(node)["axis"], result)
+        self._of(result)
+        parts = list(node.input)
+        for at, name in enumerate(parts):
+            if name in self._stored:
+                array = self._stored[name]
+                parts[at] = self._memory(f"{result}.{at}", self._sizes(array.shape, name), array)
+        self._add("Concat", parts, result, {0: axis})
 
     def _pool(self, node: Any) -> None:
         self._check_images(node)
@@ -413,9 +418,8 @@ class NcnnNetwork:
         self._check_images(node)
         pads, value, axes = self._constant(node, 1).ravel().tolist(), self._optional(node, 2), self._optional(node, 3)
         over = range(4) if axes is None else axes.ravel().tolist()
-        widths = dict.fromkeys(range(4), (0, 0)) | {
-            axis % 4: (pads[i], pads[i + len(pads) // 2]) for i, axis in enumerate(over)
-        }  # fmt: skip
+        widths = dict.fromkeys(range(4), (0, 0))
+        widths |= {axis % 4: (pads[i], pads[i + len(pads) // 2]) for i, axis in enumerate(over)}
         if widths[0] != (0, 0) or min(min(pair) for pair in widths.values()) < 0 or _attributes(node).get("mode", "constant") != "constant":
             raise self._unable(node, "that is more than a constant around the image")
         (front, behind), (top, bottom), (left, right) = (widths[axis] for axis in (1, 2, 3))
@@ -567,6 +571,7 @@ class NcnnDelegate(CoreDelegate):
     """ncnn on CPU cores, one thread on each; fp16 files are computed in fp16 where the cores can."""
 
     summary = "ncnn on CPU cores"
+    package = "ncnn"
     precisions = ("fp32", "fp16")
     falls_back_on = "cpu"
 
@@ -585,6 +590,7 @@ class VulkanDelegate(Delegate):
     """ncnn on the first Vulkan device, which may be the CPU, as Mesa's lavapipe is."""
 
     summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe alone)"
+    package = "ncnn"
     precisions = ("fp32", "fp16")
     drives = ("gpu",)
     falls_back_on = "cpu"
@@ -635,8 +641,12 @@ def _attributes(node: Any) -> dict[str, Any]:
     """A node's attributes; lists as tuples, text as such."""
     import onnx.helper
 
-    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value for name, value in values.items()}  # fmt: skip
+    def plain(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode()
+        return tuple(value) if isinstance(value, list) else value
+
+    return {attribute.name: plain(onnx.helper.get_attribute_value(attribute)) for attribute in node.attribute}
 
 
 def _named(sizes: Sequence[int]) -> dict[int, _Value]:

@@ -1,8 +1,10 @@
 """An ONNX Runtime session whose inputs and outputs are the caller's memory; shared by the delegates that use one."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from predictors.errors import StretchError, first_line
 from scheduler.delegates.base import Array, Compiled, Invocation
 
 
@@ -36,3 +38,27 @@ class SessionCompiled(Compiled):
         for name, array in zip(self.outputs, outputs, strict=True):
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return SessionInvocation(self._session, binding, (*inputs, *outputs))
+
+
+def open_session(model: Path, providers: Sequence[Any], settings: Mapping[str, str], options: Any = None) -> Any:
+    """An `onnxruntime.InferenceSession` of a file.
+
+    Args:
+        providers: Execution providers in order, each a name or a name and its options.
+        settings: Entries of the session's configuration.
+        options: `onnxruntime.SessionOptions` to begin with; the defaults if None.
+
+    Raises:
+        StretchError: If ONNX Runtime cannot load the file so.
+    """
+    import onnxruntime
+
+    options = options or onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
+    try:
+        return onnxruntime.InferenceSession(str(model), options, providers=list(providers))
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        raise StretchError(f"ONNX Runtime cannot load {model}: {first_line(error)}") from error

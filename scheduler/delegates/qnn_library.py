@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import sys
 import threading
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
 
 INSTALL = install_line("qnn")
@@ -98,12 +99,11 @@ def _load() -> QnnLibrary:
             onnxruntime.register_execution_provider_library(PROVIDER, str(package.get_library_path()))
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise MissingBackendError(f"the `dsp` delegate cannot load the QNN provider: {reason}", INSTALL) from error
+        raise MissingBackendError(f"the `dsp` delegate cannot load the QNN provider: {first_line(error)}", INSTALL) from error
     devices = _devices(onnxruntime)
     if not devices:
         raise StretchError("the QNN provider finds no device on this machine", "choose another delegate with --map dsp=cpu")
-    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {_version()}, {os.uname().machine}")
+    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {_version()}, {platform.machine()}")
 
 
 def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from predictors.errors import MissingBackendError, UsageError
@@ -123,13 +123,16 @@ def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
 
 def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:
     """The delegate that drives a processor itself, or None and why there is none."""
-    able, why_not = {}, f"no delegate here drives a {processor}"
-    for name, delegate in drivers(processor):
-        if reason := _refusal(processor, name, delegate, precisions):
-            why_not = reason
-        else:
-            able[name] = delegate
-    return (first_driver(able), "") if able else (None, why_not)
+    reasons = [f"no delegate here drives a {processor}"]
+
+    def able() -> Iterator[str]:
+        for name, delegate in drivers(processor):
+            if reason := _refusal(processor, name, delegate, precisions):
+                reasons.append(reason)
+            else:
+                yield name
+
+    return first_driver(able()), reasons[-1]
 
 
 def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:

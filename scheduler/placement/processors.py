@@ -1,6 +1,6 @@
 """Kinds of processors, as the delegates that drive them tell: none is named here but the CPU, which is the host."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import cache
 
 from predictors.host import HOST, is_host, kind_of
@@ -15,9 +15,17 @@ def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
     return [(name, delegates.get(name)) for name in delegates if kind in delegates.get(name).drives]
 
 
-def first_driver(able: Mapping[str, type[Delegate]]) -> str:
-    """Of delegates that are available, the one that drives a processor: a preferred one first, then by name."""
-    return min(able, key=lambda name: (not able[name].preferred(), name))
+def first_driver(able: Iterable[str]) -> str | None:
+    """Of delegates that are available, by name, the one that drives a processor: the first preferred one, else the first.
+
+    Those behind a preferred one are not looked at, so `able` may find out one by one.
+    """
+    first = None
+    for name in able:
+        if delegates.get(name).preferred():
+            return name
+        first = first or name
+    return first
 
 
 @cache

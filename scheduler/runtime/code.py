@@ -16,7 +16,6 @@ from scheduler.faults.policy import STAND_INS, Failed, Keeper, Site
 from scheduler.placement.place import Dispatch, Placement, fallback_placement
 from scheduler.runtime.distance import allowed
 from scheduler.runtime.failures import delegate_failure
-from scheduler.shared import can_share
 
 #: What became of a call that takes too long.
 Aborted = Literal["ended", "restarting", "no"]
@@ -144,7 +143,7 @@ class CompiledSubgraphs:
 
     def shares(self, places: Iterable[Placement]) -> bool:
         """Whether a delegate of some placements wants buffers that another process can map."""
-        return can_share() and any(self._delegate(place).shares for place in places)
+        return any(self._delegate(place).shares for place in places)
 
     def computing(self, place: Placement) -> bool:
         """Whether the delegate of a placement computes what it is asked to."""

@@ -14,6 +14,7 @@ from math import inf
 from queue import SimpleQueue
 from time import perf_counter_ns
 
+from predictors import system
 from predictors.errors import StretchError
 from scheduler.cores import pin_thread
 
@@ -140,7 +141,7 @@ def interrupt(thread: int) -> None:
     """
     if thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # A signal wakes a thread that waits for a lock or sleeps.
-        signal.pthread_kill(thread, signal.SIGINT)
+        system.interrupt_main(thread)
     else:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
 

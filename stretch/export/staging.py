@@ -204,7 +204,7 @@ def _swap(staging: Path, out: Path) -> None:
     finally:
         if not out.exists() and old.exists():
             old.rename(out)
-        _retire(old)
+        _retire(old, replaced=True)
 
 
 def sweep(out: Path) -> None:
@@ -219,10 +219,13 @@ def sweep(out: Path) -> None:
             _retire(Path(entry.path))
 
 
-def _retire(folder: Path) -> None:
-    """Remove an unused folder if it is unfinished or a bundle; of a bundle only its files."""
+def _retire(folder: Path, replaced: bool = False) -> None:
+    """Remove an unused folder if it is unfinished or a bundle; of a bundle only its files.
+
+    Where folders have no locks, one that has just been `replaced` counts as unused: whoever reads it goes by its old name.
+    """
     with unused(folder) as free:
-        if not free:
+        if not (free or (replaced and not system.OPENS_FOLDERS)):
             return
         if (folder / UNFINISHED).is_file():
             shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.cores import little_core, pinned
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
+pytestmark = pytest.mark.linux
 
 
 def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():

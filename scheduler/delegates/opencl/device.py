@@ -102,6 +102,9 @@ INSTALL = install_line("opencl")
 #: Part of the name of the device or platform to use; the first GPU if not set, else the first device.
 DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
 
+#: A driver's own OpenCL library, used in place of the loader that finds drivers: Android's are not among those that it finds.
+LIBRARY_VARIABLE = "NN_STRETCH_OPENCL_LIBRARY"
+
 #: How many threads PoCL makes.
 UNITS_VARIABLE = "POCL_MAX_PTHREAD_COUNT"
 
@@ -360,7 +363,14 @@ def _threads() -> list[int]:
         return []
 
 
+@cache
 def _pyopencl() -> Any:
+    if library := os.environ.get(LIBRARY_VARIABLE):
+        try:
+            # the linker takes functions, and a library of this name, from what is there before pyopencl
+            ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise MissingBackendError(f"{LIBRARY_VARIABLE} names a library that does not load: {first_line(error)}") from error
     try:
         import pyopencl
     except ImportError as error:

@@ -20,7 +20,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, NodePlace, delegates, get_delegate
-from scheduler.shared import can_share, describe, shared_like
+from scheduler.shared import describe, shared_like
 
 #: Commands that make something in the child; a new child is given them again.
 _MAKING = ("compile", "bind")
@@ -312,9 +312,7 @@ class ProcessDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """What the inner delegate or the system lacks."""
-        if not can_share():
-            return "this system has no anonymous memory that processes share"
+        """What the inner delegate lacks."""
         return get_delegate(INNER).unavailable()
 
     def compile(self, model: Path) -> ProcessCompiled:

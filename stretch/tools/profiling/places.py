@@ -1,6 +1,6 @@
 """Processors of this machine to measure, with their delegates, core sets and fusion rules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from predictors.errors import MissingBackendError, UnknownNameError, UsageError
@@ -82,7 +82,7 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
 
 
 def _present() -> list[str]:
-    return [HOST, *(kind for kind in ("gpu", "npu") if _available(_measured(kind)))]
+    return [HOST, *(kind for kind in ("gpu", "npu") if any(_available(_measured(kind))))]
 
 
 def _measured(kind: str) -> dict[str, type[Delegate]]:
@@ -90,15 +90,14 @@ def _measured(kind: str) -> dict[str, type[Delegate]]:
     return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
 
 
-def _available(able: Mapping[str, type[Delegate]]) -> dict[str, type[Delegate]]:
-    return {name: delegate for name, delegate in able.items() if delegate.unavailable() is None}
+def _available(able: Mapping[str, type[Delegate]]) -> Iterator[str]:
+    return (name for name, delegate in able.items() if delegate.unavailable() is None)
 
 
 def _usual(kind: str) -> str:
     """The delegate that measures a kind of processor; where none is available the first, which says why, or nothing."""
     able = _measured(kind)
-    here = _available(able)
-    return first_driver(here) if here else next(iter(able), "")
+    return first_driver(_available(able)) or next(iter(able), "")
 
 
 def _places(family: str, chosen: str) -> list[Place]:
@@ -107,6 +106,11 @@ def _places(family: str, chosen: str) -> list[Place]:
     if name not in known:
         if not chosen:
             raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu", "npu"])
+        if name in delegates:
+            raise UsageError(
+                f"the `{name}` delegate tells no times of kernels, of which a profile is made",
+                "calibrate a profile by times of whole networks instead: `stretch profile --fit NETWORKS.csv --device BASE`",
+            )
         raise UnknownNameError.among("delegate to measure", name, known)
     delegate = get_delegate(name)
     missing = delegate.unavailable()

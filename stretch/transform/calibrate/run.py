@@ -1,12 +1,12 @@
 """Calibration of a whole network, segment by segment."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
 
+from predictors import system
 from predictors.errors import StretchError
 from predictors.joins import join_of
 from stretch.capture import Captured
@@ -125,7 +125,7 @@ def _check(captured: Captured, images: Sequence[torch.Tensor], device: torch.dev
     if count < MIN_IMAGES:
         raise StretchError(f"{count} calibration images are too few", f"give at least {MIN_IMAGES}, better some hundreds")
     bytes_per_image = _HELD * _largest(captured)
-    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else system.memory_bytes()
     if count * bytes_per_image > memory:
         raise StretchError(
             f"{count} calibration images would hold about {count * bytes_per_image / 2**30:.0f} GiB, there are {memory / 2**30:.0f} GiB",

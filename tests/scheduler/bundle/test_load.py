@@ -215,6 +215,7 @@ def folder(path, text):
     return path
 
 
+@pytest.mark.linux
 def test_held_folder_stays_itself_when_another_takes_its_name(tmp_path):
     held = Held(folder(tmp_path / "a", "old"))
     (tmp_path / "a").rename(tmp_path / "gone")
@@ -223,6 +224,7 @@ def test_held_folder_stays_itself_when_another_takes_its_name(tmp_path):
     assert (tmp_path / "a" / "f").read_text() == "new"
 
 
+@pytest.mark.linux
 def test_held_folder_is_not_free_to_be_removed_until_it_is_let_go(tmp_path):
     held = Held(folder(tmp_path / "a", ""))
     with unused(tmp_path / "a") as free:
@@ -232,6 +234,7 @@ def test_held_folder_is_not_free_to_be_removed_until_it_is_let_go(tmp_path):
         assert free
 
 
+@pytest.mark.linux
 def test_folder_that_is_being_removed_is_not_held(tmp_path):
     folder(tmp_path / "a", "")
     with unused(tmp_path / "a"), pytest.raises(StretchError, match="is being removed"):

@@ -1,3 +1,4 @@
+import sys
 from functools import cache
 
 import numpy as np
@@ -13,8 +14,11 @@ from tests.scheduler.delegates import graphs
 from tests.scheduler.delegates.cases import OPS
 
 load_plugins()
+ELSEWHERE = () if sys.platform == "darwin" else ("coreml", "coreml:GPU")
 COMPUTING = [
-    name for name in delegates if name != "reference" and delegates.get(name).computes and "fp32" in delegates.get(name).precisions
+    name
+    for name in delegates
+    if name not in ("reference", *ELSEWHERE) and delegates.get(name).computes and "fp32" in delegates.get(name).precisions
 ]
 
 #: Those that read single ONNX operators; the others read kinds of operators as `stretch export` writes them.

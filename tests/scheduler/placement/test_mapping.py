@@ -16,7 +16,7 @@ from scheduler.delegates import CpuDelegate, delegates
 from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
 from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
 from scheduler.placement.priority import choose_processors
-from scheduler.placement.processors import device_dispatch, is_integer_only
+from scheduler.placement.processors import device_dispatch, first_driver, is_integer_only
 
 
 def brief(placed):
@@ -171,6 +171,14 @@ def test_processor_whose_delegates_run_int8_alone_has_no_floating_point(npu, nam
 )
 def test_work_reaches_a_processor_as_its_delegate_takes_it(npu, name, how):
     assert device_dispatch(name) == how
+
+
+def test_drivers_behind_a_preferred_one_are_not_looked_at():
+    looked = iter(["opencl", "openvino:GPU", "vulkan"])
+    assert first_driver(looked) == "openvino:GPU"
+    assert list(looked) == ["vulkan"]
+    assert first_driver(["opencl"]) == "opencl"
+    assert first_driver([]) is None
 
 
 @pytest.fixture(scope="module")

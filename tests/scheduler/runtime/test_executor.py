@@ -54,7 +54,7 @@ class Noting(NullDelegate):
         return compiled
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
+@pytest.mark.linux
 def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_dir):
     noting, little = Noting(), max(os.sched_getaffinity(0))
     placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})

@@ -134,6 +134,7 @@ def test_file_that_comes_while_the_new_bundle_is_written_is_kept(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["bundle", "new"]
 
 
+@pytest.mark.linux
 def test_bundle_that_is_read_while_it_is_replaced_stays_until_it_is_let_go(tmp_path):
     out, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new", ("cpu", "dsp"))
     reader = load_bundle(out)
@@ -199,6 +200,7 @@ def test_reader_never_finds_a_missing_or_mixed_bundle_while_it_is_replaced(write
     assert len(devices) == 2, "the bundle was not replaced while it was read"
 
 
+@pytest.mark.linux
 def test_what_a_killed_run_left_is_swept_by_the_next_and_nothing_else_is(tmp_path):
     out, new = tmp_path / "bundle", bundle_of(tmp_path / "new")
     assert subprocess.run([sys.executable, "-c", KILLED, out], check=False).returncode == -signal.SIGKILL
@@ -272,6 +274,7 @@ def folder(path):
     return path
 
 
+@pytest.mark.linux
 def test_two_folders_trade_names(tmp_path):
     a, b = folder(tmp_path / "a"), folder(tmp_path / "b")
     assert exchange(a, b)
@@ -279,13 +282,14 @@ def test_two_folders_trade_names(tmp_path):
     assert (b / "a").exists()
 
 
+@pytest.mark.linux
 def test_exchange_with_a_name_that_nobody_has_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         exchange(folder(tmp_path / "a"), tmp_path / "b")
     assert (tmp_path / "a" / "a").exists()
 
 
-@pytest.mark.parametrize("taken", ["folder", "empty", "file"])
+@pytest.mark.parametrize("taken", ["folder", pytest.param("empty", marks=pytest.mark.linux), "file"])
 def test_name_that_is_taken_stays_with_who_has_it(tmp_path, taken):
     b = tmp_path / "b"
     if taken == "folder":

@@ -1,12 +1,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pyopencl as cl
 import pytest
 
 from scheduler.cores import available_cores
 from scheduler.delegates.opencl.device import device_traits, find_device, missing
+from tests.scheduler import bundles
 
 #: Which threads compute is known of PoCL alone.
 POCL = missing() is None and device_traits(find_device()).id.startswith("pocl")
@@ -69,6 +71,7 @@ def opened(*cores, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
+@pytest.mark.linux
 def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     if not POCL or len(available_cores()) < 2:
         pytest.skip("the device is not PoCL's, or there is one core")
@@ -80,13 +83,34 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
     assert "1 units, 1 are in use and 1 more are requested" in opened(first, second, POCL_MAX_PTHREAD_COUNT="1").stderr
 
 
-def told(hide):
+def told(hide, **environment):
     """What a process says of the delegate in which OpenCL is as `hide` leaves it."""
     code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
-    return subprocess.run([sys.executable, "-c", f"import pyopencl as cl\n{hide}\n{code}"], capture_output=True, text=True).stdout
+    return subprocess.run([sys.executable, "-c", f"{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment).stdout
+
+
+#: Debian's Oclgrind: a driver that is an OpenCL library of its own, as those of phones are.
+DRIVER = Path("/usr/lib/oclgrind/liboclgrind-rt.so")
+
+
+@pytest.mark.skipif(not DRIVER.exists(), reason="needs Debian's oclgrind")
+def test_bundle_runs_on_a_driver_that_no_loader_finds(tmp_path):
+    code = (
+        f"import numpy as np\nfrom scheduler.runtime.session import Session\nx = np.ones((1, 3, 8, 8), np.float32)\n"
+        f"for place in ('opencl', 'cpu'):\n"
+        f"    with Session({str(bundles.two_branches(tmp_path / 'bundle'))!r}, {{'gpu': place}}) as session: print(float(session(x).sum()))\n"
+        f"from scheduler.delegates.opencl.device import find_device\nassert find_device().platform.name == 'Oclgrind'"
+    )
+    on_it, on_the_cpu, problem = told(code, NN_STRETCH_OPENCL_LIBRARY=str(DRIVER)).split()
+    assert float(on_it) == pytest.approx(float(on_the_cpu), rel=1e-5)
+    assert problem == "None"
+
+
+def test_library_that_does_not_load_is_one_sentence(tmp_path):
+    assert "NN_STRETCH_OPENCL_LIBRARY names a library that does not load" in told("", NN_STRETCH_OPENCL_LIBRARY=str(tmp_path / "no.so"))
 
 
 def test_driver_that_fails_does_not_hide_the_others():
-    broken = "class Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
+    broken = "import pyopencl as cl\nclass Broken:\n    def get_devices(self): raise cl.RuntimeError('clGetDeviceIDs failed: OUT_OF_HOST_MEMORY')\n"
     assert told(f"{broken}all = cl.get_platforms()\ncl.get_platforms = lambda: [Broken(), *all]").strip() == "None"
     assert "no OpenCL driver answers: clGetDeviceIDs failed: OUT_OF_HOST_MEMORY" in told(f"{broken}cl.get_platforms = lambda: [Broken()]")

@@ -70,6 +70,7 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
         (["cpu", "dsp"], UnknownNameError, "unknown processor to measure `dsp`"),
         (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
+        (["cpu", "gpu=vulkan"], UsageError, "tells no times of kernels"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(names, error, sentence):

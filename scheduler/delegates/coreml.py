@@ -1,0 +1,140 @@
+"""The delegates `coreml`, `coreml:GPU` and `coreml:NPU`: Apple's Core ML, through the provider that ONNX Runtime has for it on macOS.
+
+Core ML chooses where each operator runs. What it chose is read from its compute plan, which the provider logs
+(macOS 14.4 and newer): https://onnxruntime.ai/docs/execution-providers/CoreML-ExecutionProvider.html.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, ClassVar
+
+from predictors.errors import StretchError
+from predictors.files import cache_folder
+from scheduler.delegates.base import Delegate, NodePlace, UnableError, delegates
+from scheduler.delegates.ort_session import SessionCompiled, open_session
+from scheduler.formats.onnx import open_onnx
+
+PROVIDER = "CoreMLExecutionProvider"
+
+#: A line of the compute plan, behind a time and a process: an operator of Core ML's program, its device and its share of the cost.
+_PLANNED = re.compile(r"Operation: (?P<op>[^,]+), Device Usage: <?(?P<device>\w+)[^,]*, Estimated Cost: (?P<cost>[-+.\deE]+)")
+_DEVICES = {"MLCPUComputeDevice": "the CPU", "MLGPUComputeDevice": "the GPU", "MLNeuralEngineComputeDevice": "the Neural Engine"}
+
+
+@delegates.register("coreml")
+class CoreMlDelegate(Delegate):
+    """Core ML on any processor, in the precision of the file; what its provider does not take runs elsewhere."""
+
+    summary = "Core ML on whichever processors of a Mac it prefers (never ran on one yet)"
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16")
+    falls_back_on = "cpu"
+    #: Core ML's word for the processors that it may choose among.
+    units: ClassVar[str] = "ALL"
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether this is no Mac, or its ONNX Runtime lacks the provider."""
+        if sys.platform != "darwin":
+            return "Core ML is on macOS alone"
+        if cls.units == "CPUAndNeuralEngine" and platform.machine() != "arm64":
+            return "this Mac has no Neural Engine"
+        import onnxruntime
+
+        return None if PROVIDER in onnxruntime.get_available_providers() else f"onnxruntime has no {PROVIDER} here"
+
+    @classmethod
+    def preferred(cls) -> bool:
+        """The maker's own runtime goes first."""
+        return True
+
+    @classmethod
+    def options(cls, model: Path) -> dict[str, str]:
+        """What the provider is told; compiled programs are kept by content, for its own cache goes by the file's path."""
+        options = {
+            "ModelFormat": "MLProgram",
+            "MLComputeUnits": cls.units,
+            "RequireStaticInputShapes": "1",
+            # sums in halves would be another model than the one that was checked
+            "AllowLowPrecisionAccumulationOnGPU": "0",
+        }
+        if not open_onnx(model).external:
+            options["ModelCacheDirectory"] = str(cache_folder("coreml") / hashlib.sha256(model.read_bytes()).hexdigest())
+        return options
+
+    def compile(self, model: Path) -> SessionCompiled:
+        """Compile an ONNX file into a program of Core ML's."""
+        return self._session(model, self.options(model))
+
+    def _session(self, model: Path, options: dict[str, str]) -> SessionCompiled:
+        if problem := self.unavailable():
+            raise UnableError(f"{model} would run on Core ML: {problem}")
+        if folder := options.get("ModelCacheDirectory"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        try:
+            session = open_session(model, [(PROVIDER, options)], {"session.disable_cpu_ep_fallback": "1"})
+        except StretchError as error:
+            raise UnableError(error.message, error.hint) from error
+        return SessionCompiled(session, *open_onnx(model).ends)
+
+    def places(self, model: Path) -> list[NodePlace]:
+        """Each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
+        options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
+        with _logged() as log:
+            self._session(model, options | {"ProfileComputePlan": "1"})
+        parts = [NodePlace(name, op, "part of Core ML's program") for name, op in open_onnx(model).named]
+        return [*parts, *planned(log.read())]
+
+
+@delegates.register("coreml:GPU")
+class CoreMlGpuDelegate(CoreMlDelegate):
+    """Core ML on the GPU of a Mac, and on its CPU where Core ML prefers that."""
+
+    summary = "Core ML on the GPU of a Mac (never ran on one yet)"
+    drives = ("gpu",)
+    units = "CPUAndGPU"
+
+
+@delegates.register("coreml:NPU")
+class CoreMlNpuDelegate(CoreMlDelegate):
+    """Core ML on the Neural Engine, which computes in halves, and on the CPU where Core ML prefers that."""
+
+    summary = "Core ML on the Neural Engine of a Mac (never ran on one yet)"
+    precisions = ("fp16",)
+    drives = ("npu",)
+    units = "CPUAndNeuralEngine"
+
+
+def planned(log: str) -> list[NodePlace]:
+    """Operators of Core ML's program, as the provider logs its compute plan; constants have no device and are left out."""
+    lines = list(_PLANNED.finditer(log))
+    total = sum(float(line["cost"]) for line in lines) or 1.0
+    return [
+        NodePlace(
+            f"Core ML {number}",
+            line["op"].rpartition(".")[2],
+            f"Core ML prefers {_DEVICES.get(line['device'], line['device'])}, {float(line['cost']) / total * 100:.1f} % of the cost it expects",
+        )
+        for number, line in enumerate(lines)
+    ]
+
+
+@contextmanager
+def _logged() -> Iterator[IO[str]]:
+    """What the process writes as errors meanwhile, the system's libraries included; to be read behind the block."""
+    with tempfile.TemporaryFile("w+") as file:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
