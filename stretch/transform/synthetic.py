@@ -33,8 +33,8 @@ class Synthesis:
     """Settings of a synthesis."""
 
     count: int  # Images.
-    steps: int = 400  # Of Adam, for each batch; half of them at half the size.
-    batch: int = 64  # Images at a time, whose statistics are compared.
+    steps: int = 200  # Of Adam, for each batch; half of them at half the size.
+    batch: int = 128  # Images at a time, whose statistics are compared.
     rate: float = 0.1  # Of Adam; it falls to zero with the cosine of the steps.
     statistics: float = 1.0  # Weight of the distance between statistics of batch-norms.
     first: float = 10.0  # Weight of the first of them over the others, which sees colours and edges.
