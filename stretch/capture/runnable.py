@@ -242,6 +242,13 @@ def _same(call: AtenCall) -> Made:
     return x if x.dtype == _result_type(call) else [_cast(x, call.out, _result_type(call))]
 
 
+def _dropout(call: AtenCall) -> Made:
+    """One that drops while the network is trained."""
+    x, p = call.tensors[0], float(call.arguments["p"])
+    alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
+    return [AtenStep("dropout", {"p": p}, (x,))] if p and alone and _in_floats(call) else _same(call)
+
+
 def _cast(x: AtenValue, out: Shape, dtype: torch.dtype) -> AtenStep:
     known = CallRecorder()
     to = Call("_to_copy.default", (known(x),), {"dtype": known(dtype)})
@@ -332,6 +339,7 @@ OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
     **dict.fromkeys(("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"), _same),
     **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
+    "dropout": _dropout,
     "view": _view,
     "sub": _difference,
     "div": _quotient,

@@ -625,6 +625,8 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
         input_shape: As of `stretch.capture.capture`.
     """
     name = name or type(module).__name__
+    if isinstance(module, fx.GraphModule) and any(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes):
+        raise StretchError(f"`{name}` is a network of ATen operators, as torch.export writes them")
     with evaluating(module):
         arguments = Inputs.of(input_shape, module)
         check_hooks(module, arguments, name)

@@ -58,7 +58,7 @@ def load_model(
         weights: ``default`` (trained ones where they can be had, else random
             ones with a warning; a factory's own), ``none`` (random), or a
             .safetensors or .pth file.
-        trust_code: Whether ``file.py:factory`` may be executed.
+        trust_code: Whether what ``file.py:factory`` or a ``.pt2`` archive says may be executed.
         input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
         settled: Whether random weights of a named network get statistics that fit them, by one inference; predictions need none.
 
@@ -80,6 +80,10 @@ def load_model(
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
+            if name.endswith(".pt2") and not trust_code:
+                raise UsageError(
+                    f"torch.export.load can execute what `{name}` says", "add --trust-code if you trust it, or give the network as .onnx"
+                )
             module = _read(name, input_shape)
             return _given(name, module, weights, generator, "as the file has them", module.input_shape)
         family = find_family(name)
@@ -92,9 +96,11 @@ def load_model(
 
 
 def names_code(name: str) -> bool:
-    """Whether a model's name is ``file.py:factory`` or ``package.module:factory``: Python code that would be executed."""
+    """Whether a model's name is ``file.py:factory``, ``package.module:factory`` or a ``.pt2`` archive: code that would be executed."""
+    if name.endswith(FILES):
+        return name.endswith(".pt2")
     # families may have a colon in their prefix, as timm has
-    return ":" in name and find_family(name) is None and not name.startswith("timm:") and not name.endswith(FILES)
+    return ":" in name and find_family(name) is None and not name.startswith("timm:")
 
 
 def is_file(name: str) -> bool:
