@@ -24,9 +24,6 @@ from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusa
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
-#: How the names begin under which fx puts a graph's constants into the root.
-_CONSTANTS = "_tensor_constant"
-
 #: Folders whose code is not that of the network.
 _OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
@@ -61,11 +58,6 @@ class InPlaceProxy(fx.Proxy):
 class Tracer(fx.Tracer):
     """Traces through everything except modules that lower to operators as they are."""
 
-    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        """The graph of a module, which is afterwards what it was before."""
-        with _unchanged(root):
-            return super().trace(root, concrete_args)
-
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is one node."""
         return class_name(m) is not None or super().is_leaf_module(m, module_qualified_name)
@@ -73,30 +65,6 @@ class Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for a node's result while the network runs."""
         return InPlaceProxy(node, self)
-
-
-@contextlib.contextmanager
-def _unchanged(root: nn.Module) -> Iterator[None]:
-    """What modules keep for later calls, such as tables of positions, is put back: what a trace computes has no data."""
-    before = [(module, {key: (value, _copied(value)) for key, value in vars(module).items()}) for module in root.modules()]
-    try:
-        yield
-    finally:
-        for module, kept in before:
-            for key in [key for key in vars(module) if key not in kept and not key.startswith(_CONSTANTS)]:
-                del vars(module)[key]
-            for key, (value, was) in kept.items():
-                vars(module)[key] = value
-                if type(value) is dict:
-                    value.clear()
-                    value.update(was)
-                elif type(value) is list:
-                    value[:] = was
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a plain container, or the value itself."""
-    return value.copy() if type(value) in (dict, list) else value
 
 
 def source_line(error: BaseException) -> str:
@@ -625,10 +593,6 @@ def _target_name(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
-#: Where a module keeps its tensors and the modules within.
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-
 def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
@@ -666,18 +630,25 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """What a network keeps for its next run is forgotten: a tracer hands it what is no tensor."""
-    parts = [(part, dict(vars(part)), [dict(getattr(part, table)) for table in _TABLES]) for part in module.modules()]
+    """What a network keeps for its next run, such as tables of positions, is forgotten: a tracer hands it what is no tensor."""
+    kept = [(part, {key: (value, _copied(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield
     finally:
-        for part, current, tables in parts:
+        for part, current in kept:
             vars(part).clear()
-            vars(part).update(current)
-            for table, content in zip(_TABLES, tables, strict=True):
-                there = getattr(part, table)
-                there.clear()
-                there.update(content)
+            for key, (value, content) in current.items():
+                vars(part)[key] = value
+                if type(value) is dict:
+                    value.clear()
+                    value.update(content)
+                elif type(value) is list:
+                    value[:] = content
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a plain container, or the value itself."""
+    return value.copy() if type(value) in (dict, list) else value
 
 
 def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:

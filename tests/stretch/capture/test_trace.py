@@ -17,8 +17,8 @@ from stretch.capture import capture as capture_any  # noqa: E402
 from stretch.capture.exported import inline  # noqa: E402
 from stretch.capture.hooks import check_hooks, hooks_of  # noqa: E402
 from stretch.capture.inputs import Inputs  # noqa: E402
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.capture.trace import Values  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.transform import Branch, build  # noqa: E402
 from tests.stretch.capture.patterns import Attention, network  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
