@@ -18,8 +18,7 @@ from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, ints
 from stretch.capture.hooks import check_hooks
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
-from stretch.capture.results import Captured, check_read, left_out, outputs_of, reachable, relabelled
-from stretch.capture.structure import Returned, tensors
+from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
 from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
