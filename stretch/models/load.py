@@ -70,6 +70,10 @@ def load_model(
     """
     if name.endswith(".py"):
         raise _without_factory(name)
+    if name.endswith(".pt2") and not trust_code:
+        raise UsageError(
+            f"torch.export.load can execute what `{name}` says", "add --trust-code if you trust it, or give the network as .onnx"
+        )
     if importlib.util.find_spec("torch") is None:
         raise MissingBackendError("building a model needs torch, which is not installed", install_line("torch"))
     import torch
@@ -80,10 +84,6 @@ def load_model(
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
-            if name.endswith(".pt2") and not trust_code:
-                raise UsageError(
-                    f"torch.export.load can execute what `{name}` says", "add --trust-code if you trust it, or give the network as .onnx"
-                )
             module = _read(name, input_shape)
             return _given(name, module, weights, generator, "as the file has them", module.input_shape)
         family = find_family(name)
