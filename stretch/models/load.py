@@ -85,13 +85,13 @@ def load_model(
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
             module = _read(name, input_shape)
-            return _given(name, module, weights, generator, "as the file has them", module.input_shape)
+            return _given(name, module, weights, generator if settled else None, "as the file has them", module.input_shape)
         family = find_family(name)
         if family is not None:
             return _from_family(name, *family, weights, generator if settled else None)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
-            return _from_factory(name, _factory(name, trust_code), weights, generator, input_shape)
+            return _from_factory(name, _factory(name, trust_code), weights, generator if settled else None, input_shape)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
 
 
@@ -140,7 +140,7 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
 
 
 def _from_factory(
-    name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator", shape: "InputShapes | None"
+    name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator | None", shape: "InputShapes | None"
 ) -> LoadedModel:
     from torch import nn
 
@@ -154,7 +154,7 @@ def _from_factory(
 
 
 def _given(
-    name: str, module: "nn.Module", weights: str, generator: "torch.Generator", detail: str, shape: "InputShapes | None" = None
+    name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
     """A module that came with weights of its own; its usual input is what it says itself if no shape is given."""
     shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
@@ -165,7 +165,8 @@ def _given(
             reset = getattr(child, "reset_parameters", None)
             if callable(reset):
                 reset()
-        _settle(module, name, shape, generator)
+        if generator is not None:
+            _settle(module, name, shape, generator)
         return LoadedModel(module, name, shape, "random", "asked for", read)
     _load_file(module, name, Path(weights))
     return LoadedModel(module, name, shape, "file", weights, read)

@@ -20,6 +20,7 @@ from stretch.capture import capture  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402
 from stretch.models.pt2 import read_module  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
+from stretch.stages.network import read_graph  # noqa: E402
 from stretch.train.prepare import replace_head  # noqa: E402
 
 #: Largest difference from the module, as a part of its largest output.
@@ -175,6 +176,20 @@ def test_size_that_was_fixed_at_export_is_no_other(tmp_path):
     path = save(tmp_path / "m.pt2", Trained().eval(), (2, 3, 6, 5))
     with pytest.raises(UsageError, match=r"has 2 along axis 0, 1 is given"):
         read_module(path, (1, 3, 6, 5))
+
+
+def test_network_of_one_image_alone_is_predicted_as_the_module_is(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+        def forward(self, x):
+            x = self.norm(self.conv(x))
+            return x.view(1, 2, 4, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
+
+    path = save(tmp_path / "m.pt2", Net().eval(), (1, 3, 8, 8))
+    assert read_graph(str(path), trust_code=True).graph.macs == capture(Net(), (1, 3, 8, 8)).graph.macs
 
 
 def test_half_precision_is_computed_in_single(tmp_path):
