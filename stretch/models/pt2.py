@@ -33,10 +33,8 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     """
     path = Path(path)
     program = _loaded(path)
-    names = {name for name in program.graph_signature.user_inputs if isinstance(name, str)}
-    exported = {node.name: node for node in program.graph.nodes if node.op == "placeholder" and node.name in names}
-    tensors = {name: node for name, node in exported.items() if isinstance(node.meta["val"], torch.Tensor)}
-    ends = named_ends(path, [_stated(name, node) for name, node in tensors.items()])
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in program.graph_signature.user_inputs]
+    ends = named_ends(path, [_stated(node) for node in inputs if isinstance(node.meta["val"], torch.Tensor)])
     shapes = settled(path, ends, input_shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -44,9 +42,10 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     graph = network.graph
     arguments = {end.name: end.argument for end in ends}
     for node in list(graph.nodes):
-        if node.op == "placeholder":
-            _place(graph, node, arguments)
-        elif "._assert" in str(node.target):
+        if node.name in arguments:
+            node.target = arguments[node.name]
+        elif node.op == "placeholder" or "._assert" in str(node.target):
+            # numbers beside the tensors are part of what was exported
             graph.erase_node(node)
         elif node.op == "call_function":
             _evaluate(node)
@@ -87,7 +86,7 @@ def _loaded(path: Path) -> torch.export.ExportedProgram:
         logger.removeFilter(reason)
 
 
-def _stated(name: str, node: fx.Node) -> Stated:
+def _stated(node: fx.Node) -> Stated:
     """What the archive states of an input; an open batch is 1, and other open sizes are what they were at export."""
     value = node.meta["val"]
     sizes = []
@@ -99,21 +98,12 @@ def _stated(name: str, node: fx.Node) -> Stated:
             sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
     readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
     cast = bool(readers) and all(_is_cast(reader) for reader in readers)
-    return Stated(name, sizes, str(value.dtype).removeprefix("torch."), cast)
+    return Stated(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
 
 
 def _is_cast(node: fx.Node) -> bool:
     """Whether a call makes reals of what it reads."""
     return str(node.target).startswith(("aten.to.", "aten._to_copy.")) and node.meta["val"].dtype in (torch.float32, *HALF)
-
-
-def _place(graph: fx.Graph, node: fx.Node, arguments: dict[str, str]) -> None:
-    """Name an input as the network's argument; numbers beside the tensors are part of what was exported."""
-    argument = arguments.get(node.name)
-    if argument is None:
-        graph.erase_node(node)
-    else:
-        node.target = argument
 
 
 def _evaluate(node: fx.Node) -> None:

@@ -250,6 +250,16 @@ def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
         read_module(tmp_path / "m.pt2")
 
 
+def test_whole_numbers_that_become_reals_at_once_are_reals(tmp_path):
+    class Net(nn.Module):
+        def forward(self, picture):
+            return (picture.float() / 255).relu()
+
+    module = read_module(save(tmp_path / "m.pt2", Net(), (1, 3, 4, 4), dtype=torch.uint8))
+    assert any("is of type uint8 and becomes reals at once" in sentence for sentence in module.warnings)
+    check_numbers(module, Net(), (1, 3, 4, 4))
+
+
 def test_archive_is_not_opened_without_trust(tmp_path):
     path = tmp_path / "m.pt2"
     path.write_bytes(b"never read")
