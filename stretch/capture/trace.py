@@ -34,24 +34,13 @@ class InPlaceProxy(fx.Proxy):
     keep the old value, which it does not when the network runs.
     """
 
-    def __iadd__(self, other: Any) -> fx.Proxy:
-        """``self += other``."""
-        return self._in_place(operator.iadd, other)
 
-    def __isub__(self, other: Any) -> fx.Proxy:
-        """``self -= other``."""
-        return self._in_place(operator.isub, other)
+def _in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
 
-    def __imul__(self, other: Any) -> fx.Proxy:
-        """``self *= other``."""
-        return self._in_place(operator.imul, other)
 
-    def __itruediv__(self, other: Any) -> fx.Proxy:
-        """``self /= other``."""
-        return self._in_place(operator.itruediv, other)
-
-    def _in_place(self, function: Callable[..., Any], other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
+for _name in ("iadd", "isub", "imul", "itruediv"):
+    setattr(InPlaceProxy, f"__{_name}__", _in_place(getattr(operator, _name)))
 
 
 class Tracer(fx.Tracer):
