@@ -132,22 +132,10 @@ _PLAIN = {
 }
 
 _PAIRS = {
-    "Add": operator.add,
-    "And": torch.logical_and,
-    "BitwiseAnd": torch.bitwise_and,
-    "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor,
-    "Div": operator.truediv,
-    "Equal": torch.eq,
-    "Greater": torch.gt,
-    "GreaterOrEqual": torch.ge,
-    "Less": torch.lt,
-    "LessOrEqual": torch.le,
-    "Mul": operator.mul,
-    "Or": torch.logical_or,
-    "Pow": operator.pow,
-    "Sub": operator.sub,
-    "Xor": torch.logical_xor,
+    **{"Add": operator.add, "Div": operator.truediv, "Mul": operator.mul, "Pow": operator.pow, "Sub": operator.sub},
+    **{"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor},
+    **{"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor},
+    **{"Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le},
 }
 
 #: Of two tensors, never a number.
