@@ -90,7 +90,7 @@ Model = Annotated[
 Device = Annotated[
     "str | Path | DeviceProfile", typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one."), Word(str, str)
 ]
-TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow file.py:factory to execute that file.")]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow what file.py:factory or a .pt2 file says to be executed.")]
 Weights = Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")]
 Processors = Annotated[
     Sequence[str] | None,

@@ -108,7 +108,7 @@ def _distance(one: Any, other: Any) -> float:
     """Largest difference of any result, relative to the largest of the other's numbers."""
     import torch
 
-    from stretch.capture.structure import keyed
+    from stretch.capture.results import keyed
 
     ours, theirs = ({key: leaf for key, leaf in _named(value, keyed) if isinstance(leaf, torch.Tensor)} for value in (one, other))
     if len(ours) == len(theirs) == 1:

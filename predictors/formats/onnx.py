@@ -15,7 +15,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.formats.inference import fixed_shapes
 from predictors.graph import Op, OpGraph
-from predictors.operators import kind_of
+from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Shape
@@ -186,26 +186,18 @@ def _flatten(node: ShapedNode) -> list[Step]:
     return [("flatten", {})]
 
 
-@_add("LeakyRelu")
-def _leaky(node: ShapedNode) -> list[Step]:
-    return [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})]
-
-
 def _plain(kind: str) -> Rule:
     return lambda node: [(kind, {})]
 
 
-for _name, _kind in {
-    "Relu": "relu",
-    "Sigmoid": "sigmoid",
-    "HardSigmoid": "hard_sigmoid",
-    "HardSwish": "hard_swish",
-    "Tanh": "tanh",
-    "Softmax": "softmax",
-    # without its bounds, which may be stored tensors; runtimes fuse any of them
-    "Clip": "relu6",
-}.items():
-    RULES[_name] = _plain(_kind)
+RULES.update({node: _plain(name) for name in kinds for node in kinds.get(name).nodes})
+# without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
+RULES.update({"Softmax": _plain("softmax"), "Clip": _plain("relu6")})
+
+
+@_add("LeakyRelu")
+def _leaky(node: ShapedNode) -> list[Step]:
+    return [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})]
 
 
 #: The format itself ends at two gigabytes.

@@ -64,29 +64,11 @@ TYPES = {"float32": 0, "float16": 1, "int32": 2, "int8": 9}
 
 #: Number of each table of settings, by name.
 OPTIONS = {
-    "Conv2DOptions": 1,
-    "DepthwiseConv2DOptions": 2,
-    "Pool2DOptions": 5,
-    "FullyConnectedOptions": 8,
-    "SoftmaxOptions": 9,
-    "ConcatenationOptions": 10,
-    "AddOptions": 11,
-    "ReshapeOptions": 17,
-    "MulOptions": 21,
-    "PadOptions": 22,
-    "TransposeOptions": 26,
-    "ReducerOptions": 27,
-    "SubOptions": 28,
-    "DivOptions": 29,
-    "LogSoftmaxOptions": 36,
-    "DequantizeOptions": 38,
-    "MaximumMinimumOptions": 39,
-    "PadV2Options": 43,
-    "SliceOptions": 48,
-    "ResizeNearestNeighborOptions": 74,
-    "LeakyReluOptions": 75,
-    "QuantizeOptions": 89,
-    "GeluOptions": 116,
+    **{"Conv2DOptions": 1, "DepthwiseConv2DOptions": 2, "Pool2DOptions": 5, "FullyConnectedOptions": 8, "SoftmaxOptions": 9},
+    **{"ConcatenationOptions": 10, "AddOptions": 11, "ReshapeOptions": 17, "MulOptions": 21, "PadOptions": 22, "TransposeOptions": 26},
+    **{"ReducerOptions": 27, "SubOptions": 28, "DivOptions": 29, "LogSoftmaxOptions": 36, "DequantizeOptions": 38},
+    **{"MaximumMinimumOptions": 39, "PadV2Options": 43, "SliceOptions": 48, "ResizeNearestNeighborOptions": 74, "LeakyReluOptions": 75},
+    **{"QuantizeOptions": 89, "GeluOptions": 116},
 }
 
 _ACTIVATION = {"fused_activation_function": (0, "i8")}

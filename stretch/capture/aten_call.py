@@ -117,56 +117,16 @@ def _flat(arguments: Any) -> Iterator[AtenValue]:
 
 #: Operators whose result has fewer elements than they read.
 REDUCTIONS = (
-    "mean",
-    "sum",
-    "amax",
-    "amin",
-    "max",
-    "min",
-    "prod",
-    "var",
-    "std",
-    "var_mean",
-    "std_mean",
-    "norm",
-    "linalg_vector_norm",
-    "argmax",
-    "argmin",
-    "logsumexp",
-    "any",
-    "all",
+    *("mean", "sum", "amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"),
+    *("argmax", "argmin", "logsumexp", "any", "all"),
 )
 
 #: Operators that select, order or repeat elements without computing with them.
 COPIES = frozenset(
     {
-        "permute",
-        "slice",
-        "cat",
-        "stack",
-        "pad",
-        "constant_pad_nd",
-        "roll",
-        "repeat",
-        "repeat_interleave",
-        "tile",
-        "index",
-        "index_select",
-        "gather",
-        "flip",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "im2col",
-        "unfold",
-        "col2im",
-        "upsample_nearest2d",
-        "index_put",
-        "select_scatter",
-        "slice_scatter",
-        "scatter",
-        "topk",
-        "sort",
-        "channel_shuffle",
+        *("permute", "slice", "cat", "stack", "pad", "constant_pad_nd", "roll", "repeat", "repeat_interleave", "tile", "flip", "unfold"),
+        *("index", "index_select", "index_put", "gather", "scatter", "select_scatter", "slice_scatter", "topk", "sort"),
+        *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "col2im", "upsample_nearest2d"),
     }
 )
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.structure import tensors
+from stretch.capture.results import tensors
 
 #: Where `nn.Module` keeps its hooks.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

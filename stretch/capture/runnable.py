@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import msgspec
@@ -22,11 +22,10 @@ from stretch.capture.axes.maps import Maps
 from stretch.capture.axes.rules import applied
 from stretch.capture.exported import AtenLowering, export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.results import Captured, differences, left_out
-from stretch.capture.structure import Result, Returned, keyed, rebuilt
-from stretch.capture.trace import agrees, evaluating
+from stretch.capture.results import Captured, Result, Returned, differences, keyed, left_out, rebuilt
+from stretch.capture.trace import agrees, evaluating, folded
 from stretch.opaque.calls import Call, computes, read_calls
-from stretch.operators.capturing import FUNCTIONS, Refusal
+from stretch.operators.capturing import FUNCTIONS, Refusal, pair
 from stretch.operators.lowerings import make_module
 
 Weights = dict[str, torch.Tensor]
@@ -242,6 +241,38 @@ def _same(call: AtenCall) -> Made:
     return x if x.dtype == _result_type(call) else [_cast(x, call.out, _result_type(call))]
 
 
+def _dropout(call: AtenCall) -> Made:
+    """One that drops while the network is trained."""
+    x, p = call.tensors[0], float(call.arguments["p"])
+    alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
+    return [AtenStep("dropout", {"p": p}, (x,))] if p and alone and _in_floats(call) else _same(call)
+
+
+def _pad(call: AtenCall) -> Made:
+    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.capture.trace.folded`)."""
+    pads, x = [int(n) for n in call.arguments["pad"]], call.tensors[0]
+    if (
+        not any(pads)
+        or len(x.shape) != 4
+        or x.shape != (x.base or x.shape)
+        or (call.arguments.get("value") == -inf and not _pooled(call, pads))
+    ):
+        return RULES["pad"](call)
+    return of_family(call, FUNCTIONS[torch.nn.functional.pad]) or RULES["pad"](call)
+
+
+def _pooled(call: AtenCall, pads: Sequence[int]) -> bool:
+    """Whether nothing but max pooling that rounds down reads an image, which together pads no more than half of its window."""
+    for node in call.node.users:
+        if AtenCall(node, {}).operator != "max_pool2d":
+            return False
+        settings = dict(zip(("window", "stride", "padding", "dilation", "ceil_mode"), node.args[1:], strict=False))
+        half, earlier = min(pair(settings["window"])) // 2, max(pair(settings.get("padding") or 0))
+        if settings.get("ceil_mode") or max(pads) + earlier > half:
+            return False
+    return True
+
+
 def _cast(x: AtenValue, out: Shape, dtype: torch.dtype) -> AtenStep:
     known = CallRecorder()
     to = Call("_to_copy.default", (known(x),), {"dtype": known(dtype)})
@@ -332,6 +363,8 @@ OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
     **dict.fromkeys(("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"), _same),
     **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
+    "dropout": _dropout,
+    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     "view": _view,
     "sub": _difference,
     "div": _quotient,
@@ -440,7 +473,7 @@ class RunnableLowering(AtenLowering):
                 _, self._ops[name] = self._maps.instead.pop(name)
                 self.weights.pop(name, None)
             if not twice:
-                return kept
+                return folded(kept)
 
     def _finish(self, returned: Sequence[str]) -> OpGraph:
         """The operators that lead to the outputs; what alone is left of an operator has its name."""

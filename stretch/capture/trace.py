@@ -1,8 +1,9 @@
 """Trace a torch module with `torch.fx` and lower it to an `OpGraph`."""
 
 import contextlib
-import functools
+import dataclasses
 import linecache
+import operator
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,36 +12,39 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, ints
 from stretch.capture.hooks import check_hooks
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
-from stretch.capture.results import Captured, check_read, left_out, outputs_of, reachable, relabelled
-from stretch.capture.structure import Returned, tensors
-from stretch.capture.values import InPlaceProxy, Values, assembles
+from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
 from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
-
-# Tracing with `torch.fx`: with symbols alone, or with the shapes that one input gives.
-
-#: How the names begin under which fx puts a graph's constants into the root.
-_CONSTANTS = "_tensor_constant"
 
 #: Folders whose code is not that of the network.
 _OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
+class InPlaceProxy(fx.Proxy):
+    """A proxy that records ``x += y`` as the in-place operation it is.
+
+    fx itself records it as ``x = x + y``, so that another name of `x` would
+    keep the old value, which it does not when the network runs.
+    """
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+for _name in ("iadd", "isub", "imul", "itruediv"):
+    setattr(InPlaceProxy, f"__{_name}__", _in_place(getattr(operator, _name)))
+
+
 class Tracer(fx.Tracer):
     """Traces through everything except modules that lower to operators as they are."""
-
-    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        """The graph of a module, which is afterwards what it was before."""
-        with _unchanged(root):
-            return super().trace(root, concrete_args)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is one node."""
@@ -51,125 +55,6 @@ class Tracer(fx.Tracer):
         return InPlaceProxy(node, self)
 
 
-@contextlib.contextmanager
-def _unchanged(root: nn.Module) -> Iterator[None]:
-    """What modules keep for later calls, such as tables of positions, is put back: what a trace computes has no data."""
-    before = [(module, {key: (value, _copied(value)) for key, value in vars(module).items()}) for module in root.modules()]
-    try:
-        yield
-    finally:
-        for module, kept in before:
-            for key in [key for key in vars(module) if key not in kept and not key.startswith(_CONSTANTS)]:
-                del vars(module)[key]
-            for key, (value, was) in kept.items():
-                vars(module)[key] = value
-                if type(value) is dict:
-                    value.clear()
-                    value.update(was)
-                elif type(value) is list:
-                    value[:] = was
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a plain container, or the value itself."""
-    return value.copy() if type(value) in (dict, list) else value
-
-
-class ShapedProxy(InPlaceProxy):
-    """A proxy whose shape is known as numbers, so that a network may look at it and decide by it."""
-
-    @property
-    def _value(self) -> Any:
-        return self.tracer.values.get(self.node)
-
-    @property
-    def shape(self) -> Any:
-        """The shape as the network itself would see it."""
-        value = self._value
-        return torch.Size(value.shape) if isinstance(value, torch.Tensor) else fx.proxy.Attribute(self, "shape")
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or one number of it."""
-        shape = self.shape
-        return shape if dim is None else shape[dim]
-
-    @property
-    def ndim(self) -> Any:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    def dim(self) -> Any:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    def numel(self) -> Any:
-        """Number of elements."""
-        return self.shape.numel()
-
-    def __len__(self) -> int:
-        """Length of the first dimension, or number of tensors."""
-        value = self._value
-        return len(value) if isinstance(value, torch.Tensor | tuple | list) else super().__len__()
-
-    def __iter__(self) -> Iterator[Any]:
-        """The parts of a tuple, or of a tensor along its first dimension."""
-        return iter([self[i] for i in range(len(self))])
-
-
-class ShapedTracer(Tracer):
-    """Traces with the shapes that inputs of some shapes give.
-
-    Every node is computed on tensors without data as soon as it is recorded.
-    """
-
-    def __init__(self, inputs: Inputs) -> None:
-        super().__init__(autowrap_functions=(), param_shapes_constant=True)
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._given = inputs
-        self._computing = False
-        #: Results without data, by node; a node that cannot be computed so has none.
-        self.values: dict[fx.Node, Any] = {}
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        """What stands for a node's result while the network runs."""
-        return ShapedProxy(node, self)
-
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **more: Any) -> fx.Proxy:
-        """Record a node, and compute its result without data."""
-        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **more)
-        # Whatever cannot be computed so is as unknown as without shapes.
-        with contextlib.suppress(Exception):
-            self.values[proxy.node] = self._compute(proxy.node)
-        return proxy
-
-    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A node for a leaf; anything else runs, and so does everything within a node that is computed."""
-        return forward(*args, **kwargs) if self._computing else super().call_module(m, forward, args, kwargs)
-
-    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """A parameter as a node, except where a node is computed."""
-        return attr_val if self._computing else super().getattr(attr, attr_val, parameter_proxy_cache)
-
-    def _compute(self, node: fx.Node) -> Any:
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: self.values[n])
-        self._computing = True
-        try:
-            with self._mode, torch.no_grad():
-                match node.op:
-                    case "placeholder":
-                        return torch.empty(self._given.shapes[str(node.target) if self._given.named else ONLY])
-                    case "get_attr":
-                        return functools.reduce(getattr, str(node.target).split("."), self.root)
-                    case "call_module":
-                        return self.root.get_submodule(str(node.target)).forward(*args, **kwargs)
-                    case "call_method":
-                        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-                    case _:
-                        return node.target(*args, **kwargs)  # type: ignore[operator]
-        finally:
-            self._computing = False
-
-
 def source_line(error: BaseException) -> str:
     """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
@@ -178,6 +63,89 @@ def source_line(error: BaseException) -> str:
         if text:
             return f" ({Path(frame.filename).name}, line {frame.lineno}: `{text}`)"
     return ""
+
+
+# One run of a traced network: shapes, constants, and which operator a changed tensor comes from.
+
+
+def assembles(node: fx.Node) -> bool:
+    """Whether a node only puts tensors into a container: a named tuple, or a dataclass."""
+    target = node.target
+    return isinstance(target, type) and (hasattr(target, "_fields") or dataclasses.is_dataclass(target))
+
+
+class Values(fx.Interpreter):
+    """Runs the traced graph once and keeps what lowering needs.
+
+    Attributes:
+        shapes: Shape of each node's tensor.
+        constants: Values of nodes that are no tensors.
+        parts: Values of nodes that are several tensors.
+        parameters: Tensors that do not depend on the input: parameters,
+            buffers, and what is computed of them alone.
+        given_back: What it returned.
+        returned: What the network itself returned for the same inputs.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+        self.constants: dict[fx.Node, Any] = {}
+        self.parts: dict[fx.Node, tuple[torch.Tensor, ...]] = {}
+        self.parameters: dict[fx.Node, torch.Tensor] = {}
+        self.given_back: Any = None
+        self.returned: Any = None
+        self._versions: dict[fx.Node, int] = {}
+        self._latest: dict[int, tuple[fx.Node, int]] = {}
+        self._moved: dict[tuple[fx.Node, fx.Node], fx.Node | None] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node and note what it read and wrote."""
+        for source in n.all_input_nodes:
+            value = self.env[source]
+            if isinstance(value, torch.Tensor) and value._version != self._versions[source]:
+                # Somebody changed it since: if through this very tensor, his result is what is read.
+                writer, version = self._latest[id(value)]
+                self._moved[n, source] = writer if version == value._version else None
+        fixed = n.op in ("get_attr", "call_function", "call_method") and all(
+            source in self.parameters or source in self.constants for source in n.all_input_nodes
+        )
+        value = super().run_node(n)
+        if n.op == "output":
+            self.given_back = value
+        elif isinstance(value, torch.Tensor):
+            self.shapes[n] = tuple(value.shape)
+            self._versions[n] = value._version
+            self._latest[id(value)] = (n, value._version)
+            if fixed:
+                self.parameters[n] = value
+        elif isinstance(value, tuple | list) and any(isinstance(part, torch.Tensor) for part in value):
+            self.parts[n] = tuple(value)
+        else:
+            self.constants[n] = value
+        if not isinstance(value, torch.Tensor) and n.op != "output" and not assembles(n):
+            # a tensor that has no node of its own is not taken for an earlier one that lay at the same place
+            self._latest |= {id(part): (n, part._version) for part in tensors(value)}
+        return value
+
+    def writer(self, tensor: torch.Tensor) -> fx.Node:
+        """The node whose result a tensor of the output is."""
+        writer, version = self._latest[id(tensor)]
+        if version != tensor._version:
+            raise Refusal(f"it returns `{writer.name}`, which was changed in place through a view of it")
+        if writer not in self.shapes:
+            raise Refusal(f"it returns one of several results of `{writer.name}`")
+        return writer
+
+    def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
+        """The node whose result `reader` sees where it reads `read`.
+
+        Another one where the tensor was changed in place in between.
+        """
+        value = self._moved.get((reader, read), read)
+        if value is None:
+            raise Refusal(f"it reads `{read.name}`, which was changed in place through a view of it")
+        return value
 
 
 # Tensors seen in another order of dimensions: what becomes of them when they are used.
@@ -613,10 +581,6 @@ def _target_name(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
-#: Where a module keeps its tensors and the modules within.
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-
 def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
@@ -625,6 +589,8 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
         input_shape: As of `stretch.capture.capture`.
     """
     name = name or type(module).__name__
+    if isinstance(module, fx.GraphModule) and any(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes):
+        raise StretchError(f"`{name}` is a network of ATen operators, as torch.export writes them")
     with evaluating(module):
         arguments = Inputs.of(input_shape, module)
         check_hooks(module, arguments, name)
@@ -652,39 +618,40 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """What a network keeps for its next run is forgotten: a tracer hands it what is no tensor."""
-    parts = [(part, dict(vars(part)), [dict(getattr(part, table)) for table in _TABLES]) for part in module.modules()]
+    """What a network keeps for its next run, such as tables of positions, is forgotten: a tracer hands it what is no tensor."""
+    kept = [(part, {key: (value, _copied(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield
     finally:
-        for part, current, tables in parts:
+        for part, current in kept:
             vars(part).clear()
-            vars(part).update(current)
-            for table, content in zip(_TABLES, tables, strict=True):
-                there = getattr(part, table)
-                there.clear()
-                there.update(content)
+            for key, (value, content) in current.items():
+                vars(part)[key] = value
+                if type(value) is dict:
+                    value.clear()
+                    value.update(content)
+                elif type(value) is list:
+                    value[:] = content
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a plain container, or the value itself."""
+    return value.copy() if type(value) in (dict, list) else value
 
 
 def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
-    """Trace with symbols; where the network decides by shapes, with those that these inputs give."""
-    tracer: Tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
+    """Trace with symbols; a network that decides by shapes is left to `torch.export`."""
+    tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
     try:
         with unchanged(module):
             graph = tracer.trace(module)
             return fx.GraphModule(tracer.root, graph)
-    except Exception as first:
-        shaped = ShapedTracer(inputs)
-        try:
-            with unchanged(module):
-                graph = shaped.trace(module)
-                return fx.GraphModule(shaped.root, graph)
-        except Exception as error:
-            check_input(module, inputs, name)
-            raise StretchError(
-                f"`{name}` cannot be traced by torch.fx: {_last_line(first)}{source_line(error) or source_line(first)}",
-                "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
-            ) from error
+    except Exception as error:
+        check_input(module, inputs, name)
+        raise StretchError(
+            f"`{name}` cannot be traced by torch.fx: {_last_line(error)}{source_line(error)}",
+            "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
+        ) from error
 
 
 def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.device | str = "cpu") -> None:

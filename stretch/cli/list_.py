@@ -12,7 +12,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.base import MEASURED, ORIGINS, Origin
 from predictors.structs import filled
 from stretch.cli.output import Output, verb
-from stretch.parameters import InputShape
+from stretch.parameters import InputShape, TrustCode
 from stretch.planning.design.abilities import StageAbilities
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def list_(
         ),
     ] = False,
     shape: InputShape = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """List device profiles, models, the delegates that can run subgraphs here, or versions and processors of this machine."""
     if name is not None and what in ("delegates", "env"):
@@ -114,7 +115,7 @@ def list_(
         case "devices":
             _list_devices(out, name)
         case "models":
-            _list_models(out, name or "*", shape, details)
+            _list_models(out, name or "*", shape, details, trust_code)
         case "delegates":
             _list_delegates(out)
         case "env":
@@ -184,10 +185,10 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
     return filled(ListedDevice, device, processors=processors, aliases=list(device.aliases), left_out=dict(device.left_out))
 
 
-def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool) -> None:
+def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool, trust_code: bool) -> None:
     items = _listed_models(pattern)
     if details:
-        _print_details(out, _detailed(out, items, pattern, shape))
+        _print_details(out, _detailed(out, items, pattern, shape, trust_code))
         return
     width = max(len(item.name) for item in items)
     lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
@@ -213,7 +214,9 @@ def _listed_models(pattern: str) -> list[ListedModel]:
     return [ListedModel(name=name, family=family, checked=name in checked) for name, family in known]
 
 
-def _detailed(out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None") -> list[DetailedModel]:
+def _detailed(
+    out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None", trust_code: bool
+) -> list[DetailedModel]:
     """Capture models with random weights, or files with theirs."""
     if len(items) > MOST_DETAILED:
         raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern")
@@ -221,17 +224,19 @@ def _detailed(out: Output, items: Sequence[ListedModel], pattern: str, shape: "I
     with out.progress("models", total=len(items)) as step:
         for number, item in enumerate(items):
             step(item.name, number)
-            detailed.append(_details_of(item, shape))
+            detailed.append(_details_of(item, shape, trust_code))
     return detailed
 
 
-def _details_of(item: ListedModel, shape: "InputShapes | None") -> DetailedModel:
+def _details_of(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
     from stretch.planning.design.abilities import abilities
     from stretch.stages.network import read_network
 
     listed = msgspec.structs.asdict(item)
     try:
-        network = read_network(item.name, shape, weights="default" if item.family == "file" else "none", settled=False)
+        network = read_network(
+            item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, settled=False
+        )
         stages = abilities(network.graph)
     except UsageError:
         # the request is wrong, not the model

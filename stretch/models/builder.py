@@ -41,9 +41,6 @@ class OperatorInputs(Generic[View]):
         return None if self.value(i) is None else self.known(i, what)
 
 
-#: Modules within each other; networks have ten.
-MAX_DEPTH = 32
-
 #: Elements that a tensor of stored ones alone may have.
 MAX_KNOWN = 1 << 26
 
@@ -56,14 +53,13 @@ class Builder:
 
     Args:
         shapes: Of the input, or of several by the names of the forward's arguments, which are words of Python.
-        nested: Whether a dot in a name parts a module from the one that it lies in, as in torch.
 
     Attributes:
         inputs: What stands for each input, by its argument.
     """
 
-    def __init__(self, shapes: Sequence[int] | Mapping[str, Sequence[int]], *, nested: bool = False) -> None:
-        self._root, self._graph, self._nested = nn.Module(), fx.Graph(), nested
+    def __init__(self, shapes: Sequence[int] | Mapping[str, Sequence[int]]) -> None:
+        self._root, self._graph = nn.Module(), fx.Graph()
         self.inputs: dict[str, fx.Node] = {}
         for name, shape in (shapes if isinstance(shapes, Mapping) else {"x": shapes}).items():
             self.inputs[name] = self._graph.placeholder(name)
@@ -85,7 +81,7 @@ class Builder:
     def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
         """A module that reads one tensor, under a name of its own."""
         current = self._own(name)
-        self._home(current).add_module(current.rpartition(".")[2], module.eval())
+        self._root.add_module(current, module.eval())
         state = {key: item.to("meta") for key, item in module.state_dict().items()}
         return self._record(self._graph.call_module(current, (x,)), lambda seen: functional_call(module, state, (seen,)))
 
@@ -99,16 +95,11 @@ class Builder:
 
     def stored(self, x: np.ndarray, name: str) -> fx.Node:
         """A stored tensor: trained with the network if it is of reals."""
-        return self.tensor(torch.from_numpy(np.array(x)), name)
-
-    def tensor(self, value: torch.Tensor, name: str) -> fx.Node:
-        """The same, of a tensor; a parameter stays the one that it is."""
-        current = self._own(name)
-        home, last = self._home(current), current.rpartition(".")[2]
-        if isinstance(value, nn.Parameter) or value.is_floating_point():
-            home.register_parameter(last, value if isinstance(value, nn.Parameter) else nn.Parameter(value))
+        current, value = self._own(name), torch.from_numpy(np.array(x))
+        if value.is_floating_point():
+            self._root.register_parameter(current, nn.Parameter(value))
         else:
-            home.register_buffer(last, value)
+            self._root.register_buffer(current, value)
         node = self._graph.get_attr(current)
         node.meta["val"] = value.to("meta")
         return node
@@ -145,37 +136,13 @@ class Builder:
         node.meta["val"] = built
         return node
 
-    def _home(self, name: str) -> nn.Module:
-        """The module that something of this name lies in."""
-        root = self._root
-        for part in name.split(".")[:-1]:
-            if not hasattr(root, part):
-                root.add_module(part, nn.Module())
-            root = getattr(root, part)
-        return root
-
     def _own(self, name: str) -> str:
         """A name for a submodule or parameter, like the one in the file."""
-        parts = name.split(".") if self._nested else [name]
-        path = [plain_name(part, nested=self._nested) for part in parts]
-        home = self._within(path[:-1])
-        if home is None:
-            path, home = [plain_name(name)], self._root
-        plain, result, count = path[-1], path[-1], 1
-        while hasattr(home, result) or (len(path) == 1 and _taken(result)):
+        plain = result = plain_name(name)
+        count = 1
+        while hasattr(self._root, result) or _taken(result):
             result, count = f"{plain}_{count}", count + 1
-        return ".".join([*path[:-1], result])
-
-    def _within(self, path: Sequence[str]) -> nn.Module | None:
-        """The module of this path, there already or yet to be made; None where something else has its name."""
-        if len(path) > MAX_DEPTH or (path and _taken(path[0])):
-            return None
-        root: Any = self._root
-        for part in path:
-            root = getattr(root, part, None) if hasattr(root, part) else nn.Module()
-            if not isinstance(root, nn.Module):
-                return None
-        return root
+        return result
 
 
 def _taken(name: str) -> bool:
@@ -183,10 +150,10 @@ def _taken(name: str) -> bool:
     return hasattr(fx.GraphModule, name) or name in _STATED
 
 
-def plain_name(name: str, *, nested: bool = False) -> str:
-    """A name that code may hold, for fx writes it into some: one part of a nested one may be a number, or have hyphens."""
-    plain = re.sub(r"[^\w-]+" if nested else r"\W+", "_", name, flags=re.ASCII).strip("_")
-    return plain if plain and (not plain[0].isdigit() or (nested and plain.isdigit())) else f"n_{plain}"
+def plain_name(name: str) -> str:
+    """A name that code may hold, for fx writes it into some."""
+    plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return plain if plain and not plain[0].isdigit() else f"n_{plain}"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:

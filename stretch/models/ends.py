@@ -16,8 +16,7 @@ from predictors.errors import StretchError, UsageError, first_line
 from predictors.shapes import Shape
 from scheduler.formats.onnx.checks import MAX_ALIVE
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
-from stretch.capture.structure import leaves
-from stretch.models.builder import Builder, plain_name
+from stretch.models.builder import plain_name
 
 #: What the code that fx writes of a network calls so itself.
 _TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
@@ -151,21 +150,18 @@ def by_name(results: Sequence[tuple[str, Any]]) -> Any:
     return built
 
 
-def finished(path: Path, builder: Builder, ends: Sequence[End], returned: Any, warnings: Sequence[str]) -> fx.GraphModule:
-    """The network of a file, in evaluation mode.
+def finished(
+    path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str]
+) -> fx.GraphModule:
+    """The network of a file, which says of itself what its inputs are.
 
     Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
     forward's arguments; its attribute `warnings` are sentences for the user.
-
-    Args:
-        returned: What it returns: calls of the network, and what the file states itself, within tuples, lists and dictionaries.
     """
-    result = [leaf for _, leaf in leaves(returned) if isinstance(leaf, fx.Node)]
-    if all(node.op in ("placeholder", "get_attr") for node in result):
+    (output,) = network.graph.find_nodes(op="output")
+    if all(node.op in ("placeholder", "get_attr") for node in output.all_input_nodes):
         raise StretchError(f"{path} computes nothing from its input")
-    network = builder.finish(returned, "Network")
-    shapes = {name: tuple(node.meta["val"].shape) for name, node in builder.inputs.items()}
-    network.input_shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
+    network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
     network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
     return network
 

@@ -58,7 +58,7 @@ def load_model(
         weights: ``default`` (trained ones where they can be had, else random
             ones with a warning; a factory's own), ``none`` (random), or a
             .safetensors or .pth file.
-        trust_code: Whether ``file.py:factory`` may be executed.
+        trust_code: Whether what ``file.py:factory`` or a ``.pt2`` archive says may be executed.
         input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
         settled: Whether random weights of a named network get statistics that fit them, by one inference; predictions need none.
 
@@ -70,6 +70,10 @@ def load_model(
     """
     if name.endswith(".py"):
         raise _without_factory(name)
+    if name.endswith(".pt2") and not trust_code:
+        raise UsageError(
+            f"torch.export.load can execute what `{name}` says", "add --trust-code if you trust it, or give the network as .onnx"
+        )
     if importlib.util.find_spec("torch") is None:
         raise MissingBackendError("building a model needs torch, which is not installed", install_line("torch"))
     import torch
@@ -81,20 +85,22 @@ def load_model(
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
             module = _read(name, input_shape)
-            return _given(name, module, weights, generator, "as the file has them", module.input_shape)
+            return _given(name, module, weights, generator if settled else None, "as the file has them", module.input_shape)
         family = find_family(name)
         if family is not None:
             return _from_family(name, *family, weights, generator if settled else None)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
-            return _from_factory(name, _factory(name, trust_code), weights, generator, input_shape)
+            return _from_factory(name, _factory(name, trust_code), weights, generator if settled else None, input_shape)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
 
 
 def names_code(name: str) -> bool:
-    """Whether a model's name is ``file.py:factory`` or ``package.module:factory``: Python code that would be executed."""
+    """Whether a model's name is ``file.py:factory``, ``package.module:factory`` or a ``.pt2`` archive: code that would be executed."""
+    if name.endswith(FILES):
+        return name.endswith(".pt2")
     # families may have a colon in their prefix, as timm has
-    return ":" in name and find_family(name) is None and not name.startswith("timm:") and not name.endswith(FILES)
+    return ":" in name and find_family(name) is None and not name.startswith("timm:")
 
 
 def is_file(name: str) -> bool:
@@ -134,7 +140,7 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
 
 
 def _from_factory(
-    name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator", shape: "InputShapes | None"
+    name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator | None", shape: "InputShapes | None"
 ) -> LoadedModel:
     from torch import nn
 
@@ -148,7 +154,7 @@ def _from_factory(
 
 
 def _given(
-    name: str, module: "nn.Module", weights: str, generator: "torch.Generator", detail: str, shape: "InputShapes | None" = None
+    name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
     """A module that came with weights of its own; its usual input is what it says itself if no shape is given."""
     shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
@@ -159,7 +165,8 @@ def _given(
             reset = getattr(child, "reset_parameters", None)
             if callable(reset):
                 reset()
-        _settle(module, name, shape, generator)
+        if generator is not None:
+            _settle(module, name, shape, generator)
         return LoadedModel(module, name, shape, "random", "asked for", read)
     _load_file(module, name, Path(weights))
     return LoadedModel(module, name, shape, "file", weights, read)

@@ -325,7 +325,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     check_rounding(recipe)
     profile = load_device(recipe.device)
     if names_code(recipe.model) and not trust_code:
-        raise UsageError(f"the recipe's model `{recipe.model}` is Python code that would be executed", "add --trust-code if you trust it")
+        raise UsageError(f"the recipe's model `{recipe.model}` is code that would be executed", "add --trust-code if you trust it")
 
     def shape(loaded: LoadedModel) -> tuple[int, ...]:
         size = recipe.data.size

@@ -9,8 +9,7 @@ from torch import nn
 from predictors.errors import UsageError
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
-from stretch.capture.results import returned_by
-from stretch.capture.structure import Returned
+from stretch.capture.results import Returned, returned_by
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken

@@ -5,7 +5,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from torch import nn
 
-from stretch.capture.structure import keyed
+from stretch.capture.results import keyed
 
 CHANNELS, SIDE = 4, 8
 SHAPE = (1, CHANNELS, SIDE, SIDE)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import stretch  # noqa: E402
 from scheduler import Session  # noqa: E402
 from scheduler.checks.verify import verify_bundle  # noqa: E402
-from stretch.capture.structure import keyed  # noqa: E402
+from stretch.capture.results import keyed  # noqa: E402
 from tests.stretch.several import FORMS, assert_equal, form  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -139,6 +139,13 @@ class Maps:
                 return self.add(near, op.kind, (source,), attrs | more, selecting)
         if in_a_row:
             return self.add(near, "slice", (op.name,), {"start": channels[0], "stop": channels[-1] + 1})
+        for groups in (n for n in range(2, width) if width % n == 0):
+            shuffled = [first + i for i in range(width // groups) for first in range(0, width, width // groups)]
+            start = shuffled.index(channels[0])
+            if tuple(shuffled[start : start + len(channels)]) == channels:
+                mixed = self.add(f"{op.name}_shuffled", "channel_shuffle", (op.name,), {"groups": groups})
+                whole = len(channels) == width
+                return mixed if whole else self.add(near, "slice", (mixed,), {"start": start, "stop": start + len(channels)})
         return None
 
     def arranged(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str | None:

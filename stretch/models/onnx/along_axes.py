@@ -115,10 +115,14 @@ def _mean(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.mean, site.x, axes, keep)
 
 
-def _reduced(function: Any, **more: Any) -> Rule:
+def _reduced(function: Any, before: Any = None, after: Any = None, **more: Any) -> Rule:
+    """The rule of a reduction, of what a function makes of each element before, and of its result."""
+
     def reduce(site: OnnxSite) -> fx.Node:
         axes, keep = _axes(site)
-        return site.builder.call(function, site.x, dim=axes, keepdim=keep, **more)
+        x = site.x if before is None else site.builder.call(before, site.x)
+        total = site.builder.call(function, x, dim=axes, keepdim=keep, **more)
+        return total if after is None else site.builder.call(after, total)
 
     return reduce
 
@@ -126,6 +130,8 @@ def _reduced(function: Any, **more: Any) -> Rule:
 RULES.update(
     {
         "ReduceSum": _reduced(torch.sum),
+        "ReduceSumSquare": _reduced(torch.sum, before=torch.square),
+        "ReduceLogSum": _reduced(torch.sum, after=torch.log),
         "ReduceMax": _reduced(torch.amax),
         "ReduceMin": _reduced(torch.amin),
         "ReduceLogSumExp": _reduced(torch.logsumexp),
@@ -144,18 +150,6 @@ def _product(site: OnnxSite) -> fx.Node:
     return x
 
 
-@rule("ReduceSumSquare")
-def _sum_of_squares(site: OnnxSite) -> fx.Node:
-    axes, keep = _axes(site)
-    return site.builder.call(torch.sum, site.builder.call(torch.square, site.x), dim=axes, keepdim=keep)
-
-
-@rule("ReduceLogSum")
-def _log_of_sum(site: OnnxSite) -> fx.Node:
-    axes, keep = _axes(site)
-    return site.builder.call(torch.log, site.builder.call(torch.sum, site.x, dim=axes, keepdim=keep))
-
-
 @rule("TopK")
 def _largest(site: OnnxSite) -> list[fx.Node]:
     """The largest or smallest elements, in order, and their places."""
@@ -165,10 +159,7 @@ def _largest(site: OnnxSite) -> list[fx.Node]:
 
 
 def _placed(function: Any) -> Rule:
-    def place(site: OnnxSite) -> fx.Node:
-        return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
-
-    return place
+    return lambda site: site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
 
 
 RULES.update({"ArgMax": _placed(torch.argmax), "ArgMin": _placed(torch.argmin)})

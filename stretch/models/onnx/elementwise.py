@@ -46,17 +46,6 @@ def _matmul(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.matmul, site.tensor(0), site.tensor(1))
 
 
-@rule("Einsum")
-def _einsum(site: OnnxSite) -> fx.Node:
-    tensors = [site.tensor(i) for i in range(len(site.inputs))]
-    return site.builder.call(torch.einsum, str(site.attrs.get("equation", "")), *tensors)
-
-
-@rule("Det")
-def _determinant(site: OnnxSite) -> fx.Node:
-    return site.builder.call(torch.det, site.x)
-
-
 #: Says of a node that it is a product of weights that are still in steps: what follows scales it.
 UNSCALED = "unscaled"
 
@@ -143,22 +132,10 @@ _PLAIN = {
 }
 
 _PAIRS = {
-    "Add": operator.add,
-    "And": torch.logical_and,
-    "BitwiseAnd": torch.bitwise_and,
-    "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor,
-    "Div": operator.truediv,
-    "Equal": torch.eq,
-    "Greater": torch.gt,
-    "GreaterOrEqual": torch.ge,
-    "Less": torch.lt,
-    "LessOrEqual": torch.le,
-    "Mul": operator.mul,
-    "Or": torch.logical_or,
-    "Pow": operator.pow,
-    "Sub": operator.sub,
-    "Xor": torch.logical_xor,
+    **{"Add": operator.add, "Div": operator.truediv, "Mul": operator.mul, "Pow": operator.pow, "Sub": operator.sub},
+    **{"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor},
+    **{"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor},
+    **{"Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le},
 }
 
 #: Of two tensors, never a number.
@@ -167,11 +144,26 @@ _LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
 _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
 
 
-def _plain(function: Any) -> Rule:
-    return lambda site: site.builder.call(function, site.x)
+def _of(function: Any, *numbers: tuple[str, float]) -> Rule:
+    """The rule of a function of a tensor and of attributes that are numbers, which have defaults."""
+    return lambda site: site.builder.call(function, site.x, *(float(site.attrs.get(name, usual)) for name, usual in numbers))
 
 
-RULES.update({name: _plain(function) for name, function in _PLAIN.items()})
+RULES.update({name: _of(function) for name, function in _PLAIN.items()})
+RULES.update(
+    {
+        "Celu": _of(F.celu, ("alpha", 1.0)),
+        "Det": _of(torch.det),
+        "Einsum": lambda site: site.builder.call(
+            torch.einsum, str(site.attrs.get("equation", "")), *map(site.tensor, range(len(site.inputs)))
+        ),
+        "Elu": _of(F.elu, ("alpha", 1.0)),
+        "Gelu": lambda site: site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
+        "LeakyRelu": _of(F.leaky_relu, ("alpha", 0.01)),
+        "ThresholdedRelu": lambda site: site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0),
+        "Where": lambda site: site.builder.call(torch.where, *map(site.tensor, range(3))),
+    }
+)
 
 
 def operand(site: OnnxSite, i: int) -> Any:
@@ -254,16 +246,6 @@ def _remainder(site: OnnxSite) -> fx.Node:
     return _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder)
 
 
-@rule("Celu")
-def _celu(site: OnnxSite) -> fx.Node:
-    return site.builder.call(F.celu, site.x, float(site.attrs.get("alpha", 1.0)))
-
-
-@rule("ThresholdedRelu")
-def _thresholded_relu(site: OnnxSite) -> fx.Node:
-    return site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0)
-
-
 @rule("Swish")
 def _swish(site: OnnxSite) -> fx.Node:
     """X · sigmoid(alpha · x); torch's own has alpha 1."""
@@ -322,21 +304,6 @@ def _hard_sigmoid(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.clamp, line, 0.0, 1.0)
 
 
-@rule("Elu")
-def _elu(site: OnnxSite) -> fx.Node:
-    return site.builder.call(F.elu, site.x, float(site.attrs.get("alpha", 1.0)))
-
-
-@rule("LeakyRelu")
-def _leaky_relu(site: OnnxSite) -> fx.Node:
-    return site.builder.call(F.leaky_relu, site.x, float(site.attrs.get("alpha", 0.01)))
-
-
-@rule("Gelu")
-def _gelu(site: OnnxSite) -> fx.Node:
-    return site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none"))
-
-
 @rule("PRelu")
 def _prelu(site: OnnxSite) -> fx.Node:
     """A slope for all elements or for each channel."""
@@ -345,11 +312,6 @@ def _prelu(site: OnnxSite) -> fx.Node:
     if slope.size not in (1, channels) or (slope.size > 1 and aligned.shape[1] != channels):
         raise StretchError(f"its slopes have the shape {list(slope.shape)}, not one number a channel")
     return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
-
-
-@rule("Where")
-def _where(site: OnnxSite) -> fx.Node:
-    return site.builder.call(torch.where, site.tensor(0), site.tensor(1), site.tensor(2))
 
 
 @rule("Cast")

@@ -217,7 +217,8 @@ class _Lowering:
             with reading(self._source.path, what, "export the network without it, or give the module itself as `module:factory`"):
                 self._lower(node)
         returned = by_name([(name, self._result(name)) for name in self._source.outputs])
-        return finished(self._source.path, self._builder, self._source.ends, returned, self._warnings())
+        network = self._builder.finish(returned, "Network")
+        return finished(self._source.path, network, self._source.shapes, self._source.ends, self._warnings())
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""

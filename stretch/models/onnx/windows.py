@@ -217,17 +217,13 @@ def _norm_of_image(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
-@rule("GlobalAveragePool")
-def _global_average(site: OnnxSite) -> fx.Node:
-    return pooled_to_one(site)
-
-
 @rule("GlobalMaxPool")
 def _global_max(site: OnnxSite) -> fx.Node:
     _check_image(site)
     return site.builder.module(nn.AdaptiveMaxPool2d(1), site.x, site.name)
 
 
+@rule("GlobalAveragePool")
 def pooled_to_one(site: OnnxSite) -> fx.Node:
     """The mean of each channel of an image, as an image of one pixel."""
     _check_image(site)

@@ -37,7 +37,8 @@ class _TfliteLowering:
             raise StretchError(f"{network.path} has more than {MAX_PARTS} operators or tensors, which is no network that can be branched")
         images = [len(network.tensors[i].shape) == 4 and not self._turned_at_once(i) for i in network.inputs]
         self._ends = named_ends(network.path, [self._stated(i, image) for i, image in zip(network.inputs, images, strict=True)])
-        self._builder = Builder(settled(network.path, self._ends, input_shapes))
+        self._shapes = settled(network.path, self._ends, input_shapes)
+        self._builder = Builder(self._shapes)
         self._values: dict[int, Value] = {i: tensor.reals for i, tensor in enumerate(network.tensors) if tensor.stored is not None}
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
             self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "plain")
@@ -56,7 +57,7 @@ class _TfliteLowering:
             with reading(path, f"operator `{self._name(operator)[:80]}` ({operator.code})"):
                 self._lower(operator)
         returned = by_name([(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
-        return finished(path, self._builder, self._ends, returned, self._warnings())
+        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings())
 
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""

@@ -25,8 +25,7 @@ from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
 from stretch.capture import Captured
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import returned_by
-from stretch.capture.structure import Result, Returned, tensors
+from stretch.capture.results import Result, Returned, returned_by, tensors
 from stretch.capture.trace import agrees
 from stretch.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign

@@ -56,9 +56,10 @@ def test_both_exporters_of_torch_give_the_kernels_of_the_module(tmp_path, name, 
 
 
 def test_node_without_a_family_has_its_size(tmp_path):
-    nodes = [helper.make_node("Einsum", ["x", "x"], ["e"], equation="nchw,nchw->nchw"), helper.make_node("Relu", ["e"], ["y"])]
+    nodes = [helper.make_node("Einsum", ["x", "x"], ["e"], equation="nchw,nchw->nchw")]
+    nodes += [helper.make_node("Mish", ["e"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
     graph = read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3, 8, 8]))
-    assert [op.kind for op in graph.ops] == ["input", "opaque", "relu"]
+    assert [op.kind for op in graph.ops] == ["input", "opaque", "mish", "relu"]
     assert graph.ops[1].attrs["variant"] == "einsum"
 
 

@@ -15,9 +15,14 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.capture.results import differences  # noqa: E402
+from stretch.capture.results import (  # noqa: E402
+    differences,
+    keyed,
+    leaves,
+    rebuilt,
+    tensors,
+)
 from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.capture.structure import keyed, leaves, rebuilt, tensors  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 
 Pair = namedtuple("Pair", "first second")

@@ -17,8 +17,9 @@ from stretch.capture import capture as capture_any  # noqa: E402
 from stretch.capture.exported import inline  # noqa: E402
 from stretch.capture.hooks import check_hooks, hooks_of  # noqa: E402
 from stretch.capture.inputs import Inputs  # noqa: E402
+from stretch.capture.runnable import capture_runnable  # noqa: E402
+from stretch.capture.trace import Values  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.capture.values import Values  # noqa: E402
 from stretch.transform import Branch, build  # noqa: E402
 from tests.stretch.capture.patterns import Attention, network  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
@@ -189,6 +190,20 @@ def test_pooling_padded_by_minus_infinity_is_one_operator_with_the_same_result(s
     x = torch.randn(1, 3, 7, 6, generator=torch.Generator().manual_seed(seed))
     with torch.inference_mode():
         assert torch.equal(build(captured, identity_design(captured.graph))(x), network(x))
+
+
+@pytest.mark.parametrize(
+    ("network", "kinds"),
+    [
+        (Padded((0, 1, 1, 0), 2), ["conv", "max_pool", "relu"]),
+        (Padded((1, 1, 1, 1), 1, "relu"), ["conv", "opaque", "relu"]),
+        (Padded((1, 1, 1, 1), 2, ceil_mode=True), ["conv", "opaque", "max_pool", "relu"]),
+        (Padded((0, 0, 2, 0), 1), ["conv", "opaque", "max_pool", "relu"]),
+    ],
+)
+def test_exported_padding_by_minus_infinity_is_part_of_a_pooling_that_can_have_it(network, kinds):
+    # what is captured is compared with what the network computes
+    assert [op.kind for op in capture_runnable(network, (1, 3, 7, 6), "net").graph.ops][1:] == kinds
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from predictors.devices import load_device  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from predictors.joins import join_of  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.capture.structure import tensors  # noqa: E402
+from stretch.capture.results import tensors  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.plan import plan  # noqa: E402

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import Op, OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.capture.structure import Result  # noqa: E402
+from stretch.capture.results import Result  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 from stretch.tools.emit.code import attribute, code_of, literal  # noqa: E402
 from stretch.tools.emit.package import (  # noqa: E402

@@ -1,0 +1,167 @@
+"""Archives of torch.export (`.pt2`) as torch networks of ATen operators, which `torch.export` captures as any other module."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from predictors.errors import StretchError, first_line
+from stretch.capture.inputs import InputShapes
+from stretch.models.ends import Size, Stated, finished, named_ends, settled
+
+#: Types of half precision, which is computed in single.
+HALF = (torch.float16, torch.bfloat16)
+
+#: Arguments of calls that are true while a network is trained.
+_TRAINING = ("train", "training")
+
+_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
+def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
+    """The network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
+
+    `torch.export.load` can execute what a file says, so the caller has to trust it. Layers keep the names of their
+    weights; of several outputs it returns what the module returned. What the module says of its inputs:
+    `stretch.models.ends.finished`.
+    """
+    path = Path(path)
+    program = _loaded(path)
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in program.graph_signature.user_inputs]
+    ends = named_ends(path, [_stated(node) for node in inputs if isinstance(node.meta["val"], torch.Tensor)])
+    shapes = settled(path, ends, input_shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = program.module(check_guards=False)
+    graph = network.graph
+    arguments = {end.name: end.argument for end in ends}
+    for node in list(graph.nodes):
+        if node.name in arguments:
+            node.target = arguments[node.name]
+        elif node.op == "placeholder" or "._assert" in str(node.target):
+            # numbers beside the tensors are part of what was exported
+            graph.erase_node(node)
+        elif node.op == "call_function":
+            _evaluate(node)
+            _as_layer(network, node)
+    (output,) = graph.find_nodes(op="output")
+    output.args = (pytree.tree_unflatten(output.args[0], program.call_spec.out_spec),)
+    graph.set_codegen(fx.graph.CodeGen())
+    return finished(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [])
+
+
+class _Reason(logging.Filter):
+    """Keeps why torch could not read a file, which it logs instead of raising it."""
+
+    error: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the exception of a record, and do not print it."""
+        self.error = self.error or (record.exc_info[1] if record.exc_info else None)
+        return False
+
+
+def _loaded(path: Path) -> torch.export.ExportedProgram:
+    if not path.is_file():
+        raise StretchError(f"cannot read the model {path}: there is no such file")
+    reason, logger = _Reason(), logging.getLogger("torch.export")
+    logger.addFilter(reason)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    # torch raises whatever its own reading of a damaged or foreign file runs into
+    except Exception as error:
+        raise StretchError(
+            f"torch.export.load cannot read {path}: {first_line(reason.error or error)[:160]}",
+            "save the network with torch.export.save of this torch; let it return tensors in tuples, lists and dictionaries",
+        ) from error
+    finally:
+        logger.removeFilter(reason)
+
+
+def _stated(node: fx.Node) -> Stated:
+    """What the archive states of an input; an open batch is 1, and other open sizes are what they were at export."""
+    value = node.meta["val"]
+    sizes = []
+    for axis, size in enumerate(value.shape):
+        if isinstance(size, int):
+            sizes.append(Size(size, fixed=True))
+        else:
+            expression = size.node.expr
+            sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
+    readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
+    cast = bool(readers) and all(_is_cast(reader) for reader in readers)
+    return Stated(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
+
+
+def _is_cast(node: fx.Node) -> bool:
+    """Whether a call makes reals of what it reads."""
+    return str(node.target).startswith(("aten.to.", "aten._to_copy.")) and node.meta["val"].dtype in (torch.float32, *HALF)
+
+
+def _evaluate(node: fx.Node) -> None:
+    """Make a call that of a network in evaluation mode and single precision."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    node.args = tuple(False if name in _TRAINING else value for name, value in zip(names, node.args, strict=False)) if names else node.args
+    node.args, node.kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda value: torch.float32 if value in HALF else value)
+
+
+def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
+    """Put the layer that holds the weights of a call in its place: others look for layers to replace, reset or settle."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return
+    values: dict[str, Any] = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    values |= dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
+    stored = {key: item for key, item in values.items() if isinstance(item, fx.Node) and item.op == "get_attr"}
+    homes = {str(item.target).rpartition(".") for item in stored.values()}
+    home = next(iter(homes))[0] if homes else ""
+    if not home or "weight" not in stored or any(str(item.target) != f"{home}.{key}" for key, item in stored.items()):
+        return
+    tensors = {key: attrgetter(str(item.target))(network) for key, item in stored.items()}
+    layer = _layer(node.target._overloadpacket.__name__, values, tensors["weight"], node)  # type: ignore[union-attr]
+    current = network.get_submodule(home)
+    if layer is None or type(current) not in (nn.Module, type(layer)) or repr(current) not in ("Module()", repr(layer)):
+        return
+    for key, tensor in tensors.items():
+        setattr(layer, key, tensor)
+    network.set_submodule(home, layer)
+    with node.graph.inserting_after(node):
+        called = node.graph.call_module(home, (node.args[0],))
+    called.meta = node.meta
+    node.replace_all_uses_with(called)
+    node.graph.erase_node(node)
+
+
+def _layer(name: str, values: dict[str, Any], weight: torch.Tensor, node: fx.Node) -> nn.Module | None:
+    """A layer of torch that computes a call, with weights of its own still; None where there is none."""
+    bias = values.get("bias") is not None
+    if name.startswith("conv") and name[-1] == "d":
+        options = {key: values[key] for key in ("stride", "padding", "output_padding", "dilation", "groups") if key in values}
+        options = {key: item[0] if isinstance(item, Sequence) and len(item) == 1 else item for key, item in options.items()}
+        first, second = (item * n for item, n in zip(weight.shape[:2], (1, values["groups"]), strict=True))
+        transposed = "transpose" in name
+        make = getattr(nn, f"Conv{'Transpose' if transposed else ''}{name[-2:]}")
+        channels = (first, second) if transposed else (second, first)
+        return make(*channels, tuple(weight.shape[2:]), bias=bias, device="meta", **options)  # type: ignore[no-any-return]
+    match name:
+        case "linear":
+            return nn.Linear(weight.shape[1], weight.shape[0], bias, device="meta")
+        case "batch_norm" if bias and values["running_mean"] is not None:
+            rank = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
+            return _BATCH_NORMS[rank](len(weight), float(values["eps"]), float(values["momentum"]))
+        case "layer_norm":
+            return nn.LayerNorm(list(values["normalized_shape"]), float(values["eps"]), bias=bias, device="meta")
+        case "group_norm" if bias:
+            return nn.GroupNorm(values["num_groups"], len(weight), float(values["eps"]), device="meta")
+        case "prelu":
+            return nn.PReLU(weight.numel(), device="meta")
+    return None
