@@ -18,7 +18,7 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
 from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
@@ -30,7 +30,6 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.own_options import STRETCH
 from stretch.planning.result import PlanResult, UnusedProcessor
 from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs

@@ -16,7 +16,7 @@ from predictors.joins import JoinKind
 from predictors.models.base import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.ahead import Ahead, ahead
 from stretch.planning.cost.branch import Costs
@@ -47,7 +47,6 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
-from stretch.planning.objective import Objective
 from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -388,9 +387,10 @@ class PlanResult:
             return kept_ms(self.predicted_run.drawn_ms(drawn(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
-        if not goal.adds or (goal.energy and self.energy_mj is None):
+        energy = goal.weight("energy")
+        if not goal.adds or (energy and self.energy_mj is None):
             return None
-        return goal.latency * self.run.makespan_ms + (goal.energy * (self.energy_mj or 0.0) if goal.energy else 0.0)
+        return goal.weight("latency") * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
 
     @cached_property
     def predicted_run(self) -> PredictedRun:

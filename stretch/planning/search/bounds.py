@@ -6,11 +6,10 @@ from math import ceil, floor, inf
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.own_options import STRETCH
 from stretch.planning.search.diagnose import refusal
 from stretch.planning.search.exact import LATENCY, SearchResult, Within, additive, search_exact, search_least_loss
 from stretch.planning.search.goal import Goal, search_best

@@ -8,12 +8,12 @@ from typing import Protocol
 import numpy as np
 
 from predictors.devices import DeviceProfile
+from stretch.planning.config import Objective
 from stretch.planning.cost.compare import Floats, Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import segment_time
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.cost.times import SegmentTime, most_occupied_ms, occupied_ms
 from stretch.planning.design.scale import join_width, scale_branches
-from stretch.planning.objective import Objective
 from stretch.planning.search.exact import (
     LATENCY,
     Measure,
@@ -45,7 +45,9 @@ class Goal:
         """The goal of a request; latency where its objective does not add up."""
         if not objective.adds or objective.only_latency:
             return cls()
-        return cls(objective.latency, objective.energy, ProcessorPowers.of(device, processors) if objective.energy else None)
+        return cls(
+            objective.weight("latency"), (energy := objective.weight("energy")), ProcessorPowers.of(device, processors) if energy else None
+        )
 
     def measure(self, processors: Sequence[str]) -> Measure:
         """What designs have that give work to each of these processors."""

@@ -18,7 +18,7 @@ from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
 from predictors.shapes import Attr, Shape
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.branch import BranchCost
 from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
@@ -26,7 +26,6 @@ from stretch.planning.design.division import of_kinds
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
 from stretch.planning.network.units import feature_maps
-from stretch.planning.own_options import SINGLE
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 Floats = NDArray[np.float64]

@@ -3,9 +3,7 @@
 import pytest
 
 from predictors.errors import UsageError
-from stretch.planning.config import PlanConfig
-from stretch.planning.objective import read_objective
-from stretch.planning.own_options import SINGLE, STRATEGIES
+from stretch.planning.config import SINGLE, STRATEGIES, PlanConfig, read_objective
 from stretch.planning.search.evolve import evolve, fastest_designs
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.goal import Added, Goal, score_of

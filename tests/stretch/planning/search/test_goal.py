@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from predictors.energy import EnergyModel
 from predictors.errors import InfeasibleError, UsageError
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.cost.times import busiest_ms
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.objective import read_objective
 from stretch.planning.pareto import undominated
 from stretch.planning.search.bounds import Bounds, loss_of
 from stretch.planning.search.evolve import evolve
@@ -67,7 +66,8 @@ def goal_of(text, space):
 
 def value(text, space, ms, busy):
     objective = read_objective(text)
-    return objective.latency * ms + (objective.energy * energy_of(space, busy, ms) if objective.energy else 0.0)
+    weights = objective.weight("latency"), objective.weight("energy")
+    return weights[0] * ms + (weights[1] * energy_of(space, busy, ms) if weights[1] else 0.0)
 
 
 @pytest.mark.representatives(8)
