@@ -20,10 +20,9 @@ from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
-from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival
-from stretch.planning.cost.makespan import ideal_split_ms, timeline
+from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, ahead, ideal_split_ms
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
@@ -31,12 +30,11 @@ from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.diagnose import explain_infeasible, refusal
-from stretch.planning.search.evolve import evolve, fastest_designs
+from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact
-from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
+from stretch.planning.search.goal import Bounds, Goal, least_of, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.placing import place_sides
 from stretch.planning.search.pruning import search_some
@@ -399,7 +397,11 @@ def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence
     result = []
     for name in config.processors:
         if name not in used:
-            best = search_exact(choice.space, *problem.macs, choice.n_meet, using=name) if comparable else None
+            best = (
+                search_exact(choice.space, *problem.macs, choice.n_meet, using=lambda o, name=name: name in o.processors)
+                if comparable
+                else None
+            )
             result.append(_unused(name, None if best is None else best.ms, choice.result.ms, _rule(choice.space, name)))
     return tuple(result)
 
@@ -609,7 +611,7 @@ def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchRe
     macs, goal = problem.macs, problem.goal
     if problem.config.strategy == "exact" or problem.config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, Added(goal, space), ())
+    result = evolve(space, *macs, n_meet, added(goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:
         raise _missed(problem)
     return result

@@ -18,22 +18,21 @@ from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost.accuracy import PredictedAccuracy
-from stretch.planning.cost.ahead import Ahead, ahead
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     BRANCHED,
     NO_CLEAR_WINNER,
+    Ahead,
     Certainty,
     Change,
-    Deciding,
     LinkFigure,
     PredictedRun,
     Recommendation,
     Rival,
     UncertainBranch,
+    ahead,
     at_links,
     certainty,
-    deciding,
     drawn,
     kept_ms,
     recommend,
@@ -357,14 +356,8 @@ class PlanResult:
 
     @cached_property
     def certainty(self) -> Certainty:
-        """How sure the prediction is."""
-        single = self._controls[f"single:{self.best_single.processor}"]
-        return certainty(self.recommendation, self.predicted_run, single)
-
-    @cached_property
-    def deciding(self) -> Deciding:
-        """What the recommendation hangs on."""
-        return deciding(self.predicted_run, self._controls, self.recommendation.reference, f"single:{self.best_single.processor}")
+        """How sure the prediction is, and what the recommendation hangs on."""
+        return certainty(self.recommendation, self.predicted_run, self._controls, f"single:{self.best_single.processor}")
 
     def at_links(self, factor: float) -> LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
@@ -455,7 +448,6 @@ class PlanResult:
             efficiency=self.run.efficiency,
             communication_ms=self.run.communication_ms,
             **asdict(self.certainty),
-            **asdict(self.deciding),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             reference=sorted(self.recommendation.reference),

@@ -201,10 +201,10 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
             changed = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
             with suppress(InfeasibleError):
                 for design in diverse_front(graph, device, changed, top, within).designs:
-                    if design.design not in known:
-                        known.add(design.design)
-                        network = network_of(graph.name, timeline(graph, design.design, request.costs), request.costs)
-                        result.append(_candidate(network, design.design))
+                    if design not in known:
+                        known.add(design)
+                        network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)
+                        result.append(_candidate(network, design))
     taken: set[str] = set()
     for single in ranked_singles(graph, request.costs, processors):
         family = device.processor(single.processor).family

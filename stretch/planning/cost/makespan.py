@@ -16,7 +16,6 @@ from math import prod
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.joins import join_of
-from predictors.predictor import LatencyPredictor
 from predictors.side_by_side import ProcessorWork, ends
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, added_up
@@ -326,8 +325,3 @@ def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Cost
     moving = sum(alone.transfer(costs.host, processor, prod(op.shape)) for op in graph.inputs)
     moving += sum(alone.transfer(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs)
     return costs.predictor.predict(graph, processor, precision).computing_ms + moving
-
-
-def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: dict[str, str]) -> float:
-    """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
-    return 1 / sum(1 / predictor.predict(graph, p, precision.get(p)).computing_ms for p in processors)

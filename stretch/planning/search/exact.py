@@ -21,14 +21,8 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.layers import Floats, Layer, bounded_path, shortest_path, undominated
 from stretch.planning.search.space import DesignSpace
 
-# What adds up over the segments of a design: time, multiply-accumulates, what is lost, energy, and mixtures of them.
-#
-# A design is searched for by one measure and may be bounded in another. Each is told for
-# every option of a segment and every processor that may hold what arrives at it.
-
 #: What each option of a segment adds, whoever holds what arrives: (n,).
 AdditiveCost = Callable[[SegmentOptions], Floats]
-
 
 #: Options and the index of the chosen one, segment by segment.
 Picks = Sequence[tuple[SegmentOptions, int]]
@@ -51,12 +45,12 @@ def working(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Measure:
-    """What adds up over the segments of a design."""
+    """What adds up over the segments of a design: time, multiply-accumulates, what is lost, energy, and mixtures of them."""
 
-    of: Callable[
-        [SegmentOptions], Floats
-    ]  # What each option of a segment adds, by holder of what arrives: an array that broadcasts to `SegmentOptions.ms`.
-    leaving: Callable[[DesignSpace, str], float]  # What it adds that a processor holds the network's output.
+    #: What each option of a segment adds, by holder of what arrives: an array that broadcasts to `SegmentOptions.ms`.
+    of: Callable[[SegmentOptions], Floats]
+    #: What it adds that a processor holds the network's output.
+    leaving: Callable[[DesignSpace, str], float] = lambda space, holder: 0.0
 
     def total(self, space: DesignSpace, picks: Picks) -> float:
         """Of a whole design."""
@@ -65,20 +59,10 @@ class Measure:
         return total + self.leaving(space, last)
 
 
-def _nothing(space: DesignSpace, holder: str) -> float:
-    return 0.0
-
-
 #: The makespan, ms.
 LATENCY = Measure(lambda options: options.ms, lambda space, holder: space.leaving_ms(holder))
-
 #: Multiply-accumulates.
-MACS = Measure(lambda options: options.macs.astype(float), _nothing)
-
-
-def additive(toll: AdditiveCost) -> Measure:
-    """A measure that does not ask where tensors are."""
-    return Measure(toll, _nothing)
+MACS = Measure(lambda options: options.macs.astype(float))
 
 
 def weighed(*parts: tuple[float, Measure]) -> Measure:
@@ -164,23 +148,31 @@ class SearchResult:
     evaluated: int  # Ways whose cost was computed.
     value: float | None = None  # What it was chosen by; None where that is its makespan, or was not worked out.
 
+    @classmethod
+    def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int, value: float | None = None) -> "SearchResult":
+        """A design that some other search came upon."""
+        macs = sum(int(options.macs[index]) for options, index in picks)
+        return cls(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), evaluated, value)
+
     @property
     def n_meet(self) -> int:
         """Meeting points where branches join."""
-        return sum(len(options.candidates) > 1 for options, _ in self.picks)
+        return sum(options.branched for options, _ in self.picks)
 
     @property
     def arriving(self) -> list[int]:
         """Channels that arrive at each segment."""
-        channels = [self.picks[0][0].segment.in_width]
-        for options, index in self.picks:
-            channels.append(options.out_width(index))
-        return channels[:-1]
+        return [self.picks[0][0].segment.in_width, *(options.out_width(index) for options, index in self.picks)][:-1]
 
     @property
     def params(self) -> int:
         """Learned numbers."""
         return sum(int(options.params[index]) for options, index in self.picks)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Activation bytes alive at one time."""
+        return max(int(options.peak_bytes[index]) for options, index in self.picks)
 
     def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
         """The designs of the segments."""
@@ -200,29 +192,11 @@ def search_exact(
     low: int,
     high: int,
     n_meet: int,
-    toll: AdditiveCost | None = None,
-    using: str | None = None,
+    cost: Measure = LATENCY,
     within: Within | None = None,
+    using: Using | None = None,
 ) -> SearchResult | None:
-    """The fastest design of `space` between `low` and `high` multiply-accumulates."""
-    cost = LATENCY if toll is None else weighed((1.0, LATENCY), (1.0, additive(toll)))
-    return search_least(space, low, high, n_meet, cost, within, None if using is None else lambda options: using in options.processors)
-
-
-def search_least_loss(
-    space: DesignSpace, low: int, high: int, n_meet: int, losses: AdditiveCost, budget_ms: float = np.inf
-) -> SearchResult | None:
-    """The design of `space` that loses least among those that take no longer than a budget."""
-    within = Within(LATENCY, budget_ms) if np.isfinite(budget_ms) else None
-    search_result = search_least(space, low, high, n_meet, additive(losses), within)
-    # a loss may be nothing, so that a fraction of it says nothing
-    return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else float("nan"))
-
-
-def search_least(
-    space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure, within: Within | None = None, using: Using | None = None
-) -> SearchResult | None:
-    """The design of `space` that has least of a measure."""
+    """The design of `space` between `low` and `high` multiply-accumulates that has least of a measure, and an option that is `using`."""
     states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
     final, start = _ends(space, states, n_meet, cost)
@@ -230,7 +204,10 @@ def search_least(
         path = shortest_path(layers, start, final, low, high)
     else:
         # what finishing takes of the bound is a step of its own
-        layers.append(_finishing(space, states, n_meet, final, within.measure))
+        ends = np.flatnonzero(np.isfinite(final))
+        nothing = np.zeros(len(ends), np.int64)
+        loss = _ends(space, states, n_meet, within.measure)[0][ends]
+        layers.append(Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss))
         path = bounded_path(layers, start, np.where(np.isfinite(final), 0.0, np.inf), low, high, within.most)
     if path is None:
         return None
@@ -247,14 +224,6 @@ def _ends(space: DesignSpace, states: "_States", n_meet: int, cost: Measure) -> 
     for i, holder in enumerate(space.holders):
         final[states.number(i, n_meet, 0, states.uses - 1)] = cost.leaving(space, holder)
     return final, states.number(space.holders.index(space.costs.host), 0, 0)
-
-
-def _finishing(space: DesignSpace, states: "_States", n_meet: int, final: Floats, bounded: Measure) -> Layer:
-    """The step from every state in which a design may end to its end."""
-    ends = np.flatnonzero(np.isfinite(final))
-    nothing = np.zeros(len(ends), np.int64)
-    loss = _ends(space, states, n_meet, bounded)[0][ends]
-    return Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss)
 
 
 #: In place of an option's number: the segment is covered by one before it.
@@ -284,7 +253,7 @@ def _layer(
     parts = []
     offset = 0
     for group in options:
-        branched, wanted = len(group.candidates) > 1, using is not None and using(group)
+        wanted = using is not None and using(group)
         end = space.holders.index(group.holder(space.costs.host))
         costs = np.broadcast_to(cost.of(group), group.ms.shape)
         losses = None if within is None else np.broadcast_to(within.measure.of(group), group.ms.shape)
@@ -296,7 +265,7 @@ def _layer(
             piece = undominated(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, loss))
             zeros = np.zeros(len(piece.ms), np.int64)
             for level, used in product(range(states.levels), range(states.uses)):
-                after = states.number(end, min(level + branched, states.levels - 1), group.span - 1, max(used, wanted))
+                after = states.number(end, min(level + group.branched, states.levels - 1), group.span - 1, max(used, wanted))
                 before = zeros + states.number(holder, level, 0, used)
                 parts.append(Layer(before, zeros + after, piece.macs, piece.ms, piece.option, piece.loss))
         offset += len(group.macs)
@@ -366,9 +335,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
         )
         shift = wrong // 2 if arriving in seen else 0
         seen.append(arriving)
-    if best is None:
-        return None
-    return SearchResult(best.picks, best.ms, best.macs, optimal=False, gap=float("nan"), evaluated=evaluated)
+    return None if best is None else replace(best, evaluated=evaluated)
 
 
 def _group(space: DesignSpace, at: int, processors: tuple[str, ...]) -> int:
@@ -377,14 +344,7 @@ def _group(space: DesignSpace, at: int, processors: tuple[str, ...]) -> int:
 
 def _with_costs_of(space: DesignSpace, search_result: SearchResult) -> SearchResult | None:
     """The same picks at the costs of a space built for their own widths; None if a rule is broken there."""
-    holder, ms, macs = space.holders.index(space.costs.host), 0.0, 0
-    picks = []
-    for i, (options, index) in enumerate(search_result.picks):
-        current = space.options[i][_group(space, i, options.processors)]
-        if not current.allowed[holder, index]:
-            return None
-        ms += float(current.ms[holder, index])
-        macs += int(current.macs[index])
-        holder = space.holders.index(space.costs.host if len(current.candidates) > 1 else current.processors[0])
-        picks.append((current, index))
-    return SearchResult(tuple(picks), ms + space.leaving_ms(space.holders[holder]), macs, False, float("nan"), 0)
+    picks = [(space.options[i][_group(space, i, o.processors)], index) for i, (o, index) in enumerate(search_result.picks)]
+    if not all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0]):
+        return None
+    return SearchResult.unproved(space, picks, 0)

@@ -38,11 +38,6 @@ CHUNK, LOOKS = 100_000, 12
 STEPS = 24
 
 
-def search_pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design of a space with all scales of its offers; arguments and result are those of `pruned`."""
-    return pruned(space, low, high, n_meet)[0]
-
-
 def pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[SearchResult | None, DesignSpace]:
     """The fastest design of a space with all scales of its offers, and a smaller space that has every design as fast."""
     offers = [[offer.full for offer in some if offer.full.count] for some in space.offers]

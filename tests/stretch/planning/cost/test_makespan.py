@@ -15,7 +15,8 @@ from scheduler.runtime.machine import Finish, InputReady, Machine, Start, StepDo
 from scheduler.runtime.plan import PlannedSubgraph, plan_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import Job, ideal_split_ms, schedule, single_ms, timeline
+from stretch.planning.cost.compare import ideal_split_ms
+from stretch.planning.cost.makespan import Job, schedule, single_ms, timeline
 from stretch.planning.cost.times import run_mj
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments

@@ -13,7 +13,8 @@ from predictors.errors import InfeasibleError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
+from stretch.planning.cost.compare import ideal_split_ms
+from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.channels import ChannelWays
 from stretch.planning.divisions.paths import path_ways
