@@ -96,7 +96,7 @@ def _design(kind: str, result: PlanResult | None) -> Row:
         return {f"{kind}: {what}": None for what in (*empty, "recommended")}
     return {
         f"{kind}: MACs ratio": round(result.macs_ratio, 3),
-        f"{kind}: halo %": round(100 * result.halo, 1),
+        f"{kind}: halo %": round(100 * result.run.halo_macs / result.graph.macs, 1),
         f"{kind}: meetings": result.design.n_meet,
         f"{kind}: moving %": round(100 * result.run.communication_ms / result.run.makespan_ms, 1),
         f"{kind}: recommended": result.recommended.replace("_", " "),

@@ -18,10 +18,10 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from stretch.planning.config import STRETCH, PlanConfig
+from stretch.planning.config import GENERAL, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, ahead, ideal_split_ms
+from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, ahead, ideal_split_ms
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
@@ -93,9 +93,10 @@ class PlanningProblem:
             segments, config.processors, self.costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders
         )
 
-    def stage_space(self, holders: Sequence[str] | None = None) -> DesignSpace:
-        """The designs of its stages; a join that couples segments is compared with the one that keeps them independent."""
-        return self.space(self.stages, DEFAULT if self.config.widens else self.config.meets_by, holders=holders)
+    def stage_space(self, holders: Sequence[str] | None = None, *, merged: bool = False) -> DesignSpace:
+        """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
+        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.meets_by, holders=holders)
+        return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
     @classmethod
     def of(
@@ -278,11 +279,6 @@ def _compare(problem: PlanningProblem, design: BranchDesign, choice: Searched | 
 # What a person should know of a plan.
 
 
-def _measure(rival: Rival) -> str:
-    """What to measure to know better which of two runs is faster."""
-    return f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
-
-
 def _alone(result: PlanResult) -> str:
     """That one processor is far ahead, and how fast the others would have to be."""
     outcome = result.ahead
@@ -293,139 +289,114 @@ def _alone(result: PlanResult) -> str:
     )
 
 
-def _opaque(result: PlanResult) -> str | None:
-    graph = result.graph
-    names = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
-    if not names:
-        return None
-    listed = ", ".join(f"{count} `{name}`" for name, count in names.most_common(MOST_NAMED))
-    more = f" and {len(names) - MOST_NAMED} other kinds" if len(names) > MOST_NAMED else ""
-    return (
-        f"{names.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
-        "and their times are estimated from their sizes alone"
-    )
-
-
-def _rewritten(result: PlanResult) -> str | None:
-    """Which operators have others in their place, and where; None where none has."""
-    rewritten: dict[str, list[str]] = {}
-    for part in result.design.segments:
-        for branch in part.branches:
-            for name in changing(branch.rewrites):
-                rewritten.setdefault(name, []).append(branch.processor)
-    if not rewritten:
-        return None
-    text = ", ".join(f"{name} on {' and '.join(dict.fromkeys(places))}" for name, places in rewritten.items())
-    return (
-        f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
-        "the original's"
-    )
-
-
-def _in_parts(result: PlanResult) -> str | None:
-    """Where operators run in parts that compute the same; None where none does."""
-    branches = [branch for part in result.design.segments for branch in part.branches if set(branch.rewrites) & set(exact)]
-    if not branches:
-        return None
-    where = " and ".join(dict.fromkeys(branch.processor for branch in branches))
-    return f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same"
-
-
-def _unsupported(result: PlanResult) -> str | None:
-    """Which operators of the network processors leave to the CPU; None where there is none."""
-    there = {op.kind for op in result.graph.ops}
+def _of_operators(result: PlanResult) -> list[str]:
+    """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
+    graph, texts = result.graph, []
+    opaque = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
+    if opaque:
+        listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MOST_NAMED))
+        more = f" and {len(opaque) - MOST_NAMED} other kinds" if len(opaque) > MOST_NAMED else ""
+        texts.append(
+            f"{opaque.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
+            "and their times are estimated from their sizes alone"
+        )
+    rewritten: dict[str, dict[str, None]] = {}
+    parted: dict[str, None] = {}
+    for branch in (branch for part in result.design.segments for branch in part.branches):
+        for name in changing(branch.rewrites):
+            rewritten.setdefault(name, {})[branch.processor] = None
+        if set(branch.rewrites) & set(exact):
+            parted[branch.processor] = None
+    if rewritten:
+        text = ", ".join(f"{name} on {' and '.join(places)}" for name, places in rewritten.items())
+        texts.append(
+            f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
+            "the original's"
+        )
+    if parted:
+        where = " and ".join(parted)
+        texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
+    there = {op.kind for op in graph.ops}
     named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
-    unsupported = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
-    left = scaled_graph(result.graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
+    lacking = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
+    left = scaled_graph(graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
     for name, kinds in named.items():
         if GROUPED in kinds and left is not None and any(is_grouped(left, op) and op.tags.get("processor") == name for op in left.ops):
-            unsupported[name] = [*unsupported[name], GROUPED]
-    text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in unsupported.items() if kinds)
-    return f"{text}: the CPU computes them, and times count the exchange there and back" if text else None
+            lacking[name].append(GROUPED)
+    text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in lacking.items() if kinds)
+    return [*texts, f"{text}: the CPU computes them, and times count the exchange there and back"] if text else texts
+
+
+def _of_rivals(result: PlanResult) -> str | None:
+    """What to run instead, or to measure, where branches are not recommended."""
+    if result.recommended.startswith("single:") and result.ahead.far:
+        return _alone(result)
+    if result.recommended == BRANCHED:
+        return None
+    if result.recommended == NO_CLEAR_WINNER:
+        rival = min(result.recommendation.beatable, key=lambda rival: rival.probability)
+        text = (
+            f"{NO_CLEAR_WINNER}: `{rival.name}` is predicted to take {rival.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
+            f"and their ratio lies between {rival.low:.2f} and {rival.high:.2f} with a probability of 0.9"
+        )
+    else:
+        rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
+        if rival.ratio < 1:
+            sure = chance(1 - rival.probability)
+            text = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {sure}"
+        else:
+            gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
+            text = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"
+    return f"{text}; " + (
+        f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
+    )
 
 
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     """What a person should know of a plan."""
-    warnings = [text for told in (_opaque, _rewritten, _in_parts, _unsupported) if (text := told(result))]
+    warnings: list[str | None] = [*_of_operators(result)]
+    guessed = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
+    warnings.append(not_measured(result.device.id, guessed))
     low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.macs)
-    guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
-    if guessed:
-        warnings.append(guessed)
     once = result.run.macs - result.run.repeated_macs
     if not low <= once <= high:
-        warnings.append(
-            f"the design has {once / result.graph.macs:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
-        )
+        least, most = result.config.macs
+        ratio = once / result.graph.macs
+        warnings.append(f"the design has {ratio:.3f} of the original's multiply-accumulates, outside {least:g} to {most:g}")
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
-    known = result.accuracy is not None and result.accuracy.basis == "sensitivity"
-    if names and not known:
+    if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
         warnings.append(
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
         )
-    warnings += [remark for division in of_kinds(result.config.planned_kinds) if (remark := division.remark(result.stages))]
+    warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
-    if result.recommended.startswith("single:") and result.ahead.far:
-        warnings.append(_alone(result))
-    elif result.recommended == NO_CLEAR_WINNER:
-        near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        warnings.append(
-            f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
-            f"and their ratio lies between {near.low:.2f} and {near.high:.2f} with a probability of 0.9; {_measure(near)}"
-        )
-    elif result.recommended != BRANCHED:
-        rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
-        if rival.ratio < 1:
-            said = (
-                f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {chance(1 - rival.probability)}"
-            )
-        else:
-            gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
-            said = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"
-        warnings.append(f"{said}; {_measure(rival)}")
-    return tuple(warnings)
+    return tuple(text for text in (*warnings, _of_rivals(result)) if text)
 
 
 def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:
     """Every processor of the request that a design leaves out."""
-    config = problem.config
+    config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and free
-    result = []
-    for name in config.processors:
-        if name not in used:
-            best = (
-                search_exact(choice.space, *problem.macs, choice.n_meet, using=lambda o, name=name: name in o.processors)
-                if comparable
-                else None
-            )
-            result.append(_unused(name, None if best is None else best.ms, choice.result.ms, _rule(choice.space, name)))
+    for name in (name for name in config.processors if name not in used):
+        best = None
+        if comparable:
+            best = search_exact(choice.space, *problem.macs, choice.n_meet, using=lambda o, name=name: name in o.processors)
+        rule, ms, best_ms = _rule(choice.space, name), None if best is None else best.ms, choice.result.ms
+        reasons = [] if ms is None else [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
+        reasons = [*reasons, *([rule] if rule else [])] or ["no design within the constraints uses it"]
+        reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", name, *reasons)
+        result.append(UnusedProcessor(processor=name, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason))
     return tuple(result)
-
-
-def _unused(processor: str, ms: float | None, best_ms: float, rule: str) -> UnusedProcessor:
-    """A processor without work, and why in a sentence."""
-    reasons = []
-    if ms is not None:
-        reasons.append(f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without")
-    if rule:
-        reasons.append(rule)
-    reasons = reasons or ["no design within the constraints uses it"]
-    reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", processor, *reasons)
-    return UnusedProcessor(processor=processor, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason)
 
 
 def _rule(space: DesignSpace, processor: str) -> str:
     """The rule that every branch on a processor breaks, in words."""
-    groups = [
-        segment_options
-        for options in space.options
-        for segment_options in options
-        if processor in segment_options.processors and segment_options.branched
-    ]
+    groups = [o for options in space.options for o in options if processor in o.processors and o.branched]
     if not groups:
         return "no segment can branch to it"
     if any(group.allowed.any() for group in groups):
@@ -483,12 +454,6 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     return Searched(space, n_meet, least)
 
 
-def stretched_space(problem: PlanningProblem, *, merged: bool, holders: Sequence[str] | None = None) -> DesignSpace:
-    """The designs of a request whose segments stay whole or become scaled copies; stages that follow each other may be `merged`."""
-    space = problem.stage_space(holders)
-    return merge_stages(problem.backbone, space) if merged and STRETCH in problem.config.planned_kinds else space
-
-
 def search_request(problem: PlanningProblem) -> list[Searched]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
@@ -508,67 +473,53 @@ def _searched(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] 
     """
     graph, config = problem.backbone, problem.config
     merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
-    space = stretched_space(problem, merged=merged, holders=holders)
+    space = problem.stage_space(holders, merged=merged)
     fine, n_meet, searched = space, config.n_meet, None
+    at_stages = config.cuts == "stages"
     if STRETCH in config.planned_kinds:
-        fine = _cut(problem, space, merged=merged)
+        fine = space if at_stages else cut_blocks(graph, config, space, merged=merged)
         searched = _search(problem, fine, n_meet)
         # Meeting points that were asked for stay.
         if searched is None and config.merge == "auto" and not config.meet and not merges:
             space, merged = merge_stages(graph, space), True
-            fine = _cut(problem, space, merged=True)
+            fine = space if at_stages else cut_blocks(graph, config, space, merged=True)
             for n_meet in range(max(space.most_meetings, config.n_meet), config.n_meet - 1, -1):
                 searched = _search(problem, fine, n_meet)
                 if searched is not None:
                     break
     if set(config.planned_kinds) == {STRETCH}:
         return [Searched(fine, n_meet, searched)]
-    if config.exact or config.cuts == "stages":
+    if config.exact or at_stages:
         mixed = with_exact_kinds(graph, config, space)
     else:
         mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    return _mixed(problem, mixed, n_meet)
-
-
-def _cut(problem: PlanningProblem, space: DesignSpace, *, merged: bool) -> DesignSpace:
-    """A space of stages as it is, or cut at blocks where that is asked for."""
-    return space if problem.config.cuts == "stages" else cut_blocks(problem.backbone, problem.config, space, merged=merged)
+    best = _best(problem, mixed, n_meet) if config.strategy in GENERAL else search(config.strategy, mixed, *problem.macs, n_meet)
+    result = [Searched(mixed, n_meet, best)]
+    if n_meet > config.n_meet:
+        # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
+        # accuracy and needs no more than are asked for
+        same = without_stretched(mixed)
+        result.append(Searched(same, config.n_meet, search_best(same, *problem.macs, config.n_meet, problem.goal)))
+    return result
 
 
 def _by_fewer(problem: PlanningProblem) -> list[Searched]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
-    if config.merge != "auto" or config.meet or STRETCH not in config.planned_kinds or config.strategy != "exact" or config.widens:
-        return []
-    if config.best_in.tried:
+    merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
+    if not merges or config.strategy != "exact" or config.widens or config.best_in.tried:
         return []
     by_fewer: list[Searched] = []
-    for count in range(2, len(config.processors)):
-        for some in combinations(config.processors, count):
-            fewer = problem.asking(config.on(some))
-            if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
-                by_fewer += _searched(fewer, merges=False, holders=config.processors)
+    for some in (some for count in range(2, len(config.processors)) for some in combinations(config.processors, count)):
+        fewer = problem.asking(config.on(some))
+        if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
+            by_fewer += _searched(fewer, merges=False, holders=config.processors)
     return by_fewer
-
-
-def _mixed(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> list[Searched]:
-    """The designs of a space with segments that are divided exactly, and the best of them.
-
-    Where scaled copies need merged stages, they keep as many meeting points as they
-    can have; a design without them loses no accuracy and needs no more than are asked for.
-    """
-    config, macs = problem.config, problem.macs
-    several = config.strategy in ("exact", "evolve")
-    mixed = [Searched(space, n_meet, _best(problem, space, n_meet) if several else search(config.strategy, space, *macs, n_meet))]
-    if n_meet > config.n_meet:
-        same = without_stretched(space)
-        mixed.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, problem.goal)))
-    return mixed
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-    if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
+    if accuracy_source is not None and (config.strategy not in GENERAL or config.widens):
         raise UsageError(
             f"accuracy is planned for by the exact search and joins other than {widening} only",
             Message("leave out {} and {}", OptionName("strategy"), OptionName("join")),
@@ -582,7 +533,7 @@ def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
 
 def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
     config, macs = problem.config, problem.macs
-    if config.strategy in ("exact", "evolve") and not config.widens:
+    if config.strategy in GENERAL and not config.widens:
         return _best(problem, space, n_meet)
     segments = space.segments
     if space.longest_span > 1:

@@ -39,7 +39,7 @@ from stretch.planning.cost.compare import (
     single_run,
     uncertain_run,
 )
-from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
@@ -281,16 +281,6 @@ class PlanResult:
         """Multiply-accumulates over the original's, those that are repeated included."""
         return self.run.macs / self.graph.macs
 
-    @property
-    def halo(self) -> float:
-        """Multiply-accumulates that bands of rows do twice, over the original's."""
-        return self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0
-
-    @property
-    def repeated(self) -> float:
-        """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
-        return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
-
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
         position = {op.name: i for i, op in enumerate(backbone_of(self.graph).graph.ops)}
@@ -309,18 +299,13 @@ class PlanResult:
 
     @property
     def exact(self) -> bool:
-        """Whether the design computes exactly what the original computes: each segment whole, in bands of rows, by channels, or along its own paths."""
-        return not self.changes_network
+        """Whether the design computes exactly what the original computes: no scaled branches, and no blocks or channels gone."""
+        return all(_kind(row) != "stretch" for row in self.run.segments)
 
     @property
     def rounding(self) -> list[str]:
         """Precisions that its processors are planned in and that round beyond fp32."""
         return sorted({self.config.precision.get(name, "fp32") for name in self.design.processors} - {"fp32"}, reverse=True)
-
-    @property
-    def changes_network(self) -> bool:
-        """Whether the design computes something else than the original: scaled branches, or blocks or channels gone."""
-        return any(_kind(row) == "stretch" for row in self.run.segments)
 
     @property
     def speedup(self) -> float:
@@ -366,9 +351,9 @@ class PlanResult:
     @cached_property
     def objective(self) -> ObjectiveAnswer:
         """What the design was to be best in, and its value."""
-        goal = self.config.best_in
+        goal, config = self.config.best_in, self.config
         return ObjectiveAnswer(
-            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if self.config.tries else self.config.strategy
+            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if config.tries else config.strategy
         )
 
     def _value(self, goal: Objective) -> float | None:
@@ -387,35 +372,28 @@ class PlanResult:
 
     @cached_property
     def predicted_run(self) -> PredictedRun:
-        """The timeline in parts that are uncertain."""
-        if self.run.sides:
-            return self._run_beside()
-        return uncertain_run(self.run.segments, self.device, self.run.output)
-
-    def _run_beside(self) -> PredictedRun:
-        """The timeline of a backbone and its sides: all in one, each waiting for what the schedule has before it."""
+        """The timeline in parts that are uncertain; with parts beside the backbone all in one, each waiting for what the schedule has before it."""
+        if not self.run.sides:
+            return uncertain_run(self.run.segments, self.device, self.run.output)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
-        sides = [[row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False)]
-        jobs: list[BranchTime | float] = list(sides[0])
-        for row in self.run.segments:
-            jobs += [*row.branches, *([row.join_ms] if row.join_ms else [])]
-        jobs += sides[1]
-        branches = []
-        for job, waits in zip(jobs, self.run.waits, strict=True):
-            if isinstance(job, BranchTime):
-                branches.append(UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
-            else:
-                branches.append(UncertainBranch({}, waits, job))
+        before, after = ([row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
+        rows = [job for row in self.run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
+        branches = [
+            UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits)
+            if isinstance(job, BranchTime)
+            else UncertainBranch({}, waits, job)
+            for job, waits in zip([*before, *rows, *after], self.run.waits, strict=True)
+        ]
         return PredictedRun([branches])
 
     @cached_property
     def _controls(self) -> dict[str, PredictedRun]:
+        single, whole, same = self.best_single, self.whole_graph, self.sequential
         controls = [
-            (f"single:{self.best_single.processor}", self.graph, self.best_single),
-            (f"whole_graph:{self.whole_graph.processor}", scaled_graph(self.graph, self.design), self.whole_graph),
+            (f"single:{single.processor}", self.graph, single),
+            (f"whole_graph:{whole.processor}", scaled_graph(self.graph, self.design), whole),
+            *([("sequential_same_macs", scaled_graph(self.graph, same.design), same.single)] if same else []),
         ]
-        if self.sequential is not None:
-            controls.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
         return {name: single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
 
     @property
@@ -428,14 +406,11 @@ class PlanResult:
         """What that is made of: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
-    def _alone_mj(self, one: Single) -> float | None:
-        """Energy of a network on one processor, mJ."""
-        return EnergyModel(self.device).plan_mj({one.processor: one.ms}, one.ms)
-
     @property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        makespan, sequential = self.run.makespan_ms, self.sequential
+        makespan, sequential, energy = self.run.makespan_ms, self.sequential, EnergyModel(self.device)
+        alone_mj = [one and energy.plan_mj({one.processor: one.ms}, one.ms) for one in (self.best_single, sequential and sequential.single)]
         return filled(
             Predicted,
             self,
@@ -451,8 +426,8 @@ class PlanResult:
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             reference=sorted(self.recommendation.reference),
-            best_single_energy_mj=self._alone_mj(self.best_single),
-            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
+            best_single_energy_mj=alone_mj[0],
+            sequential_same_macs_energy_mj=alone_mj[1],
         )
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
@@ -471,7 +446,9 @@ class PlanResult:
             params=self.run.params,
             params_ratio=self.run.params / params if params else None,
             n_meet=self.design.n_meet,
+            halo=self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
             halo_ms=self.run.halo_ms,
+            repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
             segments=[self._segment(row) for row in self.run.segments],
             sides=[_side(row) for row in self.run.sides],
             comparisons=list(self.recommendation.rivals),

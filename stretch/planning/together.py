@@ -26,8 +26,7 @@ from scheduler.simulate.networks import Doing, Network, StepTime
 from scheduler.simulate.scene import Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import diverse_front, words_of
 from stretch.planning.plan import PlanningProblem

@@ -25,7 +25,7 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.times import SegmentTime
+from stretch.planning.cost.makespan import SegmentTime
 from stretch.planning.network.units import components
 
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.

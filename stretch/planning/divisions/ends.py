@@ -15,10 +15,10 @@ import numpy as np
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
+from scheduler.simulate.schedule import schedule
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import schedule, subgraph_times
+from stretch.planning.cost.makespan import BranchTime, computed, subgraph_times
 from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.cost.times import BranchTime, computed
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment

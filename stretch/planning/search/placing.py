@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
+from scheduler.simulate.schedule import Job, run, waiting
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import Job, SidedTimes, run, waiting
+from stretch.planning.cost.makespan import SidedTimes
 from stretch.planning.design.branch_design import BranchDesign, SideDesign
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.units import components

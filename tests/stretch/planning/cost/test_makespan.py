@@ -13,11 +13,11 @@ from predictors.predictor import LatencyPredictor
 from scheduler.placement.place import Placement
 from scheduler.runtime.machine import Finish, InputReady, Machine, Start, StepDone
 from scheduler.runtime.plan import PlannedSubgraph, plan_of
+from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import ideal_split_ms
-from stretch.planning.cost.makespan import Job, schedule, single_ms, timeline
-from stretch.planning.cost.times import run_mj
+from stretch.planning.cost.makespan import run_mj, single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan

@@ -14,8 +14,7 @@ from predictors.energy import EnergyModel
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
-from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.times import busiest_ms
+from stretch.planning.cost.makespan import busiest_ms, timeline
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.pareto import undominated
 from stretch.planning.search.evolve import added, evolve, score_of
