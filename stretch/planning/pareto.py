@@ -14,8 +14,8 @@ from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.cost.makespan import run_mj, timeline
-from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName

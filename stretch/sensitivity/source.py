@@ -31,7 +31,7 @@ from stretch.planning.cost.accuracy import (
     changed_segments,
     option_features,
 )
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.plan import PlanningProblem
 from stretch.planning.search.space import DesignSpace

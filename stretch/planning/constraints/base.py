@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stretch.planning.cost.options import SegmentOptions
+    from stretch.planning.cost.branch import SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Room for rounding where a time is compared with a share of another.

@@ -10,7 +10,7 @@ from stretch.planning.constraints.base import Bound, Constraint, Limit, register
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
-    from stretch.planning.cost.options import SegmentOptions
+    from stretch.planning.cost.branch import SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Floors are lowered in these steps, each of which needs a new design space.

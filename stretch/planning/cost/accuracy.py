@@ -12,19 +12,16 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment
-
-Floats = NDArray[np.float64]
 
 # What accuracy predictors see of a segment that was changed: numbers that are zero for the original.
 

@@ -24,7 +24,7 @@ from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
-from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import SegmentTime
 from stretch.planning.network.units import components
 
@@ -66,8 +66,6 @@ FASTEST = 64.0
 
 #: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
 _HALVINGS = 22
-
-Floats = NDArray[np.float64]
 
 
 class Unknown(NamedTuple):
@@ -445,7 +443,6 @@ class Ahead:
     processor: str  # The fastest.
     alone_ms: float  # What it takes by itself, transfers of the input and output left out.
     divided_ms: float  # What that division takes; never less than `alone_ms` where nobody can help.
-    handover_ms: float  # What crosses there and back, of the processor whose link takes longest.
     #: How many times as fast all others would have to be for that division to take no longer than `alone_ms`; None where they are already,
     #: or never would be.
     crossover: float | None
@@ -472,7 +469,7 @@ def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, s
     helped = sum(max(0.0, alone - exchange[name]) / ms for name, ms in times.items() if name != processor)
     left = min(alone, exchange[processor]) / alone
     crossover = left / helped if helped and left > helped else None
-    return Ahead(processor, alone, divided_ms(times, exchange), max(exchange.values()), crossover, margin)
+    return Ahead(processor, alone, divided_ms(times, exchange), crossover, margin)
 
 
 def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:

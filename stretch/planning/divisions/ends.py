@@ -16,9 +16,8 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from scheduler.simulate.schedule import schedule
-from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.cost.makespan import BranchTime, computed, subgraph_times
-from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment
@@ -245,8 +244,6 @@ def _ways(
         macs=np.array([segment.graph.macs]),
         params=np.array([segment.graph.params]),
         ms=ms,
-        allowed=np.ones((len(space.holders), 1), bool),
-        depth=np.ones(1),
         exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, busy, strict=True)]),
         slowest_ms=np.array([max(busy[0].values())]),
         fastest_ms=np.array([min(busy[0].values())]),

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.fusion import Kernel
@@ -24,8 +23,7 @@ from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import Band, Rows, height
 from predictors.shapes import Attrs, Shape, ints
-from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
 from stretch.planning.network.segments import Segment, mixing
@@ -39,13 +37,11 @@ ENTRY_ROWS = "entry_rows"
 PADDING_TAG = "whole_padding"
 
 
-def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
-    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name; those of no use are left out."""
-    return bands_of(graph, start, stop)[0]
-
-
 def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
-    """What `needed_rows` tells, and of every operator that reads something what computes these rows."""
+    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and what computes them.
+
+    Those of no use are left out, and what computes them is known of every operator that reads something.
+    """
     need: dict[str, Rows] = {graph.output: Rows(start, stop)}
     bands: dict[str, Band] = {}
     for op in reversed(graph.ops):
@@ -170,8 +166,6 @@ def halo_ms(whole: OpGraph, bands: Sequence[tuple[OpGraph, Estimate, float]]) ->
 # that equal it but for where they lie in the image, and for all parts that are
 # built alike.
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 #: A band's place is one of the classes of its first and its last row, and it has a height.
 _Place = tuple[int, int, int]
 
@@ -267,10 +261,6 @@ class _Step(NamedTuple):
     start: int  # First row.
     stop: int  # The one behind the last row.
 
-    def graph(self, *, cut: bool) -> OpGraph | None:
-        """What is computed, with or without the cut that a run begins with; None if there is none such."""
-        return self.part.band(self.start, self.stop, cut=cut)
-
 
 class _BuiltBands:
     """What is known of bands of parts, whichever networks and divisions they are of, and whatever the device."""
@@ -319,7 +309,7 @@ class RunBands:
         written = (stop - start) * _line(self._parts[last].graph.by_name[self._parts[last].graph.output].shape)
         for part in reversed(self._parts[first : last + 1]):
             step = _Step(part, start, stop) if start < stop else None
-            graph = step.graph(cut=False) if step is not None else None
+            graph = part.band(start, stop, cut=False) if step is not None else None
             if step is None or graph is None:
                 return None
             graphs.append(graph)
@@ -392,28 +382,15 @@ class BandCosts:
         """Rows of what a part writes."""
         return self._parts[last].rows
 
-    def band(self, first: int, last: int, processor: str, start: int, stop: int, depth: int = 0) -> BranchCost | None:
+    def band(self, first: int, last: int, processor: str, depth: int, start: int, stop: int) -> BranchCost | None:
         """What rows of the output of a run cost on a processor, as a branch of so many blocks; None if an operator would read no row for them."""
         number = self.bands.number(first, last, start, stop)
         if number is None:
             return None
         time = BandTimes(*self.times(processor, np.array([number]))[:, 0].tolist())
         macs, reads, writes, _ = self.bands.facts[number].tolist()
-        return BranchCost(
-            processor,
-            depth,
-            self.parts[last].width,
-            "none",
-            macs,
-            0,
-            time.ms,
-            time.contended_ms,
-            int(time.peak_bytes),
-            share=(start, stop),
-            reads=reads,
-            writes=writes,
-            cut_ms=time.cut_ms,
-        )
+        times = time.ms, time.contended_ms, int(time.peak_bytes), (start, stop), reads, writes, time.cut_ms
+        return BranchCost(processor, depth, self.parts[last].width, "none", macs, 0, *times)
 
     def times(self, processor: str, bands: Ints) -> Floats:
         """Times of bands, by their numbers: the rows are the fields of `BandTimes`. Those that are new are timed together."""
@@ -460,7 +437,8 @@ class BandCosts:
         profile = self.costs.predictor.device.processor(processor).profile
         key, kernels = (step, (profile.backend, profile.unsupported), cut), self._built.kernels
         if key not in kernels:
-            graph = self._built.steps[step].graph(cut=cut)
+            part, start, stop = self._built.steps[step]
+            graph = part.band(start, stop, cut=cut)
             assert graph is not None  # else no band has a number
             kernels[key] = self.costs.predictor.kernels(graph, processor)
         return kernels[key]
@@ -545,8 +523,7 @@ class BandWays:
         key = ("runs", self.parts.single, self.parts.merged or tuple(self.parts.stage), tuple(part.tapped for part in self.parts.parts))
         if key not in self.bands.bands.known:
             self.bands.bands.known[key] = self._runs()
-        result: list[_Run] = self.bands.bands.known[key]
-        return result
+        return self.bands.bands.known[key]
 
     def _runs(self) -> list[_Run]:
         runs = []
@@ -608,8 +585,7 @@ class BandWays:
         known, key = self.bands.bands.known, ("places", run, count)
         if key not in known:
             known[key] = self._places(run, coarse(self.bands.rows(run[1]), count))
-        result: _Places = known[key]
-        return result
+        return known[key]
 
     def _worth(self, divided: _Divided) -> _Divided:
         """The runs whose bands take about as long as the fastest processor alone, or less, from one of the holders."""
@@ -678,12 +654,10 @@ class BandWays:
         options = SegmentOptions(
             segment,
             "rows",
-            tuple(_Bands(partial(self._cost, run, name, segment.depth), [edge[i] for edge in edges]) for i, name in enumerate(order)),
+            tuple(_Bands(partial(self.bands.band, *run, name, segment.depth), [edge[i] for edge in edges]) for i, name in enumerate(order)),
             macs=np.full(count, segment.graph.macs),
             params=np.full(count, sum(int(self.parts.wholes[part][0].params[0]) for part in range(run[0], run[1] + 1))),
             ms=total + join,
-            allowed=np.ones((len(self.space.holders), count), bool),
-            depth=np.full(count, float(len(order))),
             exchange_ms=moving + join,
             slowest_ms=slowest,
             fastest_ms=fastest,
@@ -693,10 +667,7 @@ class BandWays:
             busy=lambda: {name: computed[:, i] for i, name in enumerate(order)},
             division=DIVISION.word,
         )
-        return replace(options, allowed=self.space.allowed(options))
-
-    def _cost(self, run: _Run, processor: str, depth: int, start: int, stop: int) -> BranchCost | None:
-        return self.bands.band(*run, processor, start, stop, depth)
+        return self.space.checked(options)
 
 
 class _RowBands(Division):

@@ -86,9 +86,9 @@ def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
 EntryKind = Literal["none", "slice", "project"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segment:
-    """Operators after cut point `start` up to and with cut point `end`."""
+    """Operators after cut point `start` up to and with cut point `end`; what is known of one is kept by the object itself."""
 
     name: str  # ``stem``, ``s1``, …, ``head``.
     start: str  # Tensor it reads.

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from stretch.planning.config import Objective
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.cost.compare import Floats, Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
-from stretch.planning.cost.options import SegmentOptions
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
 from stretch.planning.search.goal import Goal

@@ -15,8 +15,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
-from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.layers import Floats, Layer, bounded_path, shortest_path, undominated
 from stretch.planning.search.space import DesignSpace

@@ -300,14 +300,7 @@ def eliminate(
         return float(to_ends(reduced, price)[0][start]) + refund(price)
 
     scale = limit / max(low, 1)
-    left, right = -4 * scale, 4 * scale
-    for _ in range(40):
-        a, b = left + (right - left) / 3, right - (right - left) / 3
-        if bound(a) < bound(b):
-            left = a
-        else:
-            right = b
-    price = (left + right) / 2
+    price, _ = highest(bound, -4 * scale, 4 * scale, 2 * STEPS)
     to_end = to_ends(layers, price)
     reached = np.full(len(final_ms), np.inf)
     reached[start] = refund(price)

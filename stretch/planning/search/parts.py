@@ -4,14 +4,13 @@ A stage in scaled copies spans the parts of the stage; ways to divide parts, and
 added by `stretch.planning.divisions`.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import combinations, groupby
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
 from predictors.fusion import Kernel
@@ -19,8 +18,7 @@ from predictors.graph import OpGraph
 from predictors.joins import JoinKind
 from predictors.shapes import Attr, Shape
 from stretch.planning.config import SINGLE, PlanConfig
-from stretch.planning.cost.branch import BranchCost
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.messages import Message, OptionName
@@ -28,13 +26,12 @@ from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, 
 from stretch.planning.network.units import feature_maps
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
-Floats = NDArray[np.float64]
 #: What parts that are built alike have in common.
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
-class _PartsCache(dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]]):
-    """Parts of stages, the same ones each time, so that what is built of them is found again; with each stage, whose identity stays its own."""
+class _PartsCache(dict[tuple[Segment, frozenset[str], bool, bool], list[Segment]]):
+    """Parts of stages, the same ones each time, so that what is built of them is found again."""
 
 
 class PartSpace:
@@ -54,10 +51,10 @@ class PartSpace:
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
         known, self.by_stage = costs.built(_PartsCache), []
         for stage in space.segments:
-            key = (id(stage), frozenset(clean), single, vectors)
+            key = (stage, frozenset(clean), single, vectors)
             if divided and key not in known:
-                known[key] = stage, divide(graph, stage, clean, every=single, vectors=vectors)
-            self.by_stage.append(known[key][1] if divided else [stage])
+                known[key] = divide(graph, stage, clean, every=single, vectors=vectors)
+            self.by_stage.append(known[key] if divided else [stage])
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
@@ -112,13 +109,9 @@ class PartSpace:
     def name(self, first: int, last: int) -> str:
         """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
         a, b = self.stage[first], self.stage[last]
-        names = [stage.name for stage in self.space.segments]
         complete = self.by_stage[a][0] is self.parts[first] and self.by_stage[b][-1] is self.parts[last]
-        if complete:
-            return names[a] if a == b else f"{names[a]}_to_{names[b]}"
-        if first == last:
-            return self.parts[first].name
-        return f"{self.parts[first].name}_to_{self.parts[last].name}"
+        ends = [self.space.segments[i].name for i in (a, b)] if complete else [self.parts[i].name for i in (first, last)]
+        return "_to_".join(dict.fromkeys(ends))
 
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
@@ -138,7 +131,10 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     )
     mixed = parts.mixed(config.planned_kinds)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
-        raise _nothing_to_split(graph, config)
+        hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
+        kinds = " or ".join(config.planned_kinds)
+        why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
+        raise InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)
     return mixed
 
 
@@ -150,22 +146,10 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
     return other
 
 
-def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
-    """Why no segment of a network can be divided exactly."""
-    hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
-    kinds = " or ".join(config.planned_kinds)
-    why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
-    return InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)
-
-
 def structure(graph: OpGraph) -> Structure:
     """What parts that are built alike have in common: everything but names."""
     number = {op.name: i for i, op in enumerate(graph.ops)}
-    return tuple((op.kind, tuple(number[name] for name in op.inputs), _attrs(op.attrs), op.shape) for op in graph.ops)
-
-
-def _attrs(attrs: Mapping[str, Attr]) -> tuple[tuple[str, Attr], ...]:
-    return tuple(sorted(attrs.items()))
+    return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
 
 
 def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
@@ -202,8 +186,6 @@ def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Seq
         macs=np.full(len(rows), segment.graph.macs),
         params=np.full(len(rows), segment.graph.params),
         ms=(computed + moved).max(axis=1) + join,
-        allowed=np.ones((len(space.holders), len(rows)), bool),
-        depth=np.full(len(rows), float(len(rows[0]))),
         exchange_ms=moved.max(axis=1) + join,
         slowest_ms=computed.max(axis=0),
         fastest_ms=computed.min(axis=0),
@@ -284,30 +266,22 @@ def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: b
     more: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):
-            if not _stretches(banded, last) or (banded.stage[last] != stage and not merged):
+            # any but the head and those that are kept may be stretched
+            name = stages[banded.stage[last]].name
+            if name == "head" or name in banded.space.kept or (banded.stage[last] != stage and not merged):
                 break
             run = banded.parts[first : last + 1]
             whole = any(part.start == run[0].start for part in stages) and any(part.end == run[-1].end for part in stages)
             if not (whole and stages[stage].branchable):
-                segment = _cut(graph, fine, banded.name(first, last), run[0].start, run[-1].end)
+                segment = cut_segment(graph, banded.name(first, last), run[0].start, run[-1].end)
+                if not segment.branchable and {segment.start, segment.end} <= feature_maps(segment.graph):
+                    # wherever it reads and writes feature maps, the stem too
+                    segment = replace(segment, branchable=True)
                 if segment.branchable and segment.graph.macs:
-                    offers = fine.offered(segment, first, len(run))
-                    more[first] += [offer for offer in offers if _pays(banded, first, last, offer)]
+                    more[first] += [offer for offer in fine.offered(segment, first, len(run)) if _pays(banded, first, last, offer)]
             if run[-1].tapped:
                 break
     return fine.with_runs(more)
-
-
-def _cut(graph: OpGraph, space: DesignSpace, name: str, start: str, end: str) -> Segment:
-    """A segment, which may branch wherever it reads and writes feature maps, the stem too."""
-    segment = cut_segment(graph, name, start, end)
-    return segment if segment.branchable else replace(segment, branchable={start, end} <= feature_maps(segment.graph))
-
-
-def _stretches(banded: PartSpace, part: int) -> bool:
-    """Whether the stage of a part may be stretched: any but the head and those that are kept."""
-    stage = banded.space.segments[banded.stage[part]]
-    return stage.name != "head" and stage.name not in banded.space.kept
 
 
 def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:

@@ -19,7 +19,7 @@ from math import inf, nan, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from stretch.planning.cost.options import Ints, SegmentOptions
+from stretch.planning.cost.branch import Ints, SegmentOptions
 from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.layers import TIE, highest
 from stretch.planning.search.space import SAMPLE, DesignSpace, Floats, LazyOptions, Thinning

@@ -11,9 +11,10 @@ from itertools import combinations, pairwise, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from stretch.planning.cost.branch import Floats
+
 #: Rows behind which the bands end, the last one left out.
 Split = tuple[int, ...]
-Floats = NDArray[np.float64]
 
 #: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
 EVERY = {2: 17, 3: 8}

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.space import DesignSpace
 

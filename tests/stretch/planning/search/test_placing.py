@@ -72,7 +72,7 @@ def simulated(problem, processors, order):
             if able:
                 task = able[0]
                 moved = sum(
-                    problem.cost(tensor, problem.holder if source == ARRIVING else processors[source], place_of)
+                    problem.moving[tensor][problem.holder if source == ARRIVING else processors[source]][place_of]
                     for source, tensor in problem.tasks.reads[task]
                 )
                 ends[task] = free[place_of] = now + problem.ms[task][place_of] + moved
