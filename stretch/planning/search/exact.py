@@ -17,7 +17,7 @@ from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.search.layers import Floats, Layer, bounded_path, shortest_path, undominated
+from stretch.planning.search.layers import Floats, Layer, shortest_path, undominated
 from stretch.planning.search.space import DesignSpace
 
 #: What each option of a segment adds, whoever holds what arrives: (n,).
@@ -199,15 +199,14 @@ def search_exact(
     states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
     final, start = _ends(space, states, n_meet, cost)
-    if within is None:
-        path = shortest_path(layers, start, final, low, high)
-    else:
+    if within is not None:
         # what finishing takes of the bound is a step of its own
         ends = np.flatnonzero(np.isfinite(final))
         nothing = np.zeros(len(ends), np.int64)
         loss = _ends(space, states, n_meet, within.measure)[0][ends]
         layers.append(Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss))
-        path = bounded_path(layers, start, np.where(np.isfinite(final), 0.0, np.inf), low, high, within.most)
+        final = np.where(np.isfinite(final), 0.0, np.inf)
+    path = shortest_path(layers, start, final, low, high, None if within is None else within.most)
     if path is None:
         return None
     picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=False) if number != _COVERED)

@@ -13,7 +13,7 @@ import stretch.planning.search.pruning as pruning
 import stretch.planning.search.space as design_space
 from stretch.planning.search import layers as search
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.layers import Layer, bounded_path, shortest_path, undominated
+from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.parts import merge_stages
 from stretch.planning.search.pruning import pruned as search_pruned
 from stretch.planning.search.pruning import search_some
@@ -147,9 +147,9 @@ def bounded_brute_force(layers, final, low, high, most):
 
 
 @given(bounded_problems())
-def test_bounded_path_equals_brute_force(problem):
+def test_shortest_path_within_a_bound_equals_brute_force(problem):
     layers, final, low, high, most = problem
-    result = bounded_path(layers, 0, final, low, high, most)
+    result = shortest_path(layers, 0, final, low, high, most)
     best = bounded_brute_force(layers, final, low, high, most)
     assert (result is None) == (best is None)
     if result is not None:
@@ -162,7 +162,7 @@ def test_bounded_path_equals_brute_force(problem):
 @given(bounded_problems())
 def test_bound_that_nothing_reaches_changes_nothing(problem):
     layers, final, low, high, _ = problem
-    result, free = bounded_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
+    result, free = shortest_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
     assert (result is None) == (free is None)
     if result is not None:
         assert result.ms == pytest.approx(free.ms)
@@ -182,10 +182,10 @@ def bounded_layers(seed, count, options):
 def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
     layers = bounded_layers(3, 4, 18)
     low, high, most = 20 * 10**6, 24 * 10**6, 0.8
-    best = bounded_path(layers, 0, np.zeros(1), low, high, most)
+    best = shortest_path(layers, 0, np.zeros(1), low, high, most)
     monkeypatch.setattr(search, "MAX_LABELS", 0)
     monkeypatch.setattr(search, "BEAM", 2)
-    cut = bounded_path(layers, 0, np.zeros(1), low, high, most)
+    cut = shortest_path(layers, 0, np.zeros(1), low, high, most)
     assert cut.ms >= best.ms
     assert cut.bound <= best.ms + 1e-9
     assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
