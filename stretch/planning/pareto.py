@@ -1,7 +1,6 @@
 """The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from math import ceil, floor, isnan
 from typing import Any
@@ -20,7 +19,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import control_fields, filled, plain
+from stretch.planning.result import Controls, control_fields, filled, plain
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.exact import (
     LATENCY,
@@ -178,13 +177,12 @@ class Criteria:
 
     def _small(self, most: float) -> DesignSpace:
         """The space without options of larger peaks."""
-        other = copy(self.space)
-        small = [[o.peak_bytes <= most for o in options] for options in self.space.options]
-        other.options = [
-            [o if kept.all() else replace(o, allowed=o.allowed & kept) for o, kept in zip(options, some, strict=True)]
-            for options, some in zip(self.space.options, small, strict=True)
-        ]
-        return other
+
+        def kept(o: SegmentOptions) -> SegmentOptions:
+            small = o.peak_bytes <= most
+            return o if small.all() else replace(o, allowed=o.allowed & small)
+
+        return self.space.having([[kept(o) for o in options] for options in self.space.options])
 
     def _least_memory(self, bounds: Mapping[str, float]) -> SearchResult | None:
         """By halving the peaks that there are."""
@@ -307,7 +305,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None  # Its design file, where it was written.
 
 
-class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FrontAnswer(Controls, frozen=True, kw_only=True):
     """A front and what stands beside it."""
 
     model: str  # The network.
@@ -321,20 +319,13 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     precision: dict[str, str]  # Planned, of each processor.
     rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
     designs: list[FrontDesign]  # From the slowest to the fastest.
-    best_single_ms: float  # The original on the best single processor.
-    best_single_processor: str  # Which.
-    best_single_precision: str  # In which precision.
-    #: The sequential model scaled to multiply-accumulates in the range that was asked for; None where there is none.
-    sequential_same_macs_ms: float | None
-    sequential_same_macs_processor: str | None  # Where.
-    sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
     evaluated: int  # Ways whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
     seconds: dict[str, float]  # Wall time by what it went into.
     sensitivity: MeasuredOn | None  # On what sensitivity was measured, where designs were weighed by it.
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
-    warnings: list[str] = []  # What a person should know.
+    warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
 
     def to_json(self) -> dict[str, Any]:
         """The object that `stretch search --json` prints."""

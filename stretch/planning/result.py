@@ -114,17 +114,22 @@ class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
     out_ms: float  # Transfers of what the network returns.
 
 
-class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of a design and of its controls, ms; a control that does not exist is None."""
+class Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of what designs are compared with, ms; a control that does not exist is None."""
 
-    makespan_ms: float  # Of the branched network.
     best_single_ms: float  # Of the original on the best single processor.
     best_single_processor: str  # Which.
     best_single_precision: str  # In which precision.
-    speedup: float  # Best single processor over the makespan.
     sequential_same_macs_ms: float | None  # Of the sequential model scaled to the same multiply-accumulates.
     sequential_same_macs_processor: str | None  # Where.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+
+
+class Predicted(Controls, frozen=True, kw_only=True):
+    """Times of a design and of its controls, ms; a control that does not exist is None."""
+
+    makespan_ms: float  # Of the branched network.
+    speedup: float  # Best single processor over the makespan.
     whole_graph_ms: float  # Of the branched network as one graph on one processor.
     whole_graph_processor: str  # Which.
     #: Of the original with every kernel-sized part on one processor or its rows over several, whichever is faster: the design

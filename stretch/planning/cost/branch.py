@@ -389,7 +389,8 @@ class Costs:
         pixels = shape[0] * prod(shape[2:])
         known = self._join_convs.setdefault((pixels, processor), {})
         new = [end for end in dict.fromkeys(ends) if end not in known]
-        kernels = [_join_conv(pixels, width, out) for width, out in new]
+        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in new)
+        kernels = [Kernel("join_conv", ("join_conv",), cost, pixels * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
         for end, kernel, time in zip(new, kernels, times, strict=True):
             known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
@@ -474,11 +475,6 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
     weights = cost.weights + cost.taps * cost.out_channels * more
     cost = cost._replace(in_channels=channels, reads=cost.reads + pixels * more, weights=weights)
     return Kernel(kernel.name, kernel.ops, cost, kernel.macs, kernel.elsewhere)
-
-
-def _join_conv(pixels: int, width: int, out: int) -> Kernel:
-    cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
-    return Kernel("join_conv", ("join_conv",), cost, pixels * width * out)
 
 
 @dataclass(frozen=True)

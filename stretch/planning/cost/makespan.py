@@ -369,8 +369,13 @@ def segment_time(
         if division is not None:
             at = [scale.processor for scale in part.branches]
             graphs = [division.arriving(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
-        times = tuple(_branch(scale, graph, holder, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
-        times = side_by_side(times, costs.predictor.device) if joined else times
+        times = []
+        for scale, graph in zip(part.branches, graphs, strict=True):
+            # from what arrives until the output is on the host, where branches meet
+            into = costs.moves(holder, scale.processor, prod(graph.input.shape))
+            leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
+            times.append(_timed(scale, graph, [into], [leaving], costs))
+        times = side_by_side(times, costs.predictor.device) if joined else tuple(times)
     repeated, params, repeated_ms = 0, None, 0.0
     if division is not None and part.shares_weights:
         once = whole_branch(segment, part, channels).graph
@@ -380,20 +385,12 @@ def segment_time(
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
     if returned and not meets:
-        times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
+        # the last branch also moves what it writes to the host
+        last, moved = times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))
+        links = added_up([*last.links.items(), *moved.items()])
+        times = (*times[:-1], replace(last, links=links, out_ms=last.out_ms + sum(moved.values())))
     join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
     return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, repeated_ms), holder
-
-
-def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
-    """A branch that also moves what it writes to the host."""
-    return replace(time, links=added_up([*time.links.items(), *moved.items()]), out_ms=time.out_ms + sum(moved.values()))
-
-
-def _branch(scale: BranchScale, graph: OpGraph, holder: str, joined: bool, costs: Costs) -> BranchTime:
-    """One branch, from what arrives until its output is on the host where branches meet."""
-    leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-    return _timed(scale, graph, [costs.moves(holder, scale.processor, prod(graph.input.shape))], [leaving], costs)
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:

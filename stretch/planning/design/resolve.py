@@ -42,7 +42,11 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
     parts: list[SegmentDesign] = []
     width = backbone.graph.input.shape[1]
     for segment, current in covered:
-        part = _whole(segment, default, align) if current is None else _part(segment, current, width, align)
+        if current is None:
+            whole = BranchScale(default, segment.depth, segment.width, align=align[default])
+            part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
+        else:
+            part = _part(segment, current, width, align)
         width = join_width(segment, part)
         parts.append(part)
     design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
@@ -110,25 +114,14 @@ def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -
     return pieces
 
 
-def _whole(segment: Segment, processor: str, align: Mapping[str, int]) -> SegmentDesign:
-    branch = BranchScale(processor, segment.depth, segment.width, align=align[processor])
-    return SegmentDesign(segment.name, segment.start, segment.end, (branch,))
-
-
 def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
     if not segment_draft.branches:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
     scales = [_branch(segment, b, arriving, align) for b in segment_draft.branches]
     word = next((word for word in WORDS if any(word in shares_of(b) for b in scales)), None)
-    join: JoinKind
-    if segment_draft.join is not None:
-        join = segment_draft.join
-    elif word is not None:
-        join = divisions()[word].join(segment)
-    elif len(scales) > 1:
-        join = DEFAULT
-    else:
-        join = "none" if scales[0].width == segment.width else "concat"
+    usual = divisions()[word].join(segment) if word is not None else DEFAULT
+    alone = len(scales) == 1 and word is None
+    join: JoinKind = segment_draft.join or (("none" if scales[0].width == segment.width else "concat") if alone else usual)
     without = [b.processor for b in segment_draft.branches if not b.partition]
     if join_of(join).divides and 0 < len(without) < len(scales):
         raise StretchError(
@@ -141,25 +134,13 @@ def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: M
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
 
 
-def _branch(segment: Segment, branch_draft: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
-    if branch_draft.processor not in align:
-        raise UnknownNameError.among("processor", branch_draft.processor, align)
-    width = branch_draft.width if branch_draft.width is not None else segment.width
-    entry = branch_draft.entry
-    if entry is None:
-        entry = "project" if segment.arriving(width) not in (None, arriving) else "none"
-    step = branch_draft.align if branch_draft.align is not None else align[branch_draft.processor]
-    depth = branch_draft.depth if branch_draft.depth is not None else segment.depth
-    for what, value in (("depth", depth), ("width", width), ("align", step)):
+def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
+    if draft.processor not in align:
+        raise UnknownNameError.among("processor", draft.processor, align)
+    usual = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
+    scale = {what: value if (stated := getattr(draft, what)) is None else stated for what, value in usual.items()}
+    for what, value in scale.items():
         if value < 1:
-            raise StretchError(f"branch `{segment.name}.{branch_draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    return BranchScale(
-        branch_draft.processor,
-        depth,
-        width,
-        entry,
-        branch_draft.partition or 0,
-        step,
-        branch_draft.rewrites,
-        **shares_of(branch_draft),
-    )
+            raise StretchError(f"branch `{segment.name}.{draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
+    entry = draft.entry or ("project" if segment.arriving(scale["width"]) not in (None, arriving) else "none")
+    return BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))

@@ -25,9 +25,8 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import cone, cut_points
-from stretch.planning.search.parts import PartSpace, Structure, part_cost, part_options, structure
+from stretch.planning.search.parts import PartSpace, Split, Structure, coarse, finer, orders, part_cost, part_options, structure
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.search.splits import Split, coarse, finer, orders
 
 #: The operator that cuts out of what arrives the channels that a branch reads.
 ENTRY_CHANNELS = "entry_channels"

@@ -27,8 +27,7 @@ from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Segmen
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
 from stretch.planning.network.segments import Segment, mixing
-from stretch.planning.search.parts import PartSpace, Structure, structure
-from stretch.planning.search.splits import Split, bands, coarse, finer, orders
+from stretch.planning.search.parts import PartSpace, Split, Structure, bands, coarse, finer, orders, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
@@ -365,18 +364,16 @@ class BandCosts:
         self.costs = costs
         self.parts = tuple(parts)
         self._built, self._known = costs.built(_BuiltBands), costs.remembered(_Known)
-        self._parts = [self._part(part.graph) for part in parts]
+        built, alike = self._built.parts, [structure(part.graph) for part in parts]
+        for key, part in zip(alike, parts, strict=True):
+            if key not in built:
+                built[key] = _BandedPart(part.graph)
+        self._parts = [built[key] for key in alike]
         same = tuple(map(id, self._parts))
         if same not in self._built.runs:
             self._built.runs[same] = RunBands(self._parts, self._built)
         #: The bands by number.
         self.bands = self._built.runs[same]
-
-    def _part(self, graph: OpGraph) -> _BandedPart:
-        built = structure(graph)
-        if built not in self._built.parts:
-            self._built.parts[built] = _BandedPart(graph)
-        return self._built.parts[built]
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""

@@ -6,7 +6,6 @@ already covered because stages are merged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
@@ -125,10 +124,7 @@ def on_only(space: DesignSpace, processors: Sequence[str]) -> DesignSpace:
     """The designs of a space that give work to none but these processors."""
     if set(processors) >= set(space.processors):
         return space
-    other = copy(space)
-    host = space.costs.host
-    other.options = [[o for o in options if o.working(host) <= set(processors)] for options in space.options]
-    return other
+    return space.having([[o for o in options if o.working(space.costs.host) <= set(processors)] for options in space.options])
 
 
 #: Whether options are of a kind that is asked for.

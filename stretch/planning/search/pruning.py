@@ -11,7 +11,6 @@ which was left out takes longer.
 """
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, nan, prod
@@ -81,10 +80,7 @@ def _full(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]]) -> Design
 
 
 def _with(space: DesignSpace, more: Sequence[Sequence[SegmentOptions]]) -> DesignSpace:
-    other = copy(space)
-    other.options = [[*ready, *built] for ready, built in zip(space.ready, more, strict=True)]
-    other.thinned = False
-    return other
+    return space.having([[*ready, *built] for ready, built in zip(space.ready, more, strict=True)], thinned=False)
 
 
 @dataclass(frozen=True)
@@ -182,7 +178,8 @@ class _Priced:
         # a share of a design's time: the bound itself may be nothing, or less
         best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
         if guide.ms > self.bound + slack:
-            self._tighten()
+            # a higher bound leaves out what breaks the rules where a segment costs least
+            self._bound([[table.allowed_least(self._space) for table in tables] for tables in self._tables])
         while True:
             more, complete = self._within(slack)
             near = _with(self._space, more)
@@ -197,10 +194,6 @@ class _Priced:
                 optimal = complete and search_result is not None and search_result.optimal
                 return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan), near
             slack = min(best.ms - self.bound, WIDER * slack)
-
-    def _tighten(self) -> None:
-        """Make the bound a higher one, by leaving out what breaks the rules where a segment costs least."""
-        self._bound([[table.allowed_least(self._space) for table in tables] for tables in self._tables])
 
     def _within(self, slack: float) -> tuple[list[list[SegmentOptions]], bool]:
         """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""

@@ -394,14 +394,12 @@ class DesignSpace:
         behind = [0]
         for ready, offers in zip(reversed(self.ready), reversed(self.offers), strict=True):
             able = [1 + behind[o.span - 1] for o in ready if o.branched and o.allowed.any()]
-            able += [1 + behind[offer.span - 1] for offer in offers if offer.count and self._able(offer)]
+            for offer in (offer for offer in offers if offer.count):
+                # few of its scales mostly tell
+                some = (offer.full.thinned(SAMPLE), offer)
+                able += [1 + behind[offer.span - 1]] * any(self.checked(item.options(self.holders)).allowed.any() for item in some)
             behind.insert(0, max([behind[0], *able]))
         return behind[0]
-
-    def _able(self, offer: LazyOptions) -> bool:
-        """Whether some way of an offer keeps to the rules; few of its scales mostly tell."""
-        some = (offer.full.thinned(SAMPLE), offer)
-        return any(self.checked(item.options(self.holders)).allowed.any() for item in some)
 
     @property
     def longest_span(self) -> int:
@@ -473,4 +471,11 @@ class DesignSpace:
         other = copy(self)
         other.rules = rules
         other.options = [[other.checked(o) for o in options] for options in self.options]
+        return other
+
+    def having(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
+        """The space with other options; `thinned` says whether these lack some scales, None for as before."""
+        other = copy(self)
+        other.options = options
+        other.thinned = self.thinned if thinned is None else thinned
         return other

@@ -22,9 +22,8 @@ from stretch.planning.divisions.rows import MAX_HALO, BandWays
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.search.controls import operator_split
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.parts import PartSpace, merge_neighbours, with_exact_kinds, without_stretched
+from stretch.planning.search.parts import PartSpace, bands, coarse, finer, merge_neighbours, orders, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules
-from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
