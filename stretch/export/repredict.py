@@ -29,7 +29,7 @@ from stretch.planning.cost.compare import (
     single_run,
 )
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import Single, best_single, operator_split
+from stretch.planning.search.controls import Single, operator_split, ranked_singles
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
@@ -101,7 +101,7 @@ def _figures(
     device, predictor = costs.predictor.device, costs.predictor
     branched = _run(manifest, device, trace, estimates)
     graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
-    singles = {name: best_single(graph, costs, processors) for name, graph in graphs.items()}
+    singles = {name: ranked_singles(graph, costs, processors)[0] for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
     runs = {
         names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()

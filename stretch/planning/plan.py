@@ -178,11 +178,6 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
 
-def designed(problem: PlanningProblem, choice: Searched, *, trained: bool = True) -> PlanResult:
-    """The prediction and controls of a design that was searched for; `trained` asks for the sequential network, which would have to be trained."""
-    return _compare(problem, design_of(problem, choice.result), choice, trained=trained)
-
-
 def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
     device = problem.device
@@ -250,13 +245,15 @@ def evaluate(
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _compare(problem, design)
+    result = designed(problem, None, design)
     return replace(result, warnings=_warnings(problem, result))
 
 
-def _compare(problem: PlanningProblem, design: BranchDesign, choice: Searched | None = None, *, trained: bool = True) -> PlanResult:
+def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDesign | None = None, *, trained: bool = True) -> PlanResult:
+    """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, found = ranked_singles(graph, costs, config.processors), choice.result if choice else None
+    design = design or design_of(problem, found)
     return PlanResult(
         graph,
         costs,
@@ -419,10 +416,8 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
 
     With ``merge = "auto"`` stages are merged only where the request has no
     design otherwise, and then with as many meeting points as there can be:
-    the fewer they are, the lower the accuracy (paper 003, table 3).
-
-    Args:
-        explain: Whether to look for the tightest rule where there is no design, which takes several searches.
+    the fewer they are, the lower the accuracy (paper 003, table 3). Where there is no design, several searches look for the
+    tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check(config, source)

@@ -436,11 +436,7 @@ class PlanResult:
         )
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
-        """The result as plain data.
-
-        Args:
-            spelling: How its sentences write options; as arguments of Python if None.
-        """
+        """The result as plain data, whose sentences write options as arguments of Python unless another `spelling` is named."""
         params, words = self.graph.params, spelling or as_argument
         return filled(
             PlanAnswer,
@@ -491,11 +487,7 @@ class PlanResult:
         )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`.
-
-        Args:
-            spelling: As of `answer`.
-        """
+        """The planner's keys of `stretch branch --json`; `spelling` is that of `answer`."""
         return self.answer(spelling).to_json()
 
 
@@ -542,11 +534,7 @@ def filled(struct: type[S], source: object, **others: Any) -> S:
 
 
 def exact_words(rounding: Sequence[str]) -> str:
-    """In which precision an exact design is the original, and what rounds.
-
-    Args:
-        rounding: Planned precisions that round beyond fp32.
-    """
+    """In which precision an exact design is the original, and which planned precisions round."""
     return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
 
 

@@ -270,12 +270,9 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 
 
 def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False, vectors: bool = False) -> list[Segment]:
-    """The parts of a stage: its blocks, and what is behind its last tensor with rows.
+    """The parts of a stage between cut points that no kernel spans: its blocks, and what is behind its last tensor with rows.
 
-    Args:
-        clean: Cut points that no kernel spans.
-        every: Whether to divide it at every one of them that has rows, within blocks, too.
-        vectors: Whether each linear layer that reads what another computed begins a part, too.
+    With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
     """
     ends = [block.end for block in stage.blocks]
     tall = [

@@ -49,11 +49,6 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     return result
 
 
-def best_single(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> Single:
-    """The fastest way to run a network on one of the allowed processors."""
-    return ranked_singles(graph, costs, processors)[0]
-
-
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Single]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
     singles = (Single(name, precision, single_ms(graph, name, precision, costs)) for name, precision in variants(costs, processors))

@@ -37,12 +37,10 @@ class _PartsCache(dict[tuple[Segment, frozenset[str], bool, bool], list[Segment]
 
 
 class PartSpace:
-    """Parts of a space of stages, and the ways to run them.
+    """Parts of a space of stages, or of segments that meet where a request says, and the ways to run them.
 
-    Args:
-        space: Designs of its stages, or of segments that meet where a request says.
-        single: Whether parts are as small as kernels let them be, and each is divided by itself.
-        vectors: Whether linear layers one after the other are parts of their own.
+    Where they are `single`, parts are as small as kernels let them be, and each is divided by itself; with `vectors` linear layers one
+    after the other are parts of their own.
     """
 
     def __init__(
@@ -117,20 +115,9 @@ class PartSpace:
 
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which parts and runs of them are divided exactly.
-
-    Args:
-        config: The request, checked. Meeting points that it names are the only ones; stages that must not merge are
-            divided each by itself.
-    """
-    parts = PartSpace(
-        graph,
-        space,
-        divided=not config.meet,
-        merged=config.merge != "never",
-        single=config.strategy in SINGLE,
-        vectors=any(division.vectors for division in of_kinds(config.planned_kinds)),
-    )
+    """The designs of a space, and those in which parts and runs of them are divided exactly; named meeting points are the only ones."""
+    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy in SINGLE
+    parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
     mixed = parts.mixed(config.planned_kinds)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
         hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))

@@ -149,13 +149,10 @@ class Placed:
 
 
 class Problem:
-    """Tasks to be placed.
+    """Tasks to be placed, by their times on each processor beside others, ms (tasks × processors).
 
-    Args:
-        ms: Time of each on each processor (tasks × processors), beside others.
-        transfer: Milliseconds that a tensor takes from one processor to another, by their numbers.
-        holder: Number of the processor that holds what arrives; it may be one that computes nothing.
-        end: Number of the processor that has to write the segment's end.
+    `holder` is the number of the processor that holds what arrives, which may compute nothing, `end` that of the one that has to write
+    the segment's end.
     """
 
     def __init__(self, tasks: TaskGraph, ms: Floats, transfer: Callable[[str, int, int], float], holder: int, end: int) -> None:
@@ -168,11 +165,7 @@ class Problem:
         self._waiting: tuple[tuple[int, ...], list[list[int]], list[int]] = ((), [], [])
 
     def jobs(self, groups: Sequence[Sequence[int]], processors: Sequence[int]) -> list[Job]:
-        """Groups of tasks as jobs; a tensor that several of a group read crosses once.
-
-        Args:
-            groups: Tasks that run one after the other on one processor, in an order in which they can run.
-        """
+        """Groups of tasks, which run one after the other on a processor, as jobs; a tensor that several of a group read crosses once."""
         of = {task: number for number, group in enumerate(groups) for task in group}
         result = []
         for number, group in enumerate(groups):

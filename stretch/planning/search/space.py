@@ -325,11 +325,8 @@ class DesignSpace:
     them: then costs hold for the channels that `arriving` states per segment, and where what follows cannot read
     other widths, `project` takes its place.
 
-    Args:
-        stretched: Whether segments may become scaled copies; else all stay whole.
-        kept: Names of those that may not.
-        holders: Processors that may hold a tensor between segments; those that branches may use if None. Spaces with the same
-            ones are told by the same measures.
+    Segments may become scaled copies where they are `stretched`, but for those of the names `kept`. Spaces with the same `holders`,
+    processors that may hold a tensor between segments, are told by the same measures.
     """
 
     def __init__(

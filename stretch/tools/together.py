@@ -144,10 +144,7 @@ class BestPair:
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
     """Ways to run a network that another may run beside.
 
-    Args:
-        config: What is asked for; its processors are those that may be used.
-        top: Designs of each set of processors, at most.
-        within: How many times the best one's time the others may take.
+    Of each set of processors there are the `top` designs that take no longer than `within` times the best one.
     """
     request = PlanningProblem.of(graph, device, config)
     processors, precision = request.config.processors, request.config.precision
@@ -180,12 +177,7 @@ def together(
     weights: tuple[float, float] = (1.0, 1.0),
     progress: Progress = silent,
 ) -> BestPair:
-    """The pair of candidates that runs best together.
-
-    Args:
-        first: Of one network, the whole one on single processors among them.
-        goal: What is to be best: when both are over, the weighted mean of both latencies, or how many of each a second.
-    """
+    """The pair of candidates that runs best together: by when both are over, the weighted mean of both latencies, or how many of each a second."""
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
     if not all(0 < weight < float("inf") for weight in weights):
