@@ -29,13 +29,13 @@ from stretch.planning.search.exact import (
     ProcessorPowers,
     SearchResult,
     Within,
+    pruned,
     weighed,
     working,
 )
 from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
-from stretch.planning.search.pruning import pruned
 from stretch.planning.search.space import DesignSpace, Rules, spread
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.

@@ -33,11 +33,10 @@ from stretch.planning.result import PlanResult, UnusedProcessor
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.diagnose import explain_infeasible, refusal
 from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
-from stretch.planning.search.exact import SearchResult, search_concat, search_exact
+from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
 from stretch.planning.search.goal import Bounds, Goal, least_of, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.placing import place_sides
-from stretch.planning.search.pruning import search_some
 from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.strategies import search
 

@@ -24,12 +24,12 @@ from stretch.planning.search.exact import (
     Using,
     Within,
     on_only,
+    pruned,
     search_exact,
     weighed,
     working,
 )
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.pruning import pruned
 from stretch.planning.search.space import DesignSpace
 
 

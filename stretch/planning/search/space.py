@@ -312,7 +312,7 @@ SAMPLE = Thinning(4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
 MOST_COMBINATIONS = 400_000
 #: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
-#: latency (`stretch.planning.search.pruning`) has all of them nevertheless.
+#: latency (`stretch.planning.search.exact`) has all of them nevertheless.
 STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
 #: The same with more processors.
 FEWEST = Thinning(4, 3)

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stretch.planning.search.pruning as pruning
+import stretch.planning.search.exact as pruning
 import stretch.planning.search.space as design_space
 from stretch.planning.search import layers as search
-from stretch.planning.search.exact import search_exact
+from stretch.planning.search.exact import pruned as search_pruned
+from stretch.planning.search.exact import search_exact, search_some
 from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.parts import merge_stages
-from stretch.planning.search.pruning import pruned as search_pruned
-from stretch.planning.search.pruning import search_some
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
