@@ -19,20 +19,9 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import Controls, control_fields, filled, plain
+from stretch.planning.result import control_fields, filled, plain
+from stretch.planning.search import exact
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
-from stretch.planning.search.exact import (
-    LATENCY,
-    MACS,
-    AdditiveCost,
-    Measure,
-    ProcessorPowers,
-    SearchResult,
-    Within,
-    pruned,
-    weighed,
-    working,
-)
 from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
@@ -62,8 +51,8 @@ def look(options: SegmentOptions) -> Look:
 
 
 def diverse_designs(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: SearchResult, count: int, factor: float
-) -> list[SearchResult]:
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
+) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
     result, seen = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1)
     most, groups = factor * goal.value(space, best.picks), goal.groups(space)
@@ -71,19 +60,21 @@ def diverse_designs(
     def fresh(options: SegmentOptions) -> bool:
         return look(options) not in seen
 
-    shared = Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span)))
+    shared = exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span)))
     while len(result) < count:
-        good = search_groups(space, low, high, n_meet, groups, lambda _: shared, lambda group: Within(goal.measure(group), most), fresh)
+        good = search_groups(
+            space, low, high, n_meet, groups, lambda _: shared, lambda group: exact.Within(goal.measure(group), most), fresh
+        )
         if good is None:
             break
-        within = Within(shared, shared.total(space, good.picks))
+        within = exact.Within(shared, shared.total(space, good.picks))
         result.append(search_best(space, low, high, n_meet, goal, within, fresh) or good)
         for options, _ in result[-1].picks:
             seen[look(options)] = seen.get(look(options), 0) + 1
     return result
 
 
-def undominated(search_results: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
+def undominated(search_results: Sequence[exact.SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
     """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
     kept: list[int] = []
     for one in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
@@ -105,11 +96,11 @@ class Criteria:
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
-    power: ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
-    losses: AdditiveCost | None = None  # What each option loses; needed for ``loss``.
+    power: exact.ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
+    losses: exact.AdditiveCost | None = None  # What each option loses; needed for ``loss``.
     source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
-    def value(self, name: str, search_result: SearchResult) -> float:
+    def value(self, name: str, search_result: exact.SearchResult) -> float:
         """A design in one thing."""
         if name == "memory":
             return float(search_result.peak_bytes)
@@ -117,15 +108,15 @@ class Criteria:
             return float(search_result.macs)
         if name == "latency":
             return search_result.ms
-        return self._measure(name, working(self.space, search_result.picks)).total(self.space, search_result.picks)
+        return self._measure(name, exact.working(self.space, search_result.picks)).total(self.space, search_result.picks)
 
-    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
+    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> exact.SearchResult | None:
         """The design that has least of one thing, or of it and another with a weight."""
         return self._least(name, bounds, also)[0]
 
     def _least(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
-    ) -> tuple[SearchResult | None, DesignSpace]:
+    ) -> tuple[exact.SearchResult | None, DesignSpace]:
         """The design of `least`, and a space that has every design with as little."""
         adding = [bound for bound in bounds if bound not in FREE]
         if len(adding) > 1:
@@ -137,16 +128,16 @@ class Criteria:
         if high < self.low:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
-            return pruned(part, self.low, high, self.n_meet)
+            return exact.pruned(part, self.low, high, self.n_meet)
         if not all(part.options):
             return None, self.space
 
-        def cost(group: Sequence[str]) -> Measure:
+        def cost(group: Sequence[str]) -> exact.Measure:
             measure = self._measure(name, group)
-            return measure if also is None else weighed((1.0, measure), (also[1], self._measure(also[0], group)))
+            return measure if also is None else exact.weighed((1.0, measure), (also[1], self._measure(also[0], group)))
 
-        def within(group: Sequence[str]) -> Within | None:
-            return Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
+        def within(group: Sequence[str]) -> exact.Within | None:
+            return exact.Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
 
         groups: Sequence[Sequence[str]] = [self.space.processors]
         if "energy" in (name, *adding, *(also or ())[:1]):
@@ -154,7 +145,7 @@ class Criteria:
             groups = self.power.groups(self.space.processors)
         return search_groups(part, self.low, high, self.n_meet, groups, cost, within), self.space
 
-    def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> SearchResult | None:
+    def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
         first, space = self._least(names[0], bounds)
         if first is None:
@@ -166,14 +157,14 @@ class Criteria:
             return first
         return replace(second, optimal=first.optimal and second.optimal)
 
-    def _measure(self, name: str, processors: Sequence[str]) -> Measure:
+    def _measure(self, name: str, processors: Sequence[str]) -> exact.Measure:
         if name == "energy":
             assert self.power is not None
             return self.power.energy(processors)
         if name == "loss":
             assert self.losses is not None
-            return Measure(self.losses)
-        return {"latency": LATENCY, "macs": MACS}[name]
+            return exact.Measure(self.losses)
+        return {"latency": exact.LATENCY, "macs": exact.MACS}[name]
 
     def _small(self, most: float) -> DesignSpace:
         """The space without options of larger peaks."""
@@ -184,14 +175,14 @@ class Criteria:
 
         return self.space.having([[kept(o) for o in options] for options in self.space.options])
 
-    def _least_memory(self, bounds: Mapping[str, float]) -> SearchResult | None:
+    def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""
         rest = {key: bound for key, bound in bounds.items() if key != "memory"}
         feasible = next((key for key in rest if key not in FREE), "latency")
         rest.pop(feasible, None)
         most = bounds.get(feasible, np.inf)
 
-        def within(peak: float) -> SearchResult | None:
+        def within(peak: float) -> exact.SearchResult | None:
             least = self.least(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
@@ -209,7 +200,7 @@ class Criteria:
                 best, high = result, middle
         return replace(best, value=float(peaks[high]))
 
-    def pair(self, names: Sequence[str], count: int | None) -> list[SearchResult]:
+    def pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
         """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
         first, second = names
         best = self.best((first, second), {})
@@ -231,7 +222,7 @@ class Criteria:
         between = [self.best((first, second), {second: most}) for most in bounds]
         return [end, *(item for item in between if item is not None), best]
 
-    def grid(self, names: Sequence[str], count: int) -> list[SearchResult]:
+    def grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
         """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
         first, *others = names
         # of what adds up the search bounds one; another one is weighed
@@ -258,7 +249,7 @@ class Criteria:
         # evenly along the first thing
         return [result[i] for i in spread(kept, count)]
 
-    def _end(self, name: str, then: str) -> SearchResult:
+    def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
             result = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
@@ -305,7 +296,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None  # Its design file, where it was written.
 
 
-class FrontAnswer(Controls, frozen=True, kw_only=True):
+class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A front and what stands beside it."""
 
     model: str  # The network.
@@ -319,6 +310,12 @@ class FrontAnswer(Controls, frozen=True, kw_only=True):
     precision: dict[str, str]  # Planned, of each processor.
     rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
     designs: list[FrontDesign]  # From the slowest to the fastest.
+    best_single_ms: float  # The original on the best single processor.
+    best_single_processor: str  # Which.
+    best_single_precision: str  # In which precision.
+    sequential_same_macs_ms: float | None  # The sequential model scaled to the range of MACs; None where there is none.
+    sequential_same_macs_processor: str | None  # Where.
+    sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
     evaluated: int  # Ways whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
     seconds: dict[str, float]  # Wall time by what it went into.
@@ -336,7 +333,7 @@ class FrontAnswer(Controls, frozen=True, kw_only=True):
 class Front:
     """Designs none of which is better than another in all of what is weighed, or the best one and others that differ."""
 
-    results: tuple[SearchResult, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
+    results: tuple[exact.SearchResult, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
     values: tuple[float | None, ...]  # Of each design that differs, what it was to be best in.
     problem: PlanningProblem  # The request, checked, with what it is answered from.
     space_log10: float  # Decimal logarithm of the number of designs.
@@ -376,7 +373,7 @@ def front(
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     source, checked = problem.accuracy_source, problem.config
     _check(names, checked, source, count)
-    power = ProcessorPowers.of(device, checked.processors) if "energy" in names else None
+    power = exact.ProcessorPowers.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     asked = problem.asking(

@@ -17,28 +17,9 @@ from predictors.models.base import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
 from stretch.planning.config import Objective, PlanConfig
+from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import (
-    BRANCHED,
-    NO_CLEAR_WINNER,
-    Ahead,
-    Certainty,
-    Change,
-    LinkFigure,
-    PredictedRun,
-    Recommendation,
-    Rival,
-    UncertainBranch,
-    ahead,
-    at_links,
-    certainty,
-    drawn,
-    kept_ms,
-    recommend,
-    single_run,
-    uncertain_run,
-)
 from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import with_shares
@@ -114,21 +95,16 @@ class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
     out_ms: float  # Transfers of what the network returns.
 
 
-class Controls(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of what designs are compared with, ms; a control that does not exist is None."""
+class Predicted(compare.Certainty, frozen=True, kw_only=True):
+    """Times of a design and of its controls, ms, and how sure they are; a control that does not exist is None."""
 
+    makespan_ms: float  # Of the branched network.
     best_single_ms: float  # Of the original on the best single processor.
     best_single_processor: str  # Which.
     best_single_precision: str  # In which precision.
     sequential_same_macs_ms: float | None  # Of the sequential model scaled to the same multiply-accumulates.
     sequential_same_macs_processor: str | None  # Where.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
-
-
-class Predicted(Controls, frozen=True, kw_only=True):
-    """Times of a design and of its controls, ms; a control that does not exist is None."""
-
-    makespan_ms: float  # Of the branched network.
     speedup: float  # Best single processor over the makespan.
     whole_graph_ms: float  # Of the branched network as one graph on one processor.
     whole_graph_processor: str  # Which.
@@ -141,19 +117,9 @@ class Predicted(Controls, frozen=True, kw_only=True):
     communication_ms: float  # Of transfers and joins.
     optimal: bool | None  # Whether no design of the space is better in the objective; None where that was not asked.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
-    expected_ms: float  # The mean of the makespan over what its numbers may be.
-    makespan_low_ms: float  # Lower end of the 90 % interval around the makespan.
-    makespan_high_ms: float  # Upper end.
-    probability_faster: dict[str, float]  # That the branched run is faster than each control, and than ``all`` of them.
     reference: list[str] = msgspec.field(
         name="told"
     )  # Controls that are compared and not recommended: with an exact design those that would have to be trained.
-    measure_next: str | None  # The number of the profile that decides most; None if nothing is uncertain.
-    links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
-    changes: tuple[Change, ...]  # The design, and what would be recommended, with other numbers that hang together at half and at twice.
-    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
-    #: alone; None if they do already, or never would.
-    crossover: float | None
     #: The best single processor, where not even a division without loss would be faster, also at the ends of their intervals; None
     #: elsewhere.
     far_ahead: str | None
@@ -215,7 +181,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     objective: ObjectiveAnswer  # What it was to be best in.
     accuracy: PredictedAccuracy | None  # Predicted accuracy, where a predictor was given.
     recommended: str  # What to run.
-    comparisons: list[Rival]  # Each control beside the design, with the interval of their ratio.
+    comparisons: list[compare.Rival]  # Each control beside the design, with the interval of their ratio.
     unused: list[UnusedProcessor]  # Processors without work, and why.
     sequential_design: BranchDesign | None  # Of the sequential control.
     operator_split_design: BranchDesign  # Of the control whose operators are split.
@@ -324,34 +290,34 @@ class PlanResult:
         Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
         """
         result = self.recommendation.recommended
-        return f"single:{self.best_single.processor}" if result == NO_CLEAR_WINNER and self.ahead.far else result
+        return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
     @property
     def advised_against(self) -> bool:
         """Whether a control is recommended instead of the design."""
-        return self.recommended not in (BRANCHED, NO_CLEAR_WINNER)
+        return self.recommended not in (compare.BRANCHED, compare.NO_CLEAR_WINNER)
 
     @cached_property
-    def ahead(self) -> Ahead:
+    def ahead(self) -> compare.Ahead:
         """How far the best single processor is ahead of the others."""
         best = self.best_single
-        return ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
+        return compare.ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
     @cached_property
-    def recommendation(self) -> Recommendation:
+    def recommendation(self) -> compare.Recommendation:
         """The branched run beside its controls, with the intervals of their ratios."""
         # An exact design needs no training, the sequential network of the same cost does: it is compared, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
-        return recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
+        return compare.recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
 
     @cached_property
-    def certainty(self) -> Certainty:
+    def certainty(self) -> compare.Certainty:
         """How sure the prediction is, and what the recommendation hangs on."""
-        return certainty(self.recommendation, self.predicted_run, self._controls, f"single:{self.best_single.processor}")
+        return compare.certainty(self.recommendation, self.predicted_run, self._controls, f"single:{self.best_single.processor}")
 
-    def at_links(self, factor: float) -> LinkFigure:
+    def at_links(self, factor: float) -> compare.LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
-        return at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
+        return compare.at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property
     def objective(self) -> ObjectiveAnswer:
@@ -367,7 +333,7 @@ class PlanResult:
             busiest = busiest_ms(self.run, host_among(self.config.precision) or HOST)
             return 1000 / busiest if busiest else None
         if goal.text == "robust":
-            return kept_ms(self.predicted_run.drawn_ms(drawn(self.predicted_run.unknowns)))
+            return compare.kept_ms(self.predicted_run.drawn_ms(compare.drawn(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
         energy = goal.weight("energy")
@@ -376,30 +342,30 @@ class PlanResult:
         return goal.weight("latency") * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
 
     @cached_property
-    def predicted_run(self) -> PredictedRun:
+    def predicted_run(self) -> compare.PredictedRun:
         """The timeline in parts that are uncertain; with parts beside the backbone all in one, each waiting for what the schedule has before it."""
         if not self.run.sides:
-            return uncertain_run(self.run.segments, self.device, self.run.output)
+            return compare.uncertain_run(self.run.segments, self.device, self.run.output)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
         before, after = ([row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
         rows = [job for row in self.run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
         branches = [
-            UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits)
+            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits)
             if isinstance(job, BranchTime)
-            else UncertainBranch({}, waits, job)
+            else compare.UncertainBranch({}, waits, job)
             for job, waits in zip([*before, *rows, *after], self.run.waits, strict=True)
         ]
-        return PredictedRun([branches])
+        return compare.PredictedRun([branches])
 
     @cached_property
-    def _controls(self) -> dict[str, PredictedRun]:
+    def _controls(self) -> dict[str, compare.PredictedRun]:
         single, whole, same = self.best_single, self.whole_graph, self.sequential
         controls = [
             (f"single:{single.processor}", self.graph, single),
             (f"whole_graph:{whole.processor}", scaled_graph(self.graph, self.design), whole),
             *([("sequential_same_macs", scaled_graph(self.graph, same.design), same.single)] if same else []),
         ]
-        return {name: single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
+        return {name: compare.single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
 
     @property
     def energy_mj(self) -> float | None:

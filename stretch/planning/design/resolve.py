@@ -6,22 +6,16 @@ from dataclasses import replace
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
-from stretch.planning.design.branch_design import (
-    BranchDesign,
-    BranchDraft,
-    BranchScale,
-    DesignDraft,
-    SegmentDesign,
-    SegmentDraft,
-    SideDesign,
-)
+from stretch.planning.design import branch_design
 from stretch.planning.design.division import WORDS, divisions, shares_of
 from stretch.planning.design.scale import join_width, partitions, scaled_graph
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment, cut_segment, split_segments
 
 
-def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
+def resolve_design(
+    draft: branch_design.DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str
+) -> branch_design.BranchDesign:
     """Fill in what a design file leaves out.
 
     Segments may be named after the network's own stages or bounded by any cut
@@ -39,22 +33,24 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
         )
     backbone = backbone_of(graph)
     covered = _bounds(draft, backbone.graph)
-    parts: list[SegmentDesign] = []
+    parts: list[branch_design.SegmentDesign] = []
     width = backbone.graph.input.shape[1]
     for segment, current in covered:
         if current is None:
-            whole = BranchScale(default, segment.depth, segment.width, align=align[default])
-            part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
+            whole = branch_design.BranchScale(default, segment.depth, segment.width, align=align[default])
+            part = branch_design.SegmentDesign(segment.name, segment.start, segment.end, (whole,))
         else:
             part = _part(segment, current, width, align)
         width = join_width(segment, part)
         parts.append(part)
-    design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
+    design = branch_design.BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
     scaled_graph(graph, design)
     return design
 
 
-def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
+def _sides(
+    draft: branch_design.DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]
+) -> tuple[branch_design.SideDesign, ...]:
     """Where the parts beside the backbone run: as the draft says, else on the default processor."""
     sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
@@ -63,14 +59,14 @@ def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[
             raise UnknownNameError.among("side", name, names)
         if processor not in align:
             raise UnknownNameError.among("processor", processor, align)
-    return tuple(SideDesign(name, sides.get(name, default)) for name in names)
+    return tuple(branch_design.SideDesign(name, sides.get(name, default)) for name in names)
 
 
-def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
+def _bounds(draft: branch_design.DesignDraft, graph: OpGraph) -> list[tuple[Segment, branch_design.SegmentDraft | None]]:
     """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
     stages = {s.name: s for s in split_segments(graph)}
     order = {op.name: i for i, op in enumerate(graph.ops)}
-    result: list[tuple[Segment, SegmentDraft | None]] = []
+    result: list[tuple[Segment, branch_design.SegmentDraft | None]] = []
     at = graph.input.name
     for number, current in enumerate(draft.segments, start=1):
         start, end, name = current.start, current.end, current.name or f"s{number}"
@@ -114,7 +110,9 @@ def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -
     return pieces
 
 
-def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
+def _part(
+    segment: Segment, segment_draft: branch_design.SegmentDraft, arriving: int, align: Mapping[str, int]
+) -> branch_design.SegmentDesign:
     if not segment_draft.branches:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
     scales = [_branch(segment, b, arriving, align) for b in segment_draft.branches]
@@ -131,10 +129,10 @@ def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: M
     if join_of(join).divides and without:
         shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
         scales = [replace(b, partition=share) for b, share in zip(scales, shares, strict=True)]
-    return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
+    return branch_design.SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
 
 
-def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
+def _branch(segment: Segment, draft: branch_design.BranchDraft, arriving: int, align: Mapping[str, int]) -> branch_design.BranchScale:
     if draft.processor not in align:
         raise UnknownNameError.among("processor", draft.processor, align)
     usual = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
@@ -143,4 +141,6 @@ def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
     entry = draft.entry or ("project" if segment.arriving(scale["width"]) not in (None, arriving) else "none")
-    return BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))
+    return branch_design.BranchScale(
+        draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft)
+    )

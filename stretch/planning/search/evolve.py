@@ -225,27 +225,26 @@ class _Search:
         """Random options for some segments."""
         result: list[Pick] = []
         while first < behind:
-            result.append(self._option(first, behind - first))
-            first += result[-1][0].span
+            options = self._other(first, behind - first)
+            result.append((options, int(self.rng.choice(self._indices(options)))))
+            first += options.span
         return result
 
-    def _option(self, at: int, most: int) -> Pick:
-        """A random option of a segment that covers no more than so many."""
+    def _other(self, at: int, most: int) -> SegmentOptions:
+        """Random options of a segment that cover no more than so many."""
         able = [options for options in self.space.options[at] if options.span <= most and len(self._indices(options))]
-        options = able[int(self.rng.integers(len(able)))]
-        return options, int(self.rng.choice(self._indices(options)))
+        return able[int(self.rng.integers(len(able)))]
 
     def _mutated(self, picks: Picks) -> tuple[Pick, ...]:
         """A design with another option in the place of one, and others behind it where that covers more or fewer segments."""
         number = int(self.rng.integers(len(picks)))
         at = sum(options.span for options, _ in picks[:number])
         old, index = picks[number]
-        if self.rng.random() < 0.5:
-            some = self._indices(old)
-            pick = old, int(self.rng.choice(some[np.argsort(np.abs(old.macs[some] - old.macs[index]), kind="stable")[:NEAR]]))
-        else:
-            pick = self._option(at, len(self.space.options))
-        mutated, end = [*picks[:number], pick], at + pick[0].span
+        options = old if self.rng.random() < 0.5 else self._other(at, len(self.space.options))
+        some = self._indices(options)
+        if options is old:
+            some = some[np.argsort(np.abs(options.macs[some] - options.macs[index]), kind="stable")[:NEAR]]
+        mutated, end = [*picks[:number], (options, int(self.rng.choice(some)))], at + options.span
         behind, start = number, at
         while behind < len(picks) and start < end:
             start += picks[behind][0].span

@@ -14,21 +14,8 @@ from stretch.planning.config import STRETCH, Objective, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
+from stretch.planning.search import exact
 from stretch.planning.search.diagnose import refusal
-from stretch.planning.search.exact import (
-    LATENCY,
-    Measure,
-    Picks,
-    ProcessorPowers,
-    SearchResult,
-    Using,
-    Within,
-    on_only,
-    pruned,
-    search_exact,
-    weighed,
-    working,
-)
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.space import DesignSpace
 
@@ -39,7 +26,7 @@ class Goal:
 
     latency: float = 1.0  # Weight of the makespan, ms.
     energy: float = 0.0  # Weight of the energy, mJ.
-    power: ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
+    power: exact.ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
@@ -47,29 +34,29 @@ class Goal:
         if not objective.adds or objective.only_latency:
             return cls()
         energy = objective.weight("energy")
-        return cls(objective.weight("latency"), energy, ProcessorPowers.of(device, processors) if energy else None)
+        return cls(objective.weight("latency"), energy, exact.ProcessorPowers.of(device, processors) if energy else None)
 
-    def measure(self, processors: Sequence[str]) -> Measure:
+    def measure(self, processors: Sequence[str]) -> exact.Measure:
         """What designs have that give work to each of these processors."""
         if self.power is None:
-            return LATENCY
-        return weighed((self.latency, LATENCY), (self.energy, self.power.energy(processors)))
+            return exact.LATENCY
+        return exact.weighed((self.latency, exact.LATENCY), (self.energy, self.power.energy(processors)))
 
     def groups(self, space: DesignSpace) -> list[tuple[str, ...]]:
         """Sets of processors that are searched one by one."""
         return [space.processors] if self.power is None else self.power.groups(space.processors)
 
-    def value(self, space: DesignSpace, picks: Picks) -> float:
+    def value(self, space: DesignSpace, picks: exact.Picks) -> float:
         """Of a design."""
-        return self.measure(working(space, picks)).total(space, picks)
+        return self.measure(exact.working(space, picks)).total(space, picks)
 
 
 def search_best(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: Within | None = None, using: Using | None = None
-) -> SearchResult | None:
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: exact.Within | None = None, using: exact.Using | None = None
+) -> exact.SearchResult | None:
     """The design of a space that is best in a goal."""
     if goal.power is None and within is None and using is None:
-        return pruned(space, low, high, n_meet)[0]
+        return exact.pruned(space, low, high, n_meet)[0]
     return search_groups(space, low, high, n_meet, goal.groups(space), goal.measure, lambda group: within, using)
 
 
@@ -79,21 +66,21 @@ def search_groups(
     high: int,
     n_meet: int,
     groups: Sequence[Sequence[str]],
-    cost: Callable[[Sequence[str]], Measure],
-    within: Callable[[Sequence[str]], Within | None],
-    using: Using | None = None,
-) -> SearchResult | None:
+    cost: Callable[[Sequence[str]], exact.Measure],
+    within: Callable[[Sequence[str]], exact.Within | None],
+    using: exact.Using | None = None,
+) -> exact.SearchResult | None:
     """The design of a space that has least of a measure; it, and what is bounded, depend on the processors that have work."""
-    designs: list[SearchResult] = []
+    designs: list[exact.SearchResult] = []
     for group in groups:
-        part = on_only(space, group)
+        part = exact.on_only(space, group)
         if all(part.options):
-            search_result = search_exact(part, low, high, n_meet, cost(group), within(group), using)
+            search_result = exact.search_exact(part, low, high, n_meet, cost(group), within(group), using)
             designs += [] if search_result is None else [search_result]
     return least_of(designs)
 
 
-def least_of(search_results: Sequence[SearchResult]) -> SearchResult | None:
+def least_of(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
     """The best of the designs of several searches that each leave out some designs."""
     if not search_results:
         return None
@@ -107,11 +94,11 @@ def least_of(search_results: Sequence[SearchResult]) -> SearchResult | None:
     return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=evaluated)
 
 
-def _value(search_result: SearchResult) -> float:
+def _value(search_result: exact.SearchResult) -> float:
     return search_result.ms if search_result.value is None else search_result.value
 
 
-def loss_of(search_result: SearchResult, accuracy_source: AccuracySource) -> float:
+def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) -> float:
     """What a design that was searched for is predicted to lose."""
     return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
@@ -131,7 +118,7 @@ class Bounds:
     n_meet: int  # Meeting points, at least.
     goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
 
-    def within_params(self, fastest: SearchResult) -> SearchResult:
+    def within_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
         """The fastest design found whose parameters are in range."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
@@ -142,11 +129,11 @@ class Bounds:
             return fastest
         sign = 1.0 if fastest.params > high else -1.0
         # prices are doubled until a design has come far enough, then narrowed to where it first does
-        seen: list[SearchResult] = []
+        seen: list[exact.SearchResult] = []
         cheap, dear, price = 0.0, 0.0, fastest.ms / fastest.params
         for _ in range(ROUNDS):
-            params = Measure(lambda options, price=sign * price: price * options.params)
-            search_result = search_exact(self.space, *self.macs, self.n_meet, weighed((1.0, LATENCY), (1.0, params)))
+            params = exact.Measure(lambda options, price=sign * price: price * options.params)
+            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.weighed((1.0, exact.LATENCY), (1.0, params)))
             if search_result is None:
                 break
             seen.append(search_result)
@@ -167,14 +154,14 @@ class Bounds:
         what = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
         raise refusal(what, [TightRule("params", self.config.params, bounds)])
 
-    def accurate_enough(self, fastest: SearchResult, accuracy_source: AccuracySource) -> SearchResult:
+    def accurate_enough(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
         """The fastest design whose predicted accuracy reaches the floor."""
         option = accuracy_source.option
         wanted: float = getattr(self.config, option)
         most = accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        within = Within(Measure(accuracy_source.losses), most)
+        within = exact.Within(exact.Measure(accuracy_source.losses), most)
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
         if search_result is not None:
             return search_result
@@ -188,20 +175,20 @@ class Bounds:
             result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
         raise result
 
-    def most_accurate(self, fastest: SearchResult, accuracy_source: AccuracySource) -> SearchResult:
+    def most_accurate(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
         """The design of the highest predicted accuracy within the latency budget."""
         assert self.config.latency_budget is not None
         best = None if fastest.ms > self.config.latency_budget else self.least_loss(accuracy_source, self.config.latency_budget)
         return best if best is not None and loss_of(best, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
 
-    def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> SearchResult | None:
+    def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
         """The design that loses least among those that take no longer than a budget."""
-        within = Within(LATENCY, budget_ms) if budget_ms < inf else None
-        search_result = search_exact(self.space, *self.macs, self.n_meet, Measure(accuracy_source.losses), within)
+        within = exact.Within(exact.LATENCY, budget_ms) if budget_ms < inf else None
+        search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.Measure(accuracy_source.losses), within)
         # a loss may be nothing, so that a fraction of it says nothing
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
 
-    def fast_enough(self, best: SearchResult) -> SearchResult:
+    def fast_enough(self, best: exact.SearchResult) -> exact.SearchResult:
         """The best design within the latency budget; of a request whose objective is not latency alone."""
         assert self.config.latency_budget is not None
         for name in ("min_accuracy", "min_agreement"):
@@ -209,17 +196,17 @@ class Bounds:
                 options = OptionName(name), OptionName("latency_budget")
                 what = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
                 raise UsageError(what, "leave out one of the two")
-        within = Within(LATENCY, self.config.latency_budget)
+        within = exact.Within(exact.LATENCY, self.config.latency_budget)
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
-        return search_result or search_exact(self.space, *self.macs, self.n_meet) or best
+        return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
 
-    def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[SearchResult], bool]:
+    def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
         """Whether a design that was tried keeps the bounds on whole designs."""
         budget, most = self.config.latency_budget or inf, inf
         if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
             most = accuracy_source.most_loss(wanted)
 
-        def kept(search_result: SearchResult) -> bool:
+        def kept(search_result: exact.SearchResult) -> bool:
             return search_result.ms <= budget and (accuracy_source is None or loss_of(search_result, accuracy_source) <= most + TIE)
 
         return kept
