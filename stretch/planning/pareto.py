@@ -403,10 +403,8 @@ def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
         if name not in WEIGHED:
             raise UnknownNameError.among("objective", name, WEIGHED)
     if not 2 <= len(set(names)) == len(names) <= 3:
-        raise UsageError(
-            Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names))),
-            Message("write it as {}", OptionName("pareto", ("latency", "agreement"))),
-        )
+        why = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
+        raise UsageError(why, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
     return tuple(names)
 
 
@@ -418,10 +416,8 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
     if count is None and len(weighed) != 2:
         raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
-        raise UsageError(
-            "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone",
-            Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")),
-        )
+        why = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
+        raise UsageError(why, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
 
 
 def diverse_front(
@@ -439,10 +435,8 @@ def diverse_front(
         ("params", checked.params is not None),
     ):
         if other:
-            raise UsageError(
-                Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name))),
-                Message("leave it out, or plan one design with {}", OptionName(name)),
-            )
+            what = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
+            raise UsageError(what, Message("leave it out, or plan one design with {}", OptionName(name)))
     choice = choose(request)
     goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
     result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)

@@ -514,15 +514,11 @@ def _by_fewer(problem: PlanningProblem) -> list[Searched]:
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
     if accuracy_source is not None and (config.strategy not in GENERAL or config.widens):
-        raise UsageError(
-            f"accuracy is planned for by the exact search and joins other than {widening} only",
-            Message("leave out {} and {}", OptionName("strategy"), OptionName("join")),
-        )
+        what = f"accuracy is planned for by the exact search and joins other than {widening} only"
+        raise UsageError(what, Message("leave out {} and {}", OptionName("strategy"), OptionName("join")))
     if config.widens and (config.strategy != "exact" or config.params is not None):
-        raise UsageError(
-            Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params")),
-            Message("leave them out, or use {}", OptionName("join", DEFAULT)),
-        )
+        what = Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params"))
+        raise UsageError(what, Message("leave them out, or use {}", OptionName("join", DEFAULT)))
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
@@ -543,10 +539,8 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
         search_result = search(config.strategy, space, *macs, n_meet)
     if search_result is None and search_exact(space, *macs, n_meet) is not None:
         if config.widens:
-            raise InfeasibleError(
-                f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
-                Message("use {}", OptionName("join", DEFAULT)),
-            )
+            why = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+            raise InfeasibleError(why, Message("use {}", OptionName("join", DEFAULT)))
         raise _missed(problem)
     return search_result
 

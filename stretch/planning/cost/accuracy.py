@@ -138,10 +138,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def _of(self, segment: str) -> Floats:
         if segment not in self.weights:
-            raise UsageError(
-                f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}",
-                Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")),
-            )
+            what = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
+            raise UsageError(what, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
         return np.array(self.weights[segment])
 
 
@@ -316,10 +314,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def _check_join(self, join: JoinKind) -> None:
         if join != self.join:
-            raise UsageError(
-                f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`",
-                Message("plan with {}", OptionName("join", self.join)),
-            )
+            what = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
+            raise UsageError(what, Message("plan with {}", OptionName("join", self.join)))
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
         stages = self.stages_of(segment.start, segment.end)

@@ -27,10 +27,8 @@ def resolve_design(
         align: Width rounding by processor; its keys are the processors that exist.
     """
     if draft.model is not None and draft.model != graph.name:
-        raise StretchError(
-            f"the design is for the model `{draft.model}`, not for `{graph.name}`",
-            f"remove `model` from the design or branch `{draft.model}`",
-        )
+        why = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
+        raise StretchError(why, f"remove `model` from the design or branch `{draft.model}`")
     backbone = backbone_of(graph)
     covered = _bounds(draft, backbone.graph)
     parts: list[branch_design.SegmentDesign] = []
@@ -82,10 +80,8 @@ def _bounds(draft: branch_design.DesignDraft, graph: OpGraph) -> list[tuple[Segm
             start = at
         segment = cut_segment(graph, name, start, end or graph.output)
         if order[start] < order[at]:
-            raise StretchError(
-                f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends",
-                "order the segments from input to output",
-            )
+            what = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
+            raise StretchError(what, "order the segments from input to output")
         result += [(s, None) for s in _between(graph, at, start, stages)]
         result.append((segment, current))
         at = segment.end
@@ -122,10 +118,8 @@ def _part(
     join: JoinKind = segment_draft.join or (("none" if scales[0].width == segment.width else "concat") if alone else usual)
     without = [b.processor for b in segment_draft.branches if not b.partition]
     if join_of(join).divides and 0 < len(without) < len(scales):
-        raise StretchError(
-            f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have",
-            f"give each branch of a `{join}` join its `partition`, or leave it out in all",
-        )
+        what = f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have"
+        raise StretchError(what, f"give each branch of a `{join}` join its `partition`, or leave it out in all")
     if join_of(join).divides and without:
         shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
         scales = [replace(b, partition=share) for b, share in zip(scales, shares, strict=True)]

@@ -188,15 +188,11 @@ def check_taps(segment: Segment, width: int) -> None:
     """See that what others read of a segment is its end, with the channels that it has in the original."""
     inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
     if inner is not None:
-        raise StretchError(
-            f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned",
-            f"let a segment end at `{inner}`",
-        )
+        why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
+        raise StretchError(why, f"let a segment end at `{inner}`")
     if segment.tapped and width != segment.width:
-        raise StretchError(
-            f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}",
-            "join its branches by `project` or `sum`",
-        )
+        why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
+        raise StretchError(why, "join its branches by `project` or `sum`")
 
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:
@@ -263,10 +259,8 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
     if scale.entry == "none":
         group, size = channels.pieces[source.input.name][0]
         if len(pieces) == 1 and pieces[0][0] == channels.input_group and scale.width * size != in_channels * pieces[0][1]:
-            raise StretchError(
-                f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry",
-                'give it entry = "project" or "slice", or let the segment before it join by "project"',
-            )
+            why = f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry"
+            raise StretchError(why, 'give it entry = "project" or "slice", or let the segment before it join by "project"')
         if in_channels % size:
             raise StretchError(
                 f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
@@ -309,10 +303,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     if join.convolves:
         out = segment.width if join.whole else scale.partition
         if out <= 0:
-            raise StretchError(
-                f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
-                f"give the branches of a `{design.join}` join their `partition`, or leave it out in all",
-            )
+            what = f"branch `{segment.name}.{scale.processor}` contributes no channel to its join"
+            raise StretchError(what, f"give the branches of a `{design.join}` join their `partition`, or leave it out in all")
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
@@ -345,10 +337,8 @@ def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> l
     """The operators with which a branch begins."""
     if scale.entry == "slice":
         if width > segment.in_width:
-            raise StretchError(
-                f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels",
-                'give it entry = "project"',
-            )
+            what = f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels"
+            raise StretchError(what, 'give it entry = "project"')
         begin = min(start, segment.in_width - width)
         return [Op(ENTRY_SLICE, "slice", (segment.start,), {"start": begin, "stop": begin + width})]
     norm: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}

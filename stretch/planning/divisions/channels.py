@@ -91,18 +91,14 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
     """The tensor whose channels branches divide: the output, or the hidden one."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
-        raise StretchError(
-            f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels",
-            "let the segment stay whole, or let it start or end elsewhere",
-        )
+        why = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
+        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
     name = find_hidden(graph).tensor if hidden else graph.output
     inside, whole = _inside(graph, name)
     mixer = _mixer(graph, inside, whole)
     if mixer is not None:
-        raise StretchError(
-            f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide",
-            "let the segment stay whole, or let it start or end elsewhere",
-        )
+        why = f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide"
+        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
     return name
 
 

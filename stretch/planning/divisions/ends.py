@@ -91,10 +91,8 @@ def _check_crossing(graph: OpGraph, portions: Sequence[OpGraph]) -> None:
         for source in portion.inputs:
             if source.name not in handed:
                 owner = next(other.name for other in portions if source.name in other.by_name)
-                raise StretchError(
-                    f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on",
-                    f"add `{source.name}` to the ends of `{owner}`",
-                )
+                why = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
+                raise StretchError(why, f"add `{source.name}` to the ends of `{owner}`")
             read.add(source.name)
     for portion in portions:
         spare = next((end for end in portion.outputs if end not in read), None)

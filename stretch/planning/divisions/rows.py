@@ -50,10 +50,8 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
         bands[op.name] = band = graph.op_rows(op, rows.start, rows.stop)
         for name, reads in zip(op.inputs, band.reads, strict=True):
             if not len(reads):
-                raise StretchError(
-                    f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone",
-                    "choose higher bands",
-                )
+                why = f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone"
+                raise StretchError(why, "choose higher bands")
             before = need.get(name, reads)
             need[name] = Rows(min(before.start, reads.start), max(before.stop, reads.stop))
     return need, bands
@@ -676,10 +674,8 @@ class _RowBands(Division):
         """Bands lie below each other without a gap, from the first row to the last."""
         where, rows = f"segment `{segment.name}`", height(segment.graph.by_name[segment.end].shape)
         if len(shares) > rows:
-            raise StretchError(
-                f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none",
-                "divide them among fewer processors",
-            )
+            why = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
+            raise StretchError(why, "divide them among fewer processors")
         check_ranges(where, self, design.names, shares, rows, "rows", "its output")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:

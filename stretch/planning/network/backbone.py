@@ -138,10 +138,8 @@ class _Finder:
             if best is None or value > best[0]:
                 best = value, [self.graph.ops[i].name for i in (first, *members)]
         if best is None:
-            raise StretchError(
-                f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide",
-                "give a network with layers",
-            )
+            what = f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
+            raise StretchError(what, "give a network with layers")
         return best[1]
 
     def _ends(self) -> Iterable[int]:

@@ -94,10 +94,8 @@ class ProcessorPowers:
         for name in processors:
             one = model.mj(name, 1.0)
             if one is None:
-                raise UsageError(
-                    f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy",
-                    "name other processors, or add `power_w` to the profile",
-                )
+                why = f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy"
+                raise UsageError(why, "name other processors, or add `power_w` to the profile")
             computing[name] = one
             waiting[name] = sum(part.mj or 0.0 for part in model.parts({name: 0.0}, 1.0) if part.state == "waiting")
         idle = {part.processor: part.mj or 0.0 for part in model.parts({}, 1.0)}
