@@ -155,12 +155,7 @@ class UncertainBranch:
 
     @classmethod
     def of(
-        cls,
-        estimate: Estimate,
-        device: DeviceProfile,
-        links: Mapping[str, float],
-        contention_ms: float = 0.0,
-        waits: tuple[int, ...] = (),
+        cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], contention_ms: float = 0.0, waits: tuple[int, ...] = ()
     ) -> "UncertainBranch":
         """A branch from the estimate of its computation."""
         moving = {link(processor, device): ms for processor, ms in links.items()}

@@ -66,12 +66,7 @@ class SequentialControl:
 
 
 def sequential_same_macs(
-    graph: OpGraph,
-    segments: Sequence[Segment],
-    costs: Costs,
-    singles: Sequence[Single],
-    rules: Rules,
-    macs: tuple[int, int],
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Single], rules: Rules, macs: tuple[int, int]
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 

@@ -185,13 +185,7 @@ class Within:
 
 
 def search_exact(
-    space: DesignSpace,
-    low: int,
-    high: int,
-    n_meet: int,
-    cost: Measure = LATENCY,
-    within: Within | None = None,
-    using: Using | None = None,
+    space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure = LATENCY, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
     """The design of `space` between `low` and `high` multiply-accumulates that has least of a measure, and an option that is `using`."""
     states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
