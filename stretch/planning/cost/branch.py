@@ -365,10 +365,8 @@ class Costs:
     def _block(self, built: Built, processor: str) -> _Sums:
         key = (built, processor)
         if key not in self._blocks:
-            time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
-            macs = sum([kernel.macs for kernel in built.kernels])
-            peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-            self._blocks[key] = _Sums(macs, built.params, time.ms, time.contended_ms, peak)
+            time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
+            self._blocks[key] = _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
         return self._blocks[key]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
@@ -426,9 +424,10 @@ class Costs:
         """Time of each of the kernels, at the planned precision."""
         return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
 
-    def item_bytes(self, processor: str) -> int:
-        """Bytes of an element at the processor's precision."""
-        return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
+    def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
+        """Most bytes that one of the kernels reads and writes at the processor's precision."""
+        item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
+        return max([kernel.cost.reads + kernel.cost.writes for kernel in kernels], default=0) * item
 
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
         align = self.align(processor)
@@ -455,7 +454,6 @@ class Costs:
         changed = [[_rewired(kernel, segment, count) for kernel in usual[width]] for width, count in scales]
         times = iter(self.each_kernels_time([kernel for kernels in changed for kernel in kernels], processor))
         before = {width: self.kernels_time(kernels, processor) for width, kernels in usual.items()}
-        item = self.item_bytes(processor)
         for (width, count), after in zip(scales, changed, strict=True):
             weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
             now, then = list(islice(times, len(after))), before[width]
@@ -464,7 +462,7 @@ class Costs:
                 sum(weights),
                 sum([time.ms for time in now]) - then.ms,
                 sum([time.contended_ms for time in now]) - then.contended_ms,
-                max(((k.cost.reads + k.cost.writes) * item for k in after), default=0),
+                self.peak_bytes(after, processor),
             )
 
 

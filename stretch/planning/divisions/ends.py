@@ -261,9 +261,7 @@ def _cost(costs: Costs, segment: Segment, run: BranchTime, params: int) -> Branc
 
 
 def _peak(costs: Costs, run: BranchTime) -> int:
-    """Most bytes that a kernel of a portion reads and writes."""
-    item = costs.item_bytes(run.scale.processor)
-    return max(((kernel.kernel.cost.reads + kernel.kernel.cost.writes) * item for kernel in run.estimate.kernels), default=0)
+    return costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor)
 
 
 class _Portions(Division):

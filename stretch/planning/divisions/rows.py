@@ -423,8 +423,7 @@ class BandCosts:
             if cut:
                 known[3, step] = contended
             else:
-                peak = max([k.cost.reads + k.cost.writes for k in kernels], default=0) * self.costs.item_bytes(processor)
-                known[:3, step] = sum([time.ms for time in some]), contended, peak
+                known[:3, step] = sum([time.ms for time in some]), contended, self.costs.peak_bytes(kernels, processor)
         return known
 
     def _launched(self, step: int, cut: bool, processor: str) -> list[Kernel]:

@@ -140,8 +140,7 @@ def structure(graph: OpGraph) -> Structure:
 
 def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
     """What a part of a segment costs, which reads all that arrives."""
-    costs = space.costs
-    time, item = costs.kernels_time(kernels, processor), costs.item_bytes(processor)
+    costs, time = space.costs, space.costs.kernels_time(kernels, processor)
     return BranchCost(
         processor,
         segment.depth,
@@ -151,7 +150,7 @@ def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGra
         graph.params,
         time.ms,
         time.contended_ms,
-        max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
+        costs.peak_bytes(kernels, processor),
         reads=prod(graph.input.shape),
         writes=prod(graph.by_name[graph.output].shape),
     )
