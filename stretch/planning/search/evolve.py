@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from stretch.planning.config import Objective
-from stretch.planning.cost.branch import SegmentOptions
-from stretch.planning.cost.compare import Floats, Unknown, drawn, kept_ms, uncertain_run
+from stretch.planning.cost.branch import Floats, SegmentOptions
+from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
