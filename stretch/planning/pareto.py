@@ -376,10 +376,10 @@ def front(
     power = exact.ProcessorPowers.of(device, checked.processors) if "energy" in names else None
     losses = None if source is None else source.losses
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
-    asked = problem.asking(
+    unbounded = problem.asking(
         msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
     )
-    parts = search_request(asked)
+    parts = search_request(unbounded)
     result, values = [], []
     for part in parts:
         if part.result is not None:
@@ -389,7 +389,7 @@ def front(
             values += [[criteria.value(name, item) for name in current] for item in some]
     if not result:
         # the planner's own refusal names the tightest rule
-        choose(asked)
+        choose(unbounded)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
     kept = spread(undominated(result, values), count or MOST)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)

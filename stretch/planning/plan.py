@@ -251,8 +251,8 @@ def evaluate(
 def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDesign | None = None, *, trained: bool = True) -> PlanResult:
     """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
-    singles, found = ranked_singles(graph, costs, config.processors), choice.result if choice else None
-    design = design or design_of(problem, found)
+    singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
+    design = design or design_of(problem, searched)
     return PlanResult(
         graph,
         costs,
@@ -264,9 +264,9 @@ def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDe
         sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
         ranked_singles(scaled_graph(graph, design), costs, config.processors)[0],
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
-        found.optimal and not config.tries if found else None,
-        None if found is None or config.tries or isnan(found.gap) else found.gap,
-        found.evaluated if found else 1,
+        searched.optimal and not config.tries if searched else None,
+        None if searched is None or config.tries or isnan(searched.gap) else searched.gap,
+        searched.evaluated if searched else 1,
         choice.space.size_log10 if choice else None,
         source.answer(graph, design) if source is not None else None,
     )

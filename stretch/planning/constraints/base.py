@@ -77,7 +77,7 @@ class Bound(Constraint):
     #: The array of `SegmentOptions` that is compared, and that which it is compared with; empty for the original segment on the fastest
     #: of its processors.
     measured: ClassVar[str]
-    beside: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
 
     def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
         """What is compared, per combination."""
@@ -85,7 +85,7 @@ class Bound(Constraint):
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
         """What it is compared with."""
-        return getattr(options, self.beside) if self.beside else segment_ms
+        return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
         """Which combinations keep to it."""

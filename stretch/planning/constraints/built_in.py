@@ -25,7 +25,7 @@ class Balance(Bound):
     """Branches take similar time on their own processors (equation 6)."""
 
     option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
-    exact, at_most, measured, beside = False, False, "fastest_ms", "slowest_ms"
+    exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
     words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
 
 
