@@ -188,19 +188,14 @@ def check_division(segment: "Segment", design: Any, division: Division) -> None:
         others = [divisions()[other].what for other in branch_shares if other != word]
         if others:
             raise StretchError(f"branch `{segment.name}.{name}` computes {division.what} and {others[0]}", "let it compute one of them")
-        _check_scale(segment, name, branch, division)
+        on = f"branch `{segment.name}.{name}` computes {division.what}"
+        if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
+            what = f"{on}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
+            raise StretchError(what, "leave out its depth, width and entry")
+        if branch.rewrites:
+            raise StretchError(f"{on} exactly, and rewrites are for whole segments and scaled branches", "leave out its rewrites")
         shares.append(branch_shares[word])
     division.check(segment, design, shares)
-
-
-def _check_scale(segment: "Segment", name: str, branch: Any, division: Division) -> None:
-    """A share is of the segment as it is."""
-    if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
-        why = f"branch `{segment.name}.{name}` computes {division.what}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
-        raise StretchError(why, "leave out its depth, width and entry")
-    if branch.rewrites:
-        why = f"branch `{segment.name}.{name}` computes {division.what} exactly, and rewrites are for whole segments and scaled branches"
-        raise StretchError(why, "leave out its rewrites")
 
 
 def check_ranges(

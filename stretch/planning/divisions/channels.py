@@ -361,19 +361,16 @@ class _DividedPart:
         if self.tensor.tail is not None and self.space.costs.host not in processors:
             return []
         for count in range(2, len(processors) + 1):
-            every = [order for subset in combinations(processors, count) for order in self._orders(subset)]
+            subsets = list(combinations(processors, count))
+            # sequences that differ: of sums, in which processor has what is added once
+            firsts = [(first, *(name for name in subset if name != first)) for subset in subsets for first in subset]
+            every = firsts if self.tensor.join == HIDDEN else [order for subset in subsets for order in orders(subset)]
             more = [options for order in every if (options := self._divided(order)) is not None]
             if not more:
                 # what does not pay in two branches does not in more
                 break
             result += more
         return result
-
-    def _orders(self, subset: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Sequences of processors that differ: of sums, in which of them has what is added once."""
-        if self.tensor.join == HIDDEN:
-            return [(first, *(name for name in subset if name != first)) for first in subset]
-        return orders(subset)
 
     def _divided(self, order: tuple[str, ...]) -> SegmentOptions | None:
         """One sequence of processors, divided at every place that is offered; None where that is not worth it."""

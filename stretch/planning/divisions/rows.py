@@ -22,7 +22,7 @@ from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import Band, Rows, height
-from predictors.shapes import Attrs, Shape, ints
+from predictors.shapes import Shape, ints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
@@ -74,25 +74,15 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool
             has = need[arguments]
             rows = Rows(wanted.start - has.start, wanted.stop - has.start)
             inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[arguments], len(has), rows))
-        ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=_tagged(op, band.attrs)))
-        computed = _computed(graph, op, band.attrs, [len(read) for read in band.reads])
+        tags = dict(op.tags)
+        if band.attrs.get("padding") != op.attrs.get("padding"):
+            tags[PADDING_TAG] = msgspec.json.encode(op.attrs["padding"]).decode()
+        ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=tags))
+        shapes = zip(graph.input_shapes(op), band.reads, strict=True)
+        banded = [(*shape[:2], len(read), *shape[3:]) if len(shape) == 4 else shape for shape, read in shapes]
+        computed = height(kind_of(op.kind).shape(banded, band.attrs))
         reads[op.name] = _cut(ops, f"{op.name}_band", op.name, computed, Rows(band.skip, band.skip + len(need[op.name])))
     return OpGraph.build(name, ops, reads[graph.output])
-
-
-def _tagged(op: Op, attrs: Attrs) -> dict[str, str]:
-    """An operator's tags, and its padding in the whole where the band's is another."""
-    if attrs.get("padding") == op.attrs.get("padding"):
-        return dict(op.tags)
-    return {**op.tags, PADDING_TAG: msgspec.json.encode(op.attrs["padding"]).decode()}
-
-
-def _computed(graph: OpGraph, op: Op, attrs: Attrs, heights: Sequence[int]) -> int:
-    """Rows that an operator computes of inputs of these heights."""
-    shapes = [
-        (*shape[:2], rows, *shape[3:]) if len(shape) == 4 else shape for shape, rows in zip(graph.input_shapes(op), heights, strict=True)
-    ]
-    return height(kind_of(op.kind).shape(shapes, attrs))
 
 
 def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
