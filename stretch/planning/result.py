@@ -20,7 +20,7 @@ from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
@@ -417,7 +417,19 @@ class PlanResult:
             halo_ms=self.run.halo_ms,
             repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
             segments=[self._segment(row) for row in self.run.segments],
-            sides=[_side(row) for row in self.run.sides],
+            sides=[
+                filled(
+                    SideAnswer,
+                    row.time,
+                    name=row.name,
+                    processor=row.time.scale.processor,
+                    reads=[op.name for op in row.graph.inputs],
+                    writes=list(row.graph.outputs),
+                    operators=sum(op.kind != "input" for op in row.graph.ops),
+                    predicted_ms=row.time.ms,
+                )
+                for row in self.run.sides
+            ],
             comparisons=list(self.recommendation.rivals),
             unused=[
                 replace(item, rule=spelled(item.rule, words) if item.rule else None, reason=spelled(item.reason, words))
@@ -455,19 +467,6 @@ class PlanResult:
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`; `spelling` is that of `answer`."""
         return self.answer(spelling).to_json()
-
-
-def _side(row: SideTime) -> SideAnswer:
-    return filled(
-        SideAnswer,
-        row.time,
-        name=row.name,
-        processor=row.time.scale.processor,
-        reads=[op.name for op in row.graph.inputs],
-        writes=list(row.graph.outputs),
-        operators=sum(op.kind != "input" for op in row.graph.ops),
-        predicted_ms=row.time.ms,
-    )
 
 
 def _kind(row: SegmentTime) -> str:

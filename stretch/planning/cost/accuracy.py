@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from predictors.errors import StretchError, UsageError
-from predictors.files import read_bytes
+from predictors.files import read_bytes, write_whole
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.branch import Floats, SegmentOptions
@@ -348,14 +348,11 @@ class _Kind(msgspec.Struct):
 
 def save_accuracy(path: Path, predictor: AccuracySource) -> None:
     """Write a predictor as JSON, whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(predictor), indent=1) + b"\n")
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise StretchError(f"cannot write {path}: {error.strerror}") from error
+    write_whole(path, msgspec.json.format(msgspec.json.encode(predictor), indent=1) + b"\n", "accuracy predictor")
 
 
 def load_accuracy(path: Path, model: str) -> AccuracySource:
@@ -374,9 +371,7 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
     if decoded.model != model:
         raise StretchError(f"{path} is about `{decoded.model}`, not `{model}`", "make one for this network")
-    if (
-        isinstance(decoded, AccuracyPredictor)
-        and not np.isfinite([decoded.base, *(w for row in decoded.weights.values() for w in row)]).all()
-    ):
+    weights = [decoded.base, *(w for row in decoded.weights.values() for w in row)] if isinstance(decoded, AccuracyPredictor) else []
+    if not np.isfinite(weights).all():
         raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch export --rank`")
     return decoded
