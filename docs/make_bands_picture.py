@@ -9,7 +9,7 @@ from pathlib import Path
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows
 from predictors.shapes import Attr
-from stretch.planning.divisions.rows import needed_rows
+from stretch.planning.divisions.rows import bands_of
 
 PICTURE = Path(__file__).parent / "images" / "bands.svg"
 
@@ -40,7 +40,7 @@ def owner(row: int, needs: dict[str, Rows]) -> str:
 def picture() -> str:
     """The picture as SVG."""
     graph = network()
-    needs = {band: needed_rows(graph, *rows) for band, rows in BANDS.items()}
+    needs = {band: bands_of(graph, *rows)[0] for band, rows in BANDS.items()}
     width, height = 2 * LEFT + 3 * STEP + WIDE, TOP + ROWS * CELL + 64
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',

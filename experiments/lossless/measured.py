@@ -111,7 +111,7 @@ def row_of(name: str, plan: PlanResult, seconds: float, result: Measured) -> Row
     return {
         "network": name,
         "divided segments": plan.design.n_meet,
-        "halo %": round(100 * plan.halo, 1),
+        "halo %": round(100 * plan.run.halo_macs / plan.graph.macs, 1),
         "measured ms": round(median[BRANCHES], 2),
         "p90 ms": round(float(np.percentile(result.times[BRANCHES], 90)), 2),
         "predicted ms": round(plan.run.makespan_ms, 2),

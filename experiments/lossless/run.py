@@ -65,7 +65,7 @@ def floats() -> None:
                 "high": round(single.high, 3),
                 "over same MACs": None if same is None else round(same.single.ms / result.run.makespan_ms, 3),
                 "MACs ratio": round(result.macs_ratio, 3),
-                "halo %": round(100 * result.halo, 1),
+                "halo %": round(100 * result.run.halo_macs / result.graph.macs, 1),
                 "meetings": result.design.n_meet,
                 "recommended": result.recommended.replace("_", " "),
             }

@@ -21,7 +21,7 @@ from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import aligns
 from stretch.planning.plan import PlanningProblem, evaluate
 from stretch.planning.result import PlanResult
-from stretch.planning.together import network_of
+from stretch.tools.together import network_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from experiments.published_designs.tables import original_of, stage_ends
 from experiments.records import Row
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.times import SegmentTime
+from stretch.planning.cost.makespan import SegmentTime, timeline
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
 from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import aligns

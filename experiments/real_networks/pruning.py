@@ -243,7 +243,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     from stretch.planning.cost.branch import Costs
     from stretch.planning.design.scale import aligns
     from stretch.planning.plan import plan
-    from stretch.planning.search.controls import best_single
+    from stretch.planning.search.controls import ranked_singles
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
 
@@ -256,12 +256,12 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     step = aligns(profile, [alone])[alone]
 
     def ms(ratio: float) -> float:
-        return best_single(prune(original, ratio, step).captured.graph, costs, PROCESSORS).ms
+        return ranked_singles(prune(original, ratio, step).captured.graph, costs, PROCESSORS)[0].ms
 
     ratio = mildest(ms, planned.run.makespan_ms)
     pruned = prune(original, ratio, step)
     graph, single = pruned.captured.graph, planned.best_single.ms
-    took = best_single(graph, costs, PROCESSORS)
+    took = ranked_singles(graph, costs, PROCESSORS)[0]
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     result = divide_images(images, original, MOST, preprocessing, HELD_BACK)
     row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": ratio}

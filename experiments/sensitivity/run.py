@@ -127,9 +127,9 @@ def _read(rows: Sequence[dict[str, Any]]) -> "list[Measured]":
 
 def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
     """Designs of a network's stages, merged or not, on a device."""
-    from stretch.planning.plan import PlanningProblem, stretched_space
+    from stretch.planning.plan import PlanningProblem
 
-    return stretched_space(PlanningProblem.of(graph, device, config), merged=True)
+    return PlanningProblem.of(graph, device, config).stage_space(merged=True)
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":

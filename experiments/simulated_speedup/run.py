@@ -139,7 +139,7 @@ def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
         round(100 * run.communication_ms / run.makespan_ms, 1),
         round(100 * _contention_ms(plan_result) / run.makespan_ms, 1),
         round(plan_result.macs_ratio, 4),
-        round(100 * plan_result.halo, 1),
+        round(100 * run.halo_macs / plan_result.graph.macs, 1),
         plan_result.design.n_meet,
         plan_result.recommended.replace("_", " "),
     )

@@ -20,10 +20,12 @@ from scheduler.runtime.session import Session
 from scheduler.tools.web.server import BrowserAnswer, PageServer, Shown, runtime_folder
 
 HERE = Path(__file__).parent
+#: What a branch may leave out, at most: any.
+LOOSE = 5.0
 #: Networks whose exact and stretched branches run, by how they are planned.
 BUNDLES = {
     "SqueezeNet 1.1, exact": ("squeezenet1_1", {"kinds": ("rows", "channels")}),
-    "ResNet-18, stretched": ("resnet18", {"kinds": ("stretch",), "alpha": 5.0, "beta": 5.0}),
+    "ResNet-18, stretched": ("resnet18", {"kinds": ("stretch",), "alpha": LOOSE, "beta": LOOSE}),
 }
 #: Visits of the page, between which Python runs, and rounds of each.
 VISITS, ROUNDS = 3, 15

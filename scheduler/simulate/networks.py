@@ -10,7 +10,7 @@ compute at the same time are slower by the profile's contention.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
@@ -51,11 +51,23 @@ class StepTime:
     within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
+    @classmethod
+    def of(cls, processor: str, in_ms: float, ms: float, out_ms: float, contention: float = 1.0, feeder: float = 0.0) -> "StepTime":
+        """A subgraph with its transfers; what takes no time is left out."""
+        doing: tuple[tuple[Doing, float], ...] = (("in", in_ms), ("subgraph", ms), ("out", out_ms))
+        return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention, feeder=feeder)
+
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
     """Where each subgraph runs on the device: a queue for each processor."""
     used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
-    return place_subgraphs(manifest.subgraphs, {processor: _on_device(processor, device) for processor in used})
+    return place_subgraphs(manifest.subgraphs, {processor: on_device(processor, device) for processor in used})
+
+
+def on_device(processor: str, device: DeviceProfile) -> Placement:
+    """The placement of a processor on its own device."""
+    backend = device.processor(processor).profile.backend
+    return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
 
 
 def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[str, float] | None = None) -> dict[str, StepTime]:
@@ -71,10 +83,8 @@ def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[st
     computing = _computing(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
     for entry in manifest.subgraphs:
         arriving, leaving = moved[entry.name]
-        doing: tuple[tuple[Doing, float], ...] = (("in", arriving), ("subgraph", computing[entry.name]), ("out", leaving))
-        parts = tuple(part for part in doing if part[1]) or (("subgraph", 0.0),)
-        slower = (contention or {}).get(entry.name, 1.0)
-        times[entry.name] = StepTime(entry.processor, parts, slower, feeder=device.feeder(entry.processor))
+        slower, feeder = (contention or {}).get(entry.name, 1.0), device.feeder(entry.processor)
+        times[entry.name] = StepTime.of(entry.processor, arriving, computing[entry.name], leaving, slower, feeder)
     host = _host(manifest)
     for join in manifest.joins:
         times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
@@ -96,11 +106,6 @@ def contention_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float
     """Contention factors of the profile for subgraphs that are whole segments; predicted times of branches contain contention already."""
     entries = bundle.manifest.subgraphs
     return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}
-
-
-def _on_device(processor: str, device: DeviceProfile) -> Placement:
-    backend = device.processor(processor).profile.backend
-    return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
 
 
 def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
@@ -334,7 +339,6 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
         for reader in readers.get(step.name, ()):
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
-        doing: tuple[tuple[Doing, float], ...] = (("in", into), ("subgraph", step.ms), ("out", back))
-        parts = tuple(part for part in doing if part[1])
-        times[step.name] = StepTime(step.processor, parts, profile.contention.value, within=True, feeder=device.feeder(step.processor))
+        time = StepTime.of(step.processor, into, step.ms, back, profile.contention.value, device.feeder(step.processor))
+        times[step.name] = replace(time, within=True)
     return times

@@ -298,7 +298,7 @@ def branch(
                 branched.warnings.append(
                     f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
                 )
-            if images is None and planned.changes_network:
+            if images is None and not planned.exact:
                 branched.warnings.append(UNKNOWN_ACCURACY)
             branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and planned.advised_against
             if not dry_run and not branched.withheld:

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from stretch.planning.design.branch_design import DesignDraft
     from stretch.planning.pareto import FrontAnswer
     from stretch.planning.result import PlanResult
-    from stretch.planning.together import TogetherAnswer
     from stretch.stages.explain import Explanation
     from stretch.stages.network import CapturedNetwork, Readout
     from stretch.stages.predict import Prediction
+    from stretch.tools.together import TogetherAnswer
     from stretch.train.answer import TrainAnswer
     from stretch.train.listen import Listener
 
@@ -204,8 +204,8 @@ def search_pair(
         StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
     """
     from stretch.planning.plan import PlanningProblem
-    from stretch.planning.together import GOALS, candidates, together, together_answer
     from stretch.stages.network import read_network
+    from stretch.tools.together import GOALS, candidates, together, together_answer
 
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")

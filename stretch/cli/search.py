@@ -79,7 +79,7 @@ def search(
 
 def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any]) -> None:
     """Search pairs of designs of two networks."""
-    from stretch.planning.together import GOALS
+    from stretch.tools.together import GOALS
 
     config = request["config"]
     if config.accuracy:

@@ -17,12 +17,19 @@ from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.clock import predicted_trace
-from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import NO_CLEAR_WINNER, PredictedRun, UncertainBranch, certainty, deciding, recommend, single_run
-from stretch.planning.cost.makespan import ideal_split_ms
+from stretch.planning.cost.compare import (
+    NO_CLEAR_WINNER,
+    PredictedRun,
+    UncertainBranch,
+    ahead,
+    certainty,
+    ideal_split_ms,
+    recommend,
+    single_run,
+)
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import Single, best_single, operator_split
+from stretch.planning.search.controls import Single, operator_split, ranked_singles
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
@@ -94,7 +101,7 @@ def _figures(
     device, predictor = costs.predictor.device, costs.predictor
     branched = _run(manifest, device, trace, estimates)
     graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
-    singles = {name: best_single(graph, costs, processors) for name, graph in graphs.items()}
+    singles = {name: ranked_singles(graph, costs, processors)[0] for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
     runs = {
         names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
@@ -121,8 +128,7 @@ def _figures(
         "ideal_fraction": ideal / makespan if ideal else None,
         **_shares(manifest, trace, estimates),
         "comparisons": msgspec.to_builtins(recommendation.rivals),
-        **msgspec.to_builtins(certainty(recommendation, branched, runs.get(names["original"]) if original else None)),
-        **msgspec.to_builtins(deciding(branched, runs, compared, names["original"] if original else None)),
+        **msgspec.to_builtins(certainty(recommendation, branched, runs, names["original"] if original else None)),
         "far_ahead": lead.processor if lead and lead.far else None,
         "crossover_divided": lead.crossover if lead else None,
         "energy_mj": energy.plan_mj(busy, makespan),

@@ -1,39 +1,220 @@
-"""What a person may ask of the planner: its options, and a request made of them."""
+"""What a person may ask of the planner: its options, an objective, and a request made of them."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from predictors.devices import DeviceProfile, Processor
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import nearest
-from predictors.joins import DEFAULT, join_of
+from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.objective import Objective, read_objective
-from stretch.planning.options import Option
-from stretch.planning.own_options import OWN, SINGLE, STRETCH, WHOLE
+from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
+#: Search strategies: the files of their folder.
+STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
+#: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
+SINGLE = ("operator_split",)
+#: Of these, the ones that know every kind of segment and every objective.
+GENERAL = ("exact", "evolve")
+
+#: What may become of a segment beside what its exact divisions are called (`stretch.planning.design.division`): scaled copies.
+STRETCH = "stretch"
+#: What a segment may always stay; a request may name it beside others.
+WHOLE = "whole"
+
+#: How branches may meet: the joins of several branches, or what suits the planner.
+JOINS = ("auto", *joins_that(lambda join: not join.exact))
+
+#: What adds up over the segments of a design, and may be weighed against each other; with their units.
+ADDING = {"latency": "ms", "energy": "mJ"}
+#: What does not, or has a rule of its own; with their units.
+ALONE = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""}
+#: Of those, what is looked for by trying designs.
+TRIED = ("throughput", "robust")
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+#: Options that are no constraints on single segments.
+OWN = (
+    Option("processors", tuple[str, ...], (), "Processors to use, such as cpu,gpu; all of the device's by default."),
+    Option("params", Range | None, None, "Range of parameters over the original's.", example="0.97:1.03"),
+    Option("meet", tuple[str, ...], (), "Meeting points, cut points separated by commas; the network's stages by default."),
+    Option(
+        "merge",
+        Literal["never", "auto", "always"],
+        "auto",
+        "Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster).",
+    ),
+    Option(
+        "cuts",
+        Literal["stages", "blocks"],
+        "stages",
+        "Where stretched segments may begin and end: at ends of stages, or blocks, at those of blocks too, the stem among them; takes longer to search.",
+    ),
+    Option(
+        "keep",
+        tuple[str, ...],
+        (),
+        "Stages that are not stretched, separated by commas: they stay whole, or are divided exactly where the kinds asked for allow it.",
+        example="s1,s4",
+    ),
+    Option(
+        "kinds",
+        tuple[str, ...],
+        (),
+        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), graph (along branches of the network's own graph, exact), or several: stretch,rows. Any may stay whole.",
+    ),
+    Option(
+        "lossless",
+        bool,
+        False,
+        "Only what computes the original's output, exact in fp32: no weights change, nothing needs training. Planned in fp32 and fp16 where the precision names nothing else: int8 rounds and needs images.",
+    ),
+    Option("join", Literal[JOINS], "auto", f"How branches meet: {_listed(JOINS)}; auto is {DEFAULT}, which keeps segments independent."),
+    Option(
+        "strategy",
+        Literal[STRATEGIES],
+        "exact",
+        f"How designs are searched: {_listed(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows).",
+    ),
+    Option(
+        "objective",
+        Annotated[str, msgspec.Meta(min_length=1, max_length=80)],
+        "latency",
+        "What the design is best in: latency; energy (mJ); weights of both, such as 0.7*latency+0.3*energy; throughput, with many "
+        "inferences in flight; robust, the time that nine in ten draws of the prediction keep; or accuracy, within a bound on latency.",
+        example="0.7*latency+0.3*energy",
+    ),
+    Option(
+        "accuracy",
+        str,
+        "",
+        "What predicts accuracy: the accuracy.json of `stretch export --rank`, or the sensitivity.json of `stretch search --images`.",
+        file=True,
+    ),
+    Option("min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs accuracy."),
+    Option(
+        "min_agreement",
+        Ratio | None,
+        None,
+        "Share of images in which it must see the original's class, such as 0.95: designs are chosen by a prediction of it, and what is built is measured.",
+    ),
+    Option(
+        "precision",
+        dict[str, str],
+        {},
+        "Planned precision by processor, such as cpu=int8,gpu=fp16; the profile's by default.",
+        example="cpu=int8,gpu=fp16",
+    ),
+    Option(
+        "rewrite",
+        tuple[str, ...],
+        (),
+        "What scaled branches have instead of some operators, as gpu:silu=relu6,dsp:squeeze_excite=none; what the profile says by default.",
+        example="gpu:silu=relu6",
+    ),
+    Option("latency_budget", Positive | None, None, "Predicted makespan, at most, ms."),
+)
+
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = (
     "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "cuts", "keep", "kinds", "lossless", "join", "rewrite", "strategy", "objective", "accuracy", "min_accuracy", "min_agreement", "precision", "peak_memory", "latency_budget",
+    "merge", "cuts", "keep", "kinds", "lossless", "join", "rewrite", "strategy", "objective", "accuracy", "min_accuracy",
+    "min_agreement", "precision", "peak_memory", "latency_budget",
 )  # fmt: skip
 
-
-def _ordered() -> tuple[Option, ...]:
-    ordered = {option.name: option for option in (*OWN, *(constraint.option for constraint in all_constraints()))}
-    return tuple(ordered[name] for name in (*FIRST, *sorted(ordered.keys() - set(FIRST))))
-
+_BY_NAME = {option.name: option for option in (*OWN, *(constraint.option for constraint in all_constraints()))}
 
 #: Every option of the planner.
-PLAN_OPTIONS = _ordered()
+PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys() - set(FIRST))))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a design is to be best in."""
+
+    text: str  # As it was asked for.
+    weights: tuple[tuple[str, float], ...] = ()  # Of what adds up, by name; empty where the objective is none of that.
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds up over the segments of a design, so that the exact search finds the best one."""
+        return bool(self.weights)
+
+    @property
+    def tried(self) -> bool:
+        """Whether it does not add up, so that designs have to be tried."""
+        return self.text in TRIED
+
+    @property
+    def only_latency(self) -> bool:
+        """Whether it is latency and nothing else."""
+        return [name for name, weight in self.weights if weight] == ["latency"]
+
+    def weight(self, name: str) -> float:
+        """The weight of what adds up."""
+        return dict(self.weights).get(name, 0.0)
+
+    @property
+    def unit(self) -> str:
+        """Unit of its value; empty for a mixture and for a share."""
+        return ALONE.get(self.text) or ADDING.get(self.text, "")
+
+
+_TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
+
+
+def read_objective(text: str) -> Objective:
+    """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
+    request = text.strip()
+    if request in ALONE:
+        return Objective(request)
+    if request in ADDING:
+        return Objective(request, ((request, 1.0),))
+    objective: dict[str, float] = {}
+    for part in re.split(r"(?<![eE])\+", request):
+        term = _TERM.fullmatch(part.strip())
+        if term is None:
+            why = Message("{} {} is not understood", OptionName("objective"), text)
+            raise UsageError(why, Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")))
+        name = term["name"]
+        if name in ALONE:
+            raise UsageError(f"the objective `{name}` is not weighed against others", f"ask for {name} alone, or weigh latency and energy")
+        if name not in ADDING:
+            raise UnknownNameError.among("objective", name, (*ADDING, *ALONE))
+        if name in objective:
+            raise UsageError(f"the objective names `{name}` twice", "give each one weight")
+        objective[name] = _weight(term["weight"] or "1", name)
+    if not any(objective.values()):
+        raise UsageError("all weights of the objective are 0", "give one of them a weight")
+    return Objective(request, tuple(objective.items()))
+
+
+def _weight(word: str, name: str) -> float:
+    try:
+        weight = float(word)
+    except ValueError as error:
+        raise UsageError(f"the weight `{word.strip()}` of {name} is no number", "write it as 0.3*energy") from error
+    if not isfinite(weight) or weight < 0:
+        raise UsageError(f"the weight {word.strip()} of {name} is not a number from 0 up", "write it as 0.3*energy")
+    return weight
+
 
 _Fields = msgspec.defstruct(
     "_Fields",
@@ -87,11 +268,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def leaves_design_open(self) -> bool:
         """Whether the design is left to the planner: nothing is asked for beyond processors, precisions, and that nothing changes."""
-        return all(
-            getattr(self, plan_option.name) == plan_option.default
-            for plan_option in PLAN_OPTIONS
-            if plan_option.name not in ("processors", "precision", "lossless")
-        )
+        usual = msgspec.structs.replace(self, processors=(), precision={}, lossless=False)
+        return usual == PlanConfig()
 
     @property
     def exact(self) -> bool:
@@ -108,11 +286,10 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             UnknownNameError: If there is no such option.
             UsageError: If a value is of another kind, or out of range.
         """
-        known = {option.name: option for option in PLAN_OPTIONS}
         for name in values:
-            if name not in known:
-                raise UnknownNameError.among("option of the planner", name, known)
-        return msgspec.structs.replace(self, **{name: known[name].checked(value) for name, value in values.items()})
+            if name not in _BY_NAME:
+                raise UnknownNameError.among("option of the planner", name, [option.name for option in PLAN_OPTIONS])
+        return msgspec.structs.replace(self, **{name: _BY_NAME[name].checked(value) for name, value in values.items()})
 
     def checked(self, device: DeviceProfile) -> "PlanConfig":
         """This configuration with defaults filled in for `device`.
@@ -126,7 +303,12 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """
         request = self.having(msgspec.structs.asdict(self))
         request._check_together()
-        processors = _processors(request.processors or request._usual_processors(device), device)
+        processors = request.processors
+        if not processors:
+            processors = tuple(device.processors)
+            able = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
+            processors = able if request.exact and len(able) > 1 else processors
+        _check_processors(processors, device)
         families = [device.processor(name).family for name in processors]
         for name in request.precision:
             if name not in families and name not in processors:
@@ -139,12 +321,6 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         request.rewrites_on(processors, device)
         min_width = request.min_width if request.min_width is not None else least_width(len(processors))
         return msgspec.structs.replace(request, processors=processors, precision=precision, min_width=min_width)
-
-    def _usual_processors(self, device: DeviceProfile) -> tuple[str, ...]:
-        """Processors of a request that names none."""
-        every = tuple(device.processors)
-        able = tuple(name for name in every if name in self.precision or float_precision(device.processor(name)))
-        return able if self.exact and len(able) > 1 else every
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
         """Rewrites by processor: those asked for, else those of the device's profile.
@@ -159,9 +335,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 result[place] = device.processor(place).profile.rewrites
                 for name in result[place]:
                     if name not in rewrites:
-                        raise StretchError(
-                            f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile", nearest(name, rewrites)
-                        )
+                        what = f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile"
+                        raise StretchError(what, nearest(name, rewrites))
         for item in self.rewrite if self.rewrite != ("none",) else ():
             where, colon, name = item.rpartition(":")
             if not colon:
@@ -176,71 +351,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return result
 
     def on(self, processors: tuple[str, ...]) -> "PlanConfig":
-        """This checked request for fewer of its processors, as if it had been made for them.
-
-        Args:
-            processors: Some of them.
-        """
+        """This checked request for fewer of its processors, as if it had been made for them."""
         mapping = {name: at for name, at in self.precision.items() if name in processors}
         floor = least_width(len(processors)) if self.min_width == least_width(len(self.processors)) else self.min_width
         return msgspec.structs.replace(self, processors=processors, precision=mapping, min_width=floor)
 
-    def _check_together(self) -> None:
-        """Refuse values that do not fit each other."""
-        for what, name in (("MACs", "macs"), ("parameter", "params")):
-            bounds = getattr(self, name)
-            if bounds is not None and bounds[0] > bounds[1]:
-                raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
-        self._check_kinds()
-        self._check_objective()
-        self._check_cuts()
-        about = self._about_accuracy
-        if about in ("min_accuracy", "objective") and not self.accuracy:
-            hint = Message("give {}, made by `stretch export --rank`", OptionName("accuracy", "FILE"))
-            raise UsageError("planning for accuracy needs a predictor", hint)
-        if self.params is not None and about is not None:
-            hint = Message("leave out {} or {}", OptionName("params"), OptionName(about))
-            raise UsageError("parameters and accuracy cannot be bounded at once", hint)
-        if self.objective == "accuracy" and self.latency_budget is None:
-            raise UsageError("the objective `accuracy` needs a bound on latency", Message("give {}, ms", OptionName("latency_budget")))
-
-    def _check_cuts(self) -> None:
-        """Refuse cuts at blocks where another option says where segments meet, or no search has them."""
-        if self.cuts != "stages":
-            searched = self.strategy in ("exact", "evolve")
-            self._refuse("cuts", "segments are not cut at {} with {}", meet=bool(self.meet), join=self.widens, strategy=not searched)
-
-    def _check_objective(self) -> None:
-        """Refuse an objective that other options leave no search for."""
-        if not self.best_in.only_latency and self.objective != "accuracy":
-            searched, text = self.strategy in ("exact", "evolve"), "the objective `{}` is not planned for with {}"
-            self._refuse("objective", text, join=self.widens, params=self.params is not None, strategy=not searched)
-
-    def _refuse(self, option: str, text: str, **unfit: bool) -> None:
-        """Refuse an option beside another one, if any of some does not fit it."""
-        for name in (name for name, refused in unfit.items() if refused):
-            raise UsageError(
-                Message(text, getattr(self, option), OptionName(name, getattr(self, name))),
-                Message("leave out {} or {}", OptionName(option), OptionName(name)),
-            )
-
-    @property
-    def _about_accuracy(self) -> str | None:
-        """The option by which the request is about accuracy; None if it is not."""
-        for name in ("min_accuracy", "min_agreement"):
-            if getattr(self, name) is not None:
-                return name
-        return "objective" if self.objective == "accuracy" else None
-
     def check_source(self, source: "AccuracySource | None") -> None:
-        """Refuse a request about accuracy that nothing predicts, or that something else predicts.
-
-        Args:
-            source: What predicts it; None for nothing.
-
-        Raises:
-            UsageError: If so.
-        """
+        """Refuse a request about accuracy that nothing predicts, or that something else than this source predicts."""
         about = self._about_accuracy
         if about is None:
             return
@@ -249,10 +366,41 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
             other = "agreement with the original" if source.option == "min_agreement" else "top-1"
-            raise UsageError(
-                Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other),
-                Message("ask for {}", OptionName(source.option)),
-            )
+            why = Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other)
+            raise UsageError(why, Message("ask for {}", OptionName(source.option)))
+
+    @property
+    def _about_accuracy(self) -> str | None:
+        """The option by which the request is about accuracy; None if it is not."""
+        named = (name for name in ("min_accuracy", "min_agreement") if getattr(self, name) is not None)
+        return next(named, "objective" if self.objective == "accuracy" else None)
+
+    def _check_together(self) -> None:
+        """Refuse values that do not fit each other."""
+        for what, name in (("MACs", "macs"), ("parameter", "params")):
+            bounds = getattr(self, name)
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
+        self._check_kinds()
+        unsearched = self.strategy not in GENERAL
+        if not self.best_in.only_latency and self.objective != "accuracy":
+            text = "the objective `{}` is not planned for with {}"
+            self._refuse("objective", text, join=self.widens, params=self.params is not None, strategy=unsearched)
+        if self.cuts != "stages":
+            self._refuse("cuts", "segments are not cut at {} with {}", meet=bool(self.meet), join=self.widens, strategy=unsearched)
+        about = self._about_accuracy
+        if about in ("min_accuracy", "objective") and not self.accuracy:
+            hint = Message("give {}, made by `stretch export --rank`", OptionName("accuracy", "FILE"))
+            raise UsageError("planning for accuracy needs a predictor", hint)
+        if self.params is not None and about is not None:
+            raise UsageError("parameters and accuracy cannot be bounded at once", _without("params", about))
+        if self.objective == "accuracy" and self.latency_budget is None:
+            raise UsageError("the objective `accuracy` needs a bound on latency", Message("give {}, ms", OptionName("latency_budget")))
+
+    def _refuse(self, option: str, text: str, **unfit: bool) -> None:
+        """Refuse an option beside another one, if any of some does not fit it."""
+        for name in (name for name, refused in unfit.items() if refused):
+            raise UsageError(Message(text, getattr(self, option), OptionName(name, getattr(self, name))), _without(option, name))
 
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""
@@ -264,17 +412,25 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             hint = Message("name one more, such as {}", OptionName("kinds", ("rows", WHOLE)))
             raise UsageError("segments that all stay whole leave nothing to plan", hint)
         if self.lossless and STRETCH in self.kinds:
-            hint = Message("leave out {} or {}", OptionName("lossless"), OptionName("kinds"))
-            raise UsageError(f"segments of the kind `{STRETCH}` make another network, which a lossless design is not", hint)
+            what = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
+            raise UsageError(what, _without("lossless", "kinds"))
         if self.strategy in SINGLE and STRETCH in self.kinds:
-            hint = Message("leave out {} or {}", OptionName("strategy"), OptionName("kinds"))
-            raise UsageError(f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one", hint)
-        able = self.strategy in ("exact", "evolve", *SINGLE)
+            what = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
+            raise UsageError(what, _without("strategy", "kinds"))
+        able = self.strategy in (*GENERAL, *SINGLE)
         if set(self.planned_kinds) != {STRETCH} and (not able or self.widens):
-            what = f"`{self.join}` joins" if able else f"the strategy `{self.strategy}`"
-            option = "join" if able else "strategy"
+            what, option = (f"`{self.join}` joins", "join") if able else (f"the strategy `{self.strategy}`", "strategy")
             exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
             raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Message("leave out {}", OptionName(option)))
+
+
+PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
+    f"    {plan_option.name}: {plan_option.help}" for plan_option in PLAN_OPTIONS
+)
+
+
+def _without(*options: str) -> Message:
+    return Message("leave out {} or {}", *map(OptionName, options))
 
 
 def float_precision(processor: Processor) -> str | None:
@@ -288,9 +444,8 @@ def least_width(processors: int) -> float:
     return 0.5 if processors == 2 else 0.375
 
 
-def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...]:
-    """The processors of a request: at least two, that share no cores."""
-    processors = names or tuple(device.processors)
+def _check_processors(processors: tuple[str, ...], device: DeviceProfile) -> None:
+    """Refuse processors that share cores, or are fewer than two."""
     families = [device.processor(name).family for name in processors]
     if len(set(families)) != len(families):
         raise UsageError(f"the processors {', '.join(processors)} share cores", "name each processor once")
@@ -301,9 +456,3 @@ def _processors(names: tuple[str, ...], device: DeviceProfile) -> tuple[str, ...
             f"`stretch predict MODEL --device {device.id}` predicts the network on it"
             + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
         )
-    return processors
-
-
-PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
-    f"    {plan_option.name}: {plan_option.text}" for plan_option in PLAN_OPTIONS
-)

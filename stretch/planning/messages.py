@@ -21,26 +21,10 @@ class OptionName:
 
 
 #: Options that the command line has flags for: of the planner, and of verbs whose sentences mention them. It takes others by `--set`.
-FLAGS = frozenset(
-    [
-        "alpha",
-        "beta",
-        "design",
-        "images",
-        "kinds",
-        "lossless",
-        "min_agreement",
-        "minutes",
-        "objective",
-        "pareto",
-        "precision",
-        "processors",
-        "refine",
-        "repair",
-        "steps",
-        "within",
-    ]
-)
+FLAGS = frozenset((
+    "alpha", "beta", "design", "images", "kinds", "lossless", "min_agreement", "minutes", "objective", "pareto", "precision", "processors",
+    "refine", "repair", "steps", "within",
+))  # fmt: skip
 
 #: How one edge writes an option.
 Spelling = Callable[[OptionName], str]

@@ -1,4 +1,4 @@
-"""What an option of the planner is: told once, for the command line, recipes, Python and the docs."""
+"""What an option of the planner is: written once, for the command line, recipes, Python and the docs."""
 
 import tomllib
 from dataclasses import dataclass
@@ -33,15 +33,9 @@ class Option:
     name: str  # Of the option.
     kind: Any  # Its type with its bounds, as msgspec checks them.
     default: Any  # What it is where nothing is said; None where nothing is asked for.
-    help: str  # One or two sentences for the command line.
-    doc: str = ""  # The same for Python and recipes, where that is to be told otherwise.
+    help: str  # One to three sentences.
     example: str = ""  # A flag's value, said where one is not understood.
     file: bool = False  # Whether it names a file.
-
-    @property
-    def text(self) -> str:
-        """What Python's docs say."""
-        return self.doc or self.help
 
     @property
     def bare(self) -> Any:
@@ -59,9 +53,7 @@ class Option:
     @property
     def word(self) -> type:
         """What the command line's parser makes of the flag's word."""
-        if self.file:
-            return Path
-        return self.bare if self.bare in (int, float, bool) else str
+        return Path if self.file else self.bare if self.bare in (int, float, bool) else str
 
     @property
     def shown(self) -> Any:
@@ -92,9 +84,8 @@ class Option:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:
             if self.choices:
-                raise UsageError(
-                    Message("{} cannot be `{}`", OptionName(self.name), str(value)), f"choose from {', '.join(self.choices)}"
-                ) from error
+                what = Message("{} cannot be `{}`", OptionName(self.name), str(value))
+                raise UsageError(what, f"choose from {', '.join(self.choices)}") from error
             reason = str(error).partition(" - at ")[0].lower()
             raise UsageError(Message("{} is out of range: {}", OptionName(self.name), reason)) from error
 

@@ -1,7 +1,6 @@
 """The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, isnan
 from typing import Any
@@ -14,44 +13,28 @@ from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
-from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.cost.times import run_mj
+from stretch.planning.cost.branch import SegmentOptions
+from stretch.planning.cost.makespan import run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
 from stretch.planning.result import control_fields, filled, plain
-from stretch.planning.search.bounds import loss_of
+from stretch.planning.search import exact
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
-from stretch.planning.search.exact import (
-    LATENCY,
-    MACS,
-    AdditiveCost,
-    Floats,
-    Measure,
-    ProcessorPowers,
-    SearchResult,
-    Within,
-    additive,
-    on_only,
-    search_least,
-    weighed,
-    working,
-)
-from stretch.planning.search.goal import Goal, least_of, search_best
+from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
-from stretch.planning.search.pruning import pruned
 from stretch.planning.search.space import DesignSpace, Rules, spread
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
+#: Of these, what is bounded without a label of its own in the search.
+FREE = ("macs", "memory")
 #: Most designs of a front that is asked for in full.
 MOST = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts beside another.
 WEIGHTS = (0.0, 0.25, 1.0, 4.0)
-
 
 # Designs that differ: in the segments that branch, the processors, and the kinds of segments.
 #
@@ -68,85 +51,72 @@ def look(options: SegmentOptions) -> Look:
 
 
 def diverse_designs(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: SearchResult, count: int, factor: float
-) -> list[SearchResult]:
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
+) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
-    result = [best]
-    most = factor * goal.value(space, best.picks)
+    result, seen = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1)
+    most, groups = factor * goal.value(space, best.picks), goal.groups(space)
+
+    def fresh(options: SegmentOptions) -> bool:
+        return look(options) not in seen
+
+    shared = exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span)))
     while len(result) < count:
-        shared, fresh = _told(result)
-        apart = _least_shared(space, low, high, n_meet, goal, most, shared, fresh)
-        if apart is None:
+        good = search_groups(
+            space, low, high, n_meet, groups, lambda _: shared, lambda group: exact.Within(goal.measure(group), most), fresh
+        )
+        if good is None:
             break
-        within = Within(shared, shared.total(space, apart.picks))
-        next_ = search_best(space, low, high, n_meet, goal, within, fresh)
-        result.append(next_ or apart)
+        within = exact.Within(shared, shared.total(space, good.picks))
+        result.append(search_best(space, low, high, n_meet, goal, within, fresh) or good)
+        for options, _ in result[-1].picks:
+            seen[look(options)] = seen.get(look(options), 0) + 1
     return result
 
 
-def _told(search_results: list[SearchResult]) -> tuple[Measure, Callable[[SegmentOptions], bool]]:
-    """How many segments an option shares with designs, and whether it is like none of theirs."""
-    seen: dict[Look, int] = {}
-    for search_result in search_results:
-        for one in (look(options) for options, _ in search_result.picks):
-            seen[one] = seen.get(one, 0) + 1
-
-    def shared(options: SegmentOptions) -> Floats:
-        return np.full(len(options.macs), float(seen.get(look(options), 0) * options.span))
-
-    return additive(shared), lambda options: look(options) not in seen
-
-
-def _least_shared(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, most: float, shared: Measure, fresh: Callable[[SegmentOptions], bool]
-) -> SearchResult | None:
-    """A design that is good enough and shares as little as can be."""
-    some = []
-    for group in goal.groups(space):
-        part = on_only(space, group)
-        if all(part.options):
-            some.append(search_least(part, low, high, n_meet, shared, Within(goal.measure(group), most), fresh))
-    return min((item for item in some if item is not None), key=lambda item: item.value or 0.0, default=None)
-
-
-# The best design of a space in one thing within bounds on others: what fronts are made of.
-#
-# Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
-# the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
-# segments', so that a bound on it leaves out options.
-
-#: What is bounded without a label of its own in the search.
-FREE = ("macs", "memory")
+def undominated(search_results: Sequence[exact.SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
+    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
+    kept: list[int] = []
+    for one in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
+        if not any(all(b <= a + TIE for a, b in zip(values[one], values[other], strict=True)) for other in kept):
+            kept.append(one)
+    return kept
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """What designs of a space are weighed by."""
+    """The best designs of a space in one thing within bounds on others: what fronts are made of.
+
+    Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
+    the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
+    segments', so that a bound on it leaves out options.
+    """
 
     space: DesignSpace  # The designs.
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
-    power: ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
-    losses: AdditiveCost | None = None  # What each option loses; needed for ``loss``.
+    power: exact.ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
+    losses: exact.AdditiveCost | None = None  # What each option loses; needed for ``loss``.
+    source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
-    def value(self, name: str, search_result: SearchResult) -> float:
+    def value(self, name: str, search_result: exact.SearchResult) -> float:
         """A design in one thing."""
         if name == "memory":
-            return float(max(int(options.peak_bytes[index]) for options, index in search_result.picks))
+            return float(search_result.peak_bytes)
         if name == "macs":
             return float(search_result.macs)
         if name == "latency":
             return search_result.ms
-        return self._measure(name, working(self.space, search_result.picks)).total(self.space, search_result.picks)
+        return self._measure(name, exact.working(self.space, search_result.picks)).total(self.space, search_result.picks)
 
-    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> SearchResult | None:
-        """The design that has least of one thing."""
+    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> exact.SearchResult | None:
+        """The design that has least of one thing, or of it and another with a weight."""
         return self._least(name, bounds, also)[0]
 
     def _least(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
-    ) -> tuple[SearchResult | None, DesignSpace]:
+    ) -> tuple[exact.SearchResult | None, DesignSpace]:
         """The design of `least`, and a space that has every design with as little."""
         adding = [bound for bound in bounds if bound not in FREE]
         if len(adding) > 1:
@@ -158,24 +128,24 @@ class Criteria:
         if high < self.low:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
-            return pruned(part, self.low, high, self.n_meet)
+            return exact.pruned(part, self.low, high, self.n_meet)
         if not all(part.options):
             return None, self.space
-        least = []
-        for group in self._groups((name, *adding, *(also or ())[:1])):
-            some = on_only(part, group)
-            if not all(some.options):
-                continue
-            cost = self._measure(name, group)
-            if also is not None:
-                cost = weighed((1.0, cost), (also[1], self._measure(also[0], group)))
-            within = Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
-            search_result = search_least(some, self.low, high, self.n_meet, cost, within)
-            if search_result is not None:
-                least.append(search_result)
-        return least_of(least), self.space
 
-    def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> SearchResult | None:
+        def cost(group: Sequence[str]) -> exact.Measure:
+            measure = self._measure(name, group)
+            return measure if also is None else exact.weighed((1.0, measure), (also[1], self._measure(also[0], group)))
+
+        def within(group: Sequence[str]) -> exact.Within | None:
+            return exact.Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
+
+        groups: Sequence[Sequence[str]] = [self.space.processors]
+        if "energy" in (name, *adding, *(also or ())[:1]):
+            assert self.power is not None
+            groups = self.power.groups(self.space.processors)
+        return search_groups(part, self.low, high, self.n_meet, groups, cost, within), self.space
+
+    def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
         first, space = self._least(names[0], bounds)
         if first is None:
@@ -187,43 +157,36 @@ class Criteria:
             return first
         return replace(second, optimal=first.optimal and second.optimal)
 
-    def _groups(self, names: Sequence[str]) -> Sequence[tuple[str, ...]]:
-        if "energy" not in names:
-            return [self.space.processors]
-        assert self.power is not None
-        return self.power.groups(self.space.processors)
-
-    def _measure(self, name: str, processors: Sequence[str]) -> Measure:
+    def _measure(self, name: str, processors: Sequence[str]) -> exact.Measure:
         if name == "energy":
             assert self.power is not None
             return self.power.energy(processors)
         if name == "loss":
             assert self.losses is not None
-            return additive(self.losses)
-        return {"latency": LATENCY, "macs": MACS}[name]
+            return exact.Measure(self.losses)
+        return {"latency": exact.LATENCY, "macs": exact.MACS}[name]
 
     def _small(self, most: float) -> DesignSpace:
+        """The space without options of larger peaks."""
 
-        def kept(segment_options: SegmentOptions) -> SegmentOptions:
-            small = segment_options.peak_bytes <= most
-            return segment_options if small.all() else replace(segment_options, allowed=segment_options.allowed & small)
+        def kept(o: SegmentOptions) -> SegmentOptions:
+            small = o.peak_bytes <= most
+            return o if small.all() else replace(o, allowed=o.allowed & small)
 
-        other = copy(self.space)
-        other.options = [[kept(segment_options) for segment_options in options] for options in self.space.options]
-        return other
+        return self.space.having([[kept(o) for o in options] for options in self.space.options])
 
-    def _least_memory(self, bounds: Mapping[str, float]) -> SearchResult | None:
+    def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""
         rest = {key: bound for key, bound in bounds.items() if key != "memory"}
         feasible = next((key for key in rest if key not in FREE), "latency")
         rest.pop(feasible, None)
         most = bounds.get(feasible, np.inf)
 
-        def within(peak: float) -> SearchResult | None:
+        def within(peak: float) -> exact.SearchResult | None:
             least = self.least(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
-        peaks = self.peaks
+        peaks = np.unique(np.concatenate([np.unique(o.peak_bytes) for options in self.space.options for o in options])).astype(float)
         best = within(float(peaks[-1]))
         if best is None:
             return None
@@ -237,212 +200,66 @@ class Criteria:
                 best, high = result, middle
         return replace(best, value=float(peaks[high]))
 
-    @property
-    def peaks(self) -> np.ndarray:
-        """Peak memory that some option has, ascending, bytes."""
-        return np.unique(
-            np.concatenate([np.unique(segment_options.peak_bytes) for options in self.space.options for segment_options in options])
-        )
-
-
-def undominated(search_results: Sequence[SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
-    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
-    kept: list[int] = []
-    for one in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
-        if not any(all(b <= a + TIE for a, b in zip(values[one], values[other], strict=True)) for other in kept):
-            kept.append(one)
-    return kept
-
-
-@dataclass(frozen=True)
-class FrontDesign:
-    """One design of a front."""
-
-    design: BranchDesign  # The design.
-    ms: float  # Predicted makespan.
-    loss: float | None  # What it is predicted to lose, in the terms of what accuracy is predicted from; None where nothing predicts it.
-    optimal: bool  # Whether no design of the space is better in all of what is weighed.
-    n_meet: int  # Meeting points where branches join.
-    exact: bool  # Whether it computes what the original computes.
-    peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
-
-
-@dataclass(frozen=True)
-class Front:
-    """Designs none of which is better than another in all of what is weighed, or the best one and others that differ."""
-
-    designs: tuple[FrontDesign, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
-    problem: PlanningProblem  # The request, checked, with what it is answered from.
-    space_log10: float  # Decimal logarithm of the number of designs.
-    evaluated: int  # Ways whose cost was computed.
-    weighed: tuple[str, ...] = ()  # What is weighed; nothing where designs differ.
-    values: tuple[float, ...] | None = None  # Of each design that differs, what it was to be best in; None for a front.
-    within: float | None = None  # How many times the best one's value the others may have, at most; None for a front.
-    optimal: bool = False  # Whether the first design is the best one, or all of a front are as they are said to be.
-    gap: float | None = None  # How much better than the first one might be, as a fraction; None where not known, and for a front.
-
-
-def front(
-    graph: OpGraph,
-    device: DeviceProfile,
-    config: PlanConfig,
-    weighed: Sequence[str],
-    count: int | None,
-    accuracy_source: AccuracySource | None = None,
-) -> Front:
-    """Designs that differ in what is weighed, none of which another beats in all of it.
-
-    Of two things each design has least of the one within a bound on the other, by the exact search; the bounds
-    lie evenly between the ends. Of three, bounds on two of them form a grid. A design that may lose nothing need
-    not branch: where one processor alone is fastest, that is the end of the front.
-
-    Args:
-        weighed: Two or three of `WEIGHED`.
-        count: Designs, at most; None for every design of a front of two things.
-        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
-    """
-    names = check_weighed(weighed)
-    problem = PlanningProblem.of(graph, device, config, accuracy_source)
-    source, checked = problem.accuracy_source, problem.config
-    _check(names, checked, source, count)
-    power = ProcessorPowers.of(device, checked.processors) if "energy" in names else None
-    losses = None if source is None else source.losses
-    current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
-    request = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    asked = problem.asking(request)
-    parts = search_request(asked)
-    result, values = [], []
-    for part in parts:
-        if part.result is not None:
-            criteria = Criteria(part.space, *problem.macs, part.n_meet, power, losses)
-            levels = Levels(criteria, current, source)
-            some = levels.grid(count or MOST) if len(current) == 3 else levels.pair(count)
-            result += some
-            values += [[criteria.value(name, item) for name in current] for item in some]
-    if not result:
-        # the planner's own refusal names the tightest rule
-        choose(asked)
-        raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    kept = spread(undominated(result, values), count or MOST)
-    best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
-    designs = tuple(designed(problem, item) for item in best)
-    evaluated, optimal = max(item.evaluated for item in result), all(design.optimal for design in designs)
-    return Front(designs, problem, parts[0].space.size_log10, evaluated, tuple(names), optimal=optimal)
-
-
-def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
-    """What is to be weighed, checked."""
-    for name in names:
-        if name not in WEIGHED:
-            raise UnknownNameError.among("objective", name, WEIGHED)
-    if not 2 <= len(set(names)) == len(names) <= 3:
-        raise UsageError(
-            Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names))),
-            Message("write it as {}", OptionName("pareto", ("latency", "agreement"))),
-        )
-    return tuple(names)
-
-
-def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
-    for name, option in (("agreement", "min_agreement"), ("accuracy", "min_accuracy")):
-        if name in weighed and (source is None or source.option != option):
-            what = "agreement" if name == "agreement" else "top-1"
-            raise UsageError(
-                f"nothing predicts the {what} of designs",
-                Message(
-                    "give {} or {}, or ask for {}",
-                    OptionName("images", "DIR"),
-                    OptionName("accuracy", "FILE"),
-                    OptionName("pareto", "latency,macs"),
-                ),
-            )
-    if count is None and len(weighed) != 2:
-        raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
-    if config.strategy != "exact" or config.widens or config.params is not None:
-        raise UsageError(
-            "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone",
-            Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")),
-        )
-
-
-@dataclass(frozen=True)
-class Levels:
-    """The best designs within bounds that lie between the ends of a front."""
-
-    criteria: Criteria  # What designs are weighed by.
-    names: tuple[str, ...]  # The one that is made least, and those that are bounded.
-    source: AccuracySource | None  # What predicts the accuracy, if anything does.
-
-    def pair(self, count: int | None) -> list[SearchResult]:
-        """Designs of a front of two things: both ends and between, or all of them."""
-        first, second = self.names
-        best = self.criteria.best((first, second), {})
+    def pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
+        """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
+        first, second = names
+        best = self.best((first, second), {})
         if best is None:
             return []
         if count == 1:
             return [best]
         end = self._end(second, first)
         if count is None:
-            return [*self._every(best, end), end]
-        bounds = self._bounds(second, self.criteria.value(second, end), self.criteria.value(second, best), count)
-        between = [self.criteria.best((first, second), {second: most}) for most in bounds]
+            # from the one end on, each time the best design that has less of the other thing
+            every, last, design = [best], self.value(second, end), best
+            while len(every) < MOST and design is not None and (value := self.value(second, design)) > last + 2 * TIE:
+                # the search takes bounds with a tolerance, which a whole number is not to lie within
+                less = value - 1 if second in FREE else value - max(10 * TIE, 1e-10 * abs(value))
+                design = self.best((first, second), {second: less})
+                every += [] if design is None else [design]
+            return [*every, end]
+        bounds = self._bounds(second, self.value(second, end), self.value(second, best), count)
+        between = [self.best((first, second), {second: most}) for most in bounds]
         return [end, *(item for item in between if item is not None), best]
 
-    def _every(self, best: SearchResult, end: SearchResult) -> list[SearchResult]:
-        """From the one end on, each time the best design that has less of the other thing."""
-        first, second = self.names
-        every, last = [best], self.criteria.value(second, end)
-        while len(every) < MOST and (value := self.criteria.value(second, every[-1])) > last + 2 * TIE:
-            # the search takes bounds with a tolerance, which a whole number is not to lie within
-            less = value - 1 if second in FREE else value - max(10 * TIE, 1e-10 * abs(value))
-            design = self.criteria.best((first, second), {second: less})
-            if design is None:
-                break
-            every.append(design)
-        return every
-
-    def grid(self, count: int) -> list[SearchResult]:
+    def grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
         """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
-        first, *others = self.names
+        first, *others = names
         # of what adds up the search bounds one; another one is weighed
         adding = [name for name in others if name not in FREE]
-        ends = [self.criteria.best((first, others[0]), {}), *(self._end(name, first) for name in others)]
+        ends = [self.best((first, others[0]), {}), *(self._end(name, first) for name in others)]
         result = [end for end in ends if end is not None]
         if not result:
             return []
-        span = {name: (min(v), max(v)) for name in self.names if (v := [self.criteria.value(name, item) for item in result])}
-        side = ceil(count**0.5)
-        weighed = adding[0] if len(adding) == 2 else None
-        bounded = [name for name in others if name != weighed]
+        span = {name: (min(v), max(v)) for name in names if (v := [self.value(name, item) for item in result])}
+        weight_of = adding[0] if len(adding) == 2 else None
         rows: list[dict[str, float]] = [{}]
-        for name in bounded:
-            low, high = span[name]
-            rows = [{**row, name: float(most)} for row in rows for most in np.linspace(low, high, max(side, 2))]
+        for name in (name for name in others if name != weight_of):
+            rows = [{**row, name: float(most)} for row in rows for most in np.linspace(*span[name], max(ceil(count**0.5), 2))]
         for row in rows:
-            for weight in WEIGHTS if weighed else (0.0,):
+            for weight in WEIGHTS if weight_of else (0.0,):
                 also = None
-                if weighed and weight:
-                    scale = (span[first][1] - span[first][0]) / max(span[weighed][1] - span[weighed][0], TIE)
-                    also = weighed, weight * scale
-                least = self.criteria.least(first, row, also)
+                if weight_of and weight:
+                    scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
+                    also = weight_of, weight * scale
+                least = self.least(first, row, also)
                 if least is not None:
-                    result.append(least if weighed is None else replace(least, optimal=False))
-        kept = undominated(result, [[self.criteria.value(name, item) for name in self.names] for item in result])
+                    result.append(least if weight_of is None else replace(least, optimal=False))
+        kept = undominated(result, [[self.value(name, item) for name in names] for item in result])
         # evenly along the first thing
         return [result[i] for i in spread(kept, count)]
 
-    def _end(self, name: str, then: str) -> SearchResult:
+    def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            same = replace(self.criteria, space=without_stretched(self.criteria.space), n_meet=0)
-            result = same.least(then, {})
+            result = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
             if result is not None:
                 return result
-        least = self.criteria.best((name, then), {})
+        least = self.best((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
         if name in FREE and not least.optimal:
             # what is not proved to be the least of all may be proved the best of those that have no more
-            return self.criteria.best((then, name), {name: self.criteria.value(name, least)}) or least
+            return self.best((then, name), {name: self.value(name, least)}) or least
         return least
 
     def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:
@@ -455,47 +272,7 @@ class Levels:
         return [self.source.most_loss(float(value)) for value in np.linspace(*ends, count)[1:-1]]
 
 
-def designed(problem: PlanningProblem, search_result: SearchResult) -> FrontDesign:
-    """A design that was searched for, complete."""
-    source = problem.accuracy_source
-    design = design_of(problem, search_result)
-    ms = timeline(problem.graph, design, problem.costs).makespan_ms if design.sides else search_result.ms
-    loss = None if source is None else loss_of(search_result, source)
-    peak = max(int(options.peak_bytes[index]) for options, index in search_result.picks)
-    return FrontDesign(
-        design, ms, loss, search_result.optimal, design.n_meet, all(o.exact or not o.branched for o, _ in search_result.picks), peak
-    )
-
-
-def diverse_front(
-    graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
-) -> Front:
-    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
-    if not 1 <= within < float("inf"):
-        raise UsageError(Message("{} {} is not a factor from 1 up", OptionName("within"), f"{within:g}"), "write it as 1.2")
-    request = PlanningProblem.of(graph, device, config, accuracy_source)
-    checked = request.config
-    for name, other in (
-        ("objective", not checked.best_in.adds),
-        ("strategy", checked.strategy != "exact"),
-        ("join", checked.widens),
-        ("params", checked.params is not None),
-    ):
-        if other:
-            raise UsageError(
-                Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name))),
-                Message("leave it out, or plan one design with {}", OptionName(name)),
-            )
-    choice = choose(request)
-    goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
-    result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
-    values = tuple(goal.value(space, item.picks) for item in result)
-    gap = None if isnan(best.gap) else best.gap
-    designs = tuple(designed(request, item) for item in result)
-    return Front(designs, request, space.size_log10, best.evaluated, values=values, within=within, optimal=best.optimal, gap=gap)
-
-
-class FrontDesignAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     """One design of a front."""
 
     name: str  # By which the table and the files call it.
@@ -532,12 +309,11 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     gap: float | None  # How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
     precision: dict[str, str]  # Planned, of each processor.
     rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
-    designs: list[FrontDesignAnswer]  # From the slowest to the fastest.
+    designs: list[FrontDesign]  # From the slowest to the fastest.
     best_single_ms: float  # The original on the best single processor.
     best_single_processor: str  # Which.
     best_single_precision: str  # In which precision.
-    #: The sequential model scaled to multiply-accumulates in the range that was asked for; None where there is none.
-    sequential_same_macs_ms: float | None
+    sequential_same_macs_ms: float | None  # The sequential model scaled to the range of MACs; None where there is none.
     sequential_same_macs_processor: str | None  # Where.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
     evaluated: int  # Ways whose cost was computed.
@@ -546,63 +322,168 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sensitivity: MeasuredOn | None  # On what sensitivity was measured, where designs were weighed by it.
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
-    warnings: list[str] = []  # What a person should know.
+    warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
 
     def to_json(self) -> dict[str, Any]:
         """The object that `stretch search --json` prints."""
         return plain(self)
 
 
+@dataclass(frozen=True)
+class Front:
+    """Designs none of which is better than another in all of what is weighed, or the best one and others that differ."""
+
+    results: tuple[exact.SearchResult, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
+    values: tuple[float | None, ...]  # Of each design that differs, what it was to be best in.
+    problem: PlanningProblem  # The request, checked, with what it is answered from.
+    space_log10: float  # Decimal logarithm of the number of designs.
+    evaluated: int  # Ways whose cost was computed.
+    pareto: list[str]  # What is weighed; nothing where designs differ.
+    objective: str | None  # What designs were to be best in; None for a front.
+    within: float | None  # How many times the best one's value the others may have, at most; None for a front.
+    optimal: bool  # Whether the first design is the best one, or all of a front are as they are said to be.
+    gap: float | None  # How much better than the first one might be, as a fraction; None where not known, and for a front.
+
+    @property
+    def designs(self) -> tuple[BranchDesign, ...]:
+        """The designs, complete."""
+        return tuple(design_of(self.problem, result) for result in self.results)
+
+
+def front(
+    graph: OpGraph,
+    device: DeviceProfile,
+    config: PlanConfig,
+    weighed: Sequence[str],
+    count: int | None,
+    accuracy_source: AccuracySource | None = None,
+) -> Front:
+    """Designs that differ in what is weighed, none of which another beats in all of it.
+
+    Of two things each design has least of the one within a bound on the other, by the exact search; the bounds
+    lie evenly between the ends. Of three, bounds on two of them form a grid. A design that may lose nothing need
+    not branch: where one processor alone is fastest, that is the end of the front.
+
+    Args:
+        weighed: Two or three of `WEIGHED`.
+        count: Designs, at most; None for every design of a front of two things.
+        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
+    """
+    names = check_weighed(weighed)
+    problem = PlanningProblem.of(graph, device, config, accuracy_source)
+    source, checked = problem.accuracy_source, problem.config
+    _check(names, checked, source, count)
+    power = exact.ProcessorPowers.of(device, checked.processors) if "energy" in names else None
+    losses = None if source is None else source.losses
+    current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
+    unbounded = problem.asking(
+        msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
+    )
+    parts = search_request(unbounded)
+    result, values = [], []
+    for part in parts:
+        if part.result is not None:
+            criteria = Criteria(part.space, *problem.macs, part.n_meet, power, losses, source)
+            some = criteria.grid(current, count or MOST) if len(current) == 3 else criteria.pair(current, count)
+            result += some
+            values += [[criteria.value(name, item) for name in current] for item in some]
+    if not result:
+        # the planner's own refusal names the tightest rule
+        choose(unbounded)
+        raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
+    kept = spread(undominated(result, values), count or MOST)
+    best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
+    evaluated, optimal, size = max(item.evaluated for item in result), all(item.optimal for item in best), parts[0].space.size_log10
+    return Front(tuple(best), (None,) * len(best), problem, size, evaluated, list(names), None, None, optimal, None)
+
+
+def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
+    """What is to be weighed, checked."""
+    for name in names:
+        if name not in WEIGHED:
+            raise UnknownNameError.among("objective", name, WEIGHED)
+    if not 2 <= len(set(names)) == len(names) <= 3:
+        why = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
+        raise UsageError(why, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
+    return tuple(names)
+
+
+def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
+    for name, option, what in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
+        if name in weighed and (source is None or source.option != option):
+            names = OptionName("images", "DIR"), OptionName("accuracy", "FILE"), OptionName("pareto", "latency,macs")
+            raise UsageError(f"nothing predicts the {what} of designs", Message("give {} or {}, or ask for {}", *names))
+    if count is None and len(weighed) != 2:
+        raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
+    if config.strategy != "exact" or config.widens or config.params is not None:
+        why = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
+        raise UsageError(why, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
+
+
+def diverse_front(
+    graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
+) -> Front:
+    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
+    if not 1 <= within < float("inf"):
+        raise UsageError(Message("{} {} is not a factor from 1 up", OptionName("within"), f"{within:g}"), "write it as 1.2")
+    request = PlanningProblem.of(graph, device, config, accuracy_source)
+    checked = request.config
+    for name, other in (
+        ("objective", not checked.best_in.adds),
+        ("strategy", checked.strategy != "exact"),
+        ("join", checked.widens),
+        ("params", checked.params is not None),
+    ):
+        if other:
+            what = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
+            raise UsageError(what, Message("leave it out, or plan one design with {}", OptionName(name)))
+    choice = choose(request)
+    goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
+    result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
+    values, gap = tuple(goal.value(space, item.picks) for item in result), None if isnan(best.gap) else best.gap
+    return Front(tuple(result), values, request, space.size_log10, best.evaluated, [], checked.objective, within, best.optimal, gap)
+
+
 def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
     """A front, or designs that differ, beside their controls."""
-    values = front.values or [None] * len(front.designs)
-    request, config = front.problem, front.problem.config
-    singles = ranked_singles(request.graph, request.costs, config.processors)
-    single, sequential = (
-        singles[0],
-        sequential_same_macs(request.graph, request.stages, request.costs, singles, Rules.of(config), request.macs),
-    )
-    rows = [
-        _row(f"{number:02}", front, item, value, single.ms, None if sequential is None else sequential.single.ms)
-        for number, (item, value) in enumerate(zip(front.designs, values, strict=True), 1)
-    ]
-    source = request.accuracy_source
+    problem, config, source = front.problem, front.problem.config, front.problem.accuracy_source
+    graph, costs, rows = problem.graph, problem.costs, []
+    singles = ranked_singles(graph, costs, config.processors)
+    sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs)
+    for number, (result, design, value) in enumerate(zip(front.results, front.designs, front.values, strict=True), 1):
+        run = timeline(graph, design, costs)
+        rows.append(
+            FrontDesign(
+                name=f"{number:02}",
+                predicted_ms=run.makespan_ms,
+                speedup=singles[0].ms / run.makespan_ms,
+                speedup_over_sequential=None if sequential is None else sequential.single.ms / run.makespan_ms,
+                macs=run.macs,
+                macs_ratio=run.macs / graph.macs,
+                params=run.params,
+                n_meet=design.n_meet,
+                exact=all(o.exact or not o.branched for o, _ in result.picks),
+                branches=[words_of(part) for part in design.segments if not part.whole],
+                accuracy=None if source is None else source.prediction(loss_of(result, source)),
+                energy_mj=run_mj(run, problem.device),
+                peak_bytes=result.peak_bytes,
+                optimal=result.optimal,
+                value=value,
+                design=design,
+            )
+        )
     return filled(
         FrontAnswer,
         front,
-        **control_fields(request.graph, single, sequential),
-        model=request.graph.name,
-        device=request.device.id,
+        **control_fields(graph, singles[0], sequential),
+        model=graph.name,
+        device=problem.device.id,
         processors=list(config.processors),
-        pareto=list(front.weighed),
-        objective=None if front.values is None else config.objective,
         precision=dict(config.precision),
         rounding=sorted(set(config.precision.values()) - {"fp32"}, reverse=True),
         designs=rows,
         seconds=seconds,
         sensitivity=source.on if isinstance(source, Sensitivity) else None,
-    )
-
-
-def _row(
-    name: str, front: Front, front_design: FrontDesign, value: float | None, single_ms: float, sequential_ms: float | None
-) -> FrontDesignAnswer:
-    request, source = front.problem, front.problem.accuracy_source
-    run = timeline(request.graph, front_design.design, request.costs)
-    return filled(
-        FrontDesignAnswer,
-        front_design,
-        name=name,
-        predicted_ms=run.makespan_ms,
-        speedup=single_ms / run.makespan_ms,
-        speedup_over_sequential=None if sequential_ms is None else sequential_ms / run.makespan_ms,
-        macs=run.macs,
-        macs_ratio=run.macs / request.graph.macs,
-        params=run.params,
-        branches=[words_of(part) for part in front_design.design.segments if not part.whole],
-        accuracy=None if source is None or front_design.loss is None else source.prediction(front_design.loss),
-        energy_mj=run_mj(run, request.device),
-        value=value,
     )
 
 

@@ -18,29 +18,25 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import GENERAL, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
-from stretch.planning.cost.ahead import ahead
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival
-from stretch.planning.cost.makespan import ideal_split_ms, timeline
+from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, ahead, ideal_split_ms
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import Segment, split_segments
-from stretch.planning.own_options import STRETCH
 from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.bounds import Bounds
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.diagnose import explain_infeasible, refusal
-from stretch.planning.search.evolve import evolve, fastest_designs
-from stretch.planning.search.exact import SearchResult, search_concat, search_exact
-from stretch.planning.search.goal import Added, Goal, least_of, score_of, search_best
+from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
+from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
+from stretch.planning.search.goal import Bounds, Goal, least_of, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.placing import place_sides
-from stretch.planning.search.pruning import search_some
 from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.strategies import search
 
@@ -96,9 +92,10 @@ class PlanningProblem:
             segments, config.processors, self.costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders
         )
 
-    def stage_space(self, holders: Sequence[str] | None = None) -> DesignSpace:
-        """The designs of its stages; a join that couples segments is compared with the one that keeps them independent."""
-        return self.space(self.stages, DEFAULT if self.config.widens else self.config.meets_by, holders=holders)
+    def stage_space(self, holders: Sequence[str] | None = None, *, merged: bool = False) -> DesignSpace:
+        """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
+        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.meets_by, holders=holders)
+        return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
     @classmethod
     def of(
@@ -180,11 +177,6 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
 
-def designed(problem: PlanningProblem, choice: Searched, *, trained: bool = True) -> PlanResult:
-    """The prediction and controls of a design that was searched for; `trained` asks for the sequential network, which would have to be trained."""
-    return _compare(problem, design_of(problem, choice.result), choice, trained=trained)
-
-
 def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
     device = problem.device
@@ -252,13 +244,15 @@ def evaluate(
         several = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _compare(problem, design)
+    result = designed(problem, None, design)
     return replace(result, warnings=_warnings(problem, result))
 
 
-def _compare(problem: PlanningProblem, design: BranchDesign, choice: Searched | None = None, *, trained: bool = True) -> PlanResult:
+def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDesign | None = None, *, trained: bool = True) -> PlanResult:
+    """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
-    singles, found = ranked_singles(graph, costs, config.processors), choice.result if choice else None
+    singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
+    design = design or design_of(problem, searched)
     return PlanResult(
         graph,
         costs,
@@ -270,20 +264,15 @@ def _compare(problem: PlanningProblem, design: BranchDesign, choice: Searched | 
         sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
         ranked_singles(scaled_graph(graph, design), costs, config.processors)[0],
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
-        found.optimal and not config.tries if found else None,
-        None if found is None or config.tries or isnan(found.gap) else found.gap,
-        found.evaluated if found else 1,
+        searched.optimal and not config.tries if searched else None,
+        None if searched is None or config.tries or isnan(searched.gap) else searched.gap,
+        searched.evaluated if searched else 1,
         choice.space.size_log10 if choice else None,
         source.answer(graph, design) if source is not None else None,
     )
 
 
 # What a person should know of a plan.
-
-
-def _measure(rival: Rival) -> str:
-    """What to measure to know better which of two runs is faster."""
-    return f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
 
 
 def _alone(result: PlanResult) -> str:
@@ -296,135 +285,114 @@ def _alone(result: PlanResult) -> str:
     )
 
 
-def _opaque(result: PlanResult) -> str | None:
-    graph = result.graph
-    names = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
-    if not names:
-        return None
-    listed = ", ".join(f"{count} `{name}`" for name, count in names.most_common(MOST_NAMED))
-    more = f" and {len(names) - MOST_NAMED} other kinds" if len(names) > MOST_NAMED else ""
-    return (
-        f"{names.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
-        "and their times are estimated from their sizes alone"
-    )
-
-
-def _rewritten(result: PlanResult) -> str | None:
-    """Which operators have others in their place, and where; None where none has."""
-    rewritten: dict[str, list[str]] = {}
-    for part in result.design.segments:
-        for branch in part.branches:
-            for name in changing(branch.rewrites):
-                rewritten.setdefault(name, []).append(branch.processor)
-    if not rewritten:
-        return None
-    text = ", ".join(f"{name} on {' and '.join(dict.fromkeys(places))}" for name, places in rewritten.items())
-    return (
-        f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
-        "the original's"
-    )
-
-
-def _in_parts(result: PlanResult) -> str | None:
-    """Where operators run in parts that compute the same; None where none does."""
-    branches = [branch for part in result.design.segments for branch in part.branches if set(branch.rewrites) & set(exact)]
-    if not branches:
-        return None
-    where = " and ".join(dict.fromkeys(branch.processor for branch in branches))
-    return f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same"
-
-
-def _unsupported(result: PlanResult) -> str | None:
-    """Which operators of the network processors leave to the CPU; None where there is none."""
-    there = {op.kind for op in result.graph.ops}
+def _of_operators(result: PlanResult) -> list[str]:
+    """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
+    graph, texts = result.graph, []
+    opaque = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
+    if opaque:
+        listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MOST_NAMED))
+        more = f" and {len(opaque) - MOST_NAMED} other kinds" if len(opaque) > MOST_NAMED else ""
+        texts.append(
+            f"{opaque.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
+            "and their times are estimated from their sizes alone"
+        )
+    rewritten: dict[str, dict[str, None]] = {}
+    parted: dict[str, None] = {}
+    for branch in (branch for part in result.design.segments for branch in part.branches):
+        for name in changing(branch.rewrites):
+            rewritten.setdefault(name, {})[branch.processor] = None
+        if set(branch.rewrites) & set(exact):
+            parted[branch.processor] = None
+    if rewritten:
+        text = ", ".join(f"{name} on {' and '.join(places)}" for name, places in rewritten.items())
+        texts.append(
+            f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
+            "the original's"
+        )
+    if parted:
+        where = " and ".join(parted)
+        texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
+    there = {op.kind for op in graph.ops}
     named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
-    unsupported = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
-    left = scaled_graph(result.graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
+    lacking = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
+    left = scaled_graph(graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
     for name, kinds in named.items():
         if GROUPED in kinds and left is not None and any(is_grouped(left, op) and op.tags.get("processor") == name for op in left.ops):
-            unsupported[name] = [*unsupported[name], GROUPED]
-    text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in unsupported.items() if kinds)
-    return f"{text}: the CPU computes them, and times count the exchange there and back" if text else None
+            lacking[name].append(GROUPED)
+    text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in lacking.items() if kinds)
+    return [*texts, f"{text}: the CPU computes them, and times count the exchange there and back"] if text else texts
+
+
+def _of_rivals(result: PlanResult) -> str | None:
+    """What to run instead, or to measure, where branches are not recommended."""
+    if result.recommended.startswith("single:") and result.ahead.far:
+        return _alone(result)
+    if result.recommended == BRANCHED:
+        return None
+    if result.recommended == NO_CLEAR_WINNER:
+        rival = min(result.recommendation.beatable, key=lambda rival: rival.probability)
+        text = (
+            f"{NO_CLEAR_WINNER}: `{rival.name}` is predicted to take {rival.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
+            f"and their ratio lies between {rival.low:.2f} and {rival.high:.2f} with a probability of 0.9"
+        )
+    else:
+        rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
+        if rival.ratio < 1:
+            sure = chance(1 - rival.probability)
+            text = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {sure}"
+        else:
+            gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
+            text = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"
+    return f"{text}; " + (
+        f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
+    )
 
 
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     """What a person should know of a plan."""
-    warnings = [text for told in (_opaque, _rewritten, _in_parts, _unsupported) if (text := told(result))]
+    warnings: list[str | None] = [*_of_operators(result)]
+    guessed = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
+    warnings.append(not_measured(result.device.id, guessed))
     low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.macs)
-    guessed = not_measured(result.device.id, ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items()))
-    if guessed:
-        warnings.append(guessed)
     once = result.run.macs - result.run.repeated_macs
     if not low <= once <= high:
-        warnings.append(
-            f"the design has {once / result.graph.macs:.3f} of the original's multiply-accumulates, outside {result.config.macs[0]:g} to {result.config.macs[1]:g}"
-        )
+        least, most = result.config.macs
+        ratio = once / result.graph.macs
+        warnings.append(f"the design has {ratio:.3f} of the original's multiply-accumulates, outside {least:g} to {most:g}")
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
-    known = result.accuracy is not None and result.accuracy.basis == "sensitivity"
-    if names and not known:
+    if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
         warnings.append(
             f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
             "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
         )
-    warnings += [remark for division in of_kinds(result.config.planned_kinds) if (remark := division.remark(result.stages))]
+    warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
-    if result.recommended.startswith("single:") and result.ahead.far:
-        warnings.append(_alone(result))
-    elif result.recommended == NO_CLEAR_WINNER:
-        near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        warnings.append(
-            f"{NO_CLEAR_WINNER}: `{near.name}` is predicted to take {near.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
-            f"and their ratio lies between {near.low:.2f} and {near.high:.2f} with a probability of 0.9; {_measure(near)}"
-        )
-    elif result.recommended != BRANCHED:
-        rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
-        if rival.ratio < 1:
-            said = (
-                f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {chance(1 - rival.probability)}"
-            )
-        else:
-            gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
-            said = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"
-        warnings.append(f"{said}; {_measure(rival)}")
-    return tuple(warnings)
+    return tuple(text for text in (*warnings, _of_rivals(result)) if text)
 
 
 def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:
     """Every processor of the request that a design leaves out."""
-    config = problem.config
+    config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and free
-    result = []
-    for name in config.processors:
-        if name not in used:
-            best = search_exact(choice.space, *problem.macs, choice.n_meet, using=name) if comparable else None
-            result.append(_unused(name, None if best is None else best.ms, choice.result.ms, _rule(choice.space, name)))
+    for name in (name for name in config.processors if name not in used):
+        best = None
+        if comparable:
+            best = search_exact(choice.space, *problem.macs, choice.n_meet, using=lambda o, name=name: name in o.processors)
+        rule, ms, best_ms = _rule(choice.space, name), None if best is None else best.ms, choice.result.ms
+        reasons = [] if ms is None else [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
+        reasons = [*reasons, *([rule] if rule else [])] or ["no design within the constraints uses it"]
+        reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", name, *reasons)
+        result.append(UnusedProcessor(processor=name, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason))
     return tuple(result)
-
-
-def _unused(processor: str, ms: float | None, best_ms: float, rule: str) -> UnusedProcessor:
-    """A processor without work, and why in a sentence."""
-    reasons = []
-    if ms is not None:
-        reasons.append(f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without")
-    if rule:
-        reasons.append(rule)
-    reasons = reasons or ["no design within the constraints uses it"]
-    reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", processor, *reasons)
-    return UnusedProcessor(processor=processor, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason)
 
 
 def _rule(space: DesignSpace, processor: str) -> str:
     """The rule that every branch on a processor breaks, in words."""
-    groups = [
-        segment_options
-        for options in space.options
-        for segment_options in options
-        if processor in segment_options.processors and segment_options.branched
-    ]
+    groups = [o for options in space.options for o in options if processor in o.processors and o.branched]
     if not groups:
         return "no segment can branch to it"
     if any(group.allowed.any() for group in groups):
@@ -447,10 +415,8 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
 
     With ``merge = "auto"`` stages are merged only where the request has no
     design otherwise, and then with as many meeting points as there can be:
-    the fewer they are, the lower the accuracy (paper 003, table 3).
-
-    Args:
-        explain: Whether to look for the tightest rule where there is no design, which takes several searches.
+    the fewer they are, the lower the accuracy (paper 003, table 3). Where there is no design, several searches look for the
+    tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check(config, source)
@@ -482,12 +448,6 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     return Searched(space, n_meet, least)
 
 
-def stretched_space(problem: PlanningProblem, *, merged: bool, holders: Sequence[str] | None = None) -> DesignSpace:
-    """The designs of a request whose segments stay whole or become scaled copies; stages that follow each other may be `merged`."""
-    space = problem.stage_space(holders)
-    return merge_stages(problem.backbone, space) if merged and STRETCH in problem.config.planned_kinds else space
-
-
 def search_request(problem: PlanningProblem) -> list[Searched]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
@@ -507,81 +467,63 @@ def _searched(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] 
     """
     graph, config = problem.backbone, problem.config
     merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
-    space = stretched_space(problem, merged=merged, holders=holders)
+    space = problem.stage_space(holders, merged=merged)
     fine, n_meet, searched = space, config.n_meet, None
+    at_stages = config.cuts == "stages"
     if STRETCH in config.planned_kinds:
-        fine = _cut(problem, space, merged=merged)
+        fine = space if at_stages else cut_blocks(graph, config, space, merged=merged)
         searched = _search(problem, fine, n_meet)
         # Meeting points that were asked for stay.
         if searched is None and config.merge == "auto" and not config.meet and not merges:
             space, merged = merge_stages(graph, space), True
-            fine = _cut(problem, space, merged=True)
+            fine = space if at_stages else cut_blocks(graph, config, space, merged=True)
             for n_meet in range(max(space.most_meetings, config.n_meet), config.n_meet - 1, -1):
                 searched = _search(problem, fine, n_meet)
                 if searched is not None:
                     break
     if set(config.planned_kinds) == {STRETCH}:
         return [Searched(fine, n_meet, searched)]
-    if config.exact or config.cuts == "stages":
+    if config.exact or at_stages:
         mixed = with_exact_kinds(graph, config, space)
     else:
         mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    return _mixed(problem, mixed, n_meet)
-
-
-def _cut(problem: PlanningProblem, space: DesignSpace, *, merged: bool) -> DesignSpace:
-    """A space of stages as it is, or cut at blocks where that is asked for."""
-    return space if problem.config.cuts == "stages" else cut_blocks(problem.backbone, problem.config, space, merged=merged)
+    best = _best(problem, mixed, n_meet) if config.strategy in GENERAL else search(config.strategy, mixed, *problem.macs, n_meet)
+    result = [Searched(mixed, n_meet, best)]
+    if n_meet > config.n_meet:
+        # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
+        # accuracy and needs no more than are asked for
+        same = without_stretched(mixed)
+        result.append(Searched(same, config.n_meet, search_best(same, *problem.macs, config.n_meet, problem.goal)))
+    return result
 
 
 def _by_fewer(problem: PlanningProblem) -> list[Searched]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
-    if config.merge != "auto" or config.meet or STRETCH not in config.planned_kinds or config.strategy != "exact" or config.widens:
-        return []
-    if config.best_in.tried:
+    merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
+    if not merges or config.strategy != "exact" or config.widens or config.best_in.tried:
         return []
     by_fewer: list[Searched] = []
-    for count in range(2, len(config.processors)):
-        for some in combinations(config.processors, count):
-            fewer = problem.asking(config.on(some))
-            if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
-                by_fewer += _searched(fewer, merges=False, holders=config.processors)
+    for some in (some for count in range(2, len(config.processors)) for some in combinations(config.processors, count)):
+        fewer = problem.asking(config.on(some))
+        if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
+            by_fewer += _searched(fewer, merges=False, holders=config.processors)
     return by_fewer
-
-
-def _mixed(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> list[Searched]:
-    """The designs of a space with segments that are divided exactly, and the best of them.
-
-    Where scaled copies need merged stages, they keep as many meeting points as they
-    can have; a design without them loses no accuracy and needs no more than are asked for.
-    """
-    config, macs = problem.config, problem.macs
-    several = config.strategy in ("exact", "evolve")
-    mixed = [Searched(space, n_meet, _best(problem, space, n_meet) if several else search(config.strategy, space, *macs, n_meet))]
-    if n_meet > config.n_meet:
-        same = without_stretched(space)
-        mixed.append(Searched(same, config.n_meet, search_best(same, *macs, config.n_meet, problem.goal)))
-    return mixed
 
 
 def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-    if accuracy_source is not None and (config.strategy not in ("exact", "evolve") or config.widens):
-        raise UsageError(
-            f"accuracy is planned for by the exact search and joins other than {widening} only",
-            Message("leave out {} and {}", OptionName("strategy"), OptionName("join")),
-        )
+    if accuracy_source is not None and (config.strategy not in GENERAL or config.widens):
+        what = f"accuracy is planned for by the exact search and joins other than {widening} only"
+        raise UsageError(what, Message("leave out {} and {}", OptionName("strategy"), OptionName("join")))
     if config.widens and (config.strategy != "exact" or config.params is not None):
-        raise UsageError(
-            Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params")),
-            Message("leave them out, or use {}", OptionName("join", DEFAULT)),
-        )
+        what = Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params"))
+        raise UsageError(what, Message("leave them out, or use {}", OptionName("join", DEFAULT)))
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
     config, macs = problem.config, problem.macs
-    if config.strategy in ("exact", "evolve") and not config.widens:
+    if config.strategy in GENERAL and not config.widens:
         return _best(problem, space, n_meet)
     segments = space.segments
     if space.longest_span > 1:
@@ -597,10 +539,8 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
         search_result = search(config.strategy, space, *macs, n_meet)
     if search_result is None and search_exact(space, *macs, n_meet) is not None:
         if config.widens:
-            raise InfeasibleError(
-                f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates",
-                Message("use {}", OptionName("join", DEFAULT)),
-            )
+            why = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+            raise InfeasibleError(why, Message("use {}", OptionName("join", DEFAULT)))
         raise _missed(problem)
     return search_result
 
@@ -610,7 +550,7 @@ def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchRe
     macs, goal = problem.macs, problem.goal
     if problem.config.strategy == "exact" or problem.config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, Added(goal, space), ())
+    result = evolve(space, *macs, n_meet, added(goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:
         raise _missed(problem)
     return result

@@ -16,38 +16,17 @@ from predictors.joins import JoinKind
 from predictors.models.base import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import Objective, PlanConfig
+from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
-from stretch.planning.cost.ahead import Ahead, ahead
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import (
-    BRANCHED,
-    NO_CLEAR_WINNER,
-    Certainty,
-    Change,
-    Deciding,
-    LinkFigure,
-    PredictedRun,
-    Recommendation,
-    Rival,
-    UncertainBranch,
-    at_links,
-    certainty,
-    deciding,
-    drawn,
-    kept_ms,
-    recommend,
-    single_run,
-    uncertain_run,
-)
-from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, busiest_ms, busy_ms, run_mj
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, Timeline, busiest_ms, busy_ms, run_mj
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.backbone import backbone_of
 from stretch.planning.network.segments import EntryKind, Segment
-from stretch.planning.objective import Objective
 from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -116,17 +95,17 @@ class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
     out_ms: float  # Transfers of what the network returns.
 
 
-class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of a design and of its controls, ms; a control that does not exist is None."""
+class Predicted(compare.Certainty, frozen=True, kw_only=True):
+    """Times of a design and of its controls, ms, and how sure they are; a control that does not exist is None."""
 
     makespan_ms: float  # Of the branched network.
     best_single_ms: float  # Of the original on the best single processor.
     best_single_processor: str  # Which.
     best_single_precision: str  # In which precision.
-    speedup: float  # Best single processor over the makespan.
     sequential_same_macs_ms: float | None  # Of the sequential model scaled to the same multiply-accumulates.
     sequential_same_macs_processor: str | None  # Where.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+    speedup: float  # Best single processor over the makespan.
     whole_graph_ms: float  # Of the branched network as one graph on one processor.
     whole_graph_processor: str  # Which.
     #: Of the original with every kernel-sized part on one processor or its rows over several, whichever is faster: the design
@@ -138,19 +117,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     communication_ms: float  # Of transfers and joins.
     optimal: bool | None  # Whether no design of the space is better in the objective; None where that was not asked.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
-    expected_ms: float  # The mean of the makespan over what its numbers may be.
-    makespan_low_ms: float  # Lower end of the 90 % interval around the makespan.
-    makespan_high_ms: float  # Upper end.
-    probability_faster: dict[str, float]  # That the branched run is faster than each control, and than ``all`` of them.
     reference: list[str] = msgspec.field(
         name="told"
     )  # Controls that are compared and not recommended: with an exact design those that would have to be trained.
-    measure_next: str | None  # The number of the profile that decides most; None if nothing is uncertain.
-    links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
-    changes: tuple[Change, ...]  # The design, and what would be recommended, with other numbers that hang together at half and at twice.
-    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
-    #: alone; None if they do already, or never would.
-    crossover: float | None
     #: The best single processor, where not even a division without loss would be faster, also at the ends of their intervals; None
     #: elsewhere.
     far_ahead: str | None
@@ -212,7 +181,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     objective: ObjectiveAnswer  # What it was to be best in.
     accuracy: PredictedAccuracy | None  # Predicted accuracy, where a predictor was given.
     recommended: str  # What to run.
-    comparisons: list[Rival]  # Each control beside the design, with the interval of their ratio.
+    comparisons: list[compare.Rival]  # Each control beside the design, with the interval of their ratio.
     unused: list[UnusedProcessor]  # Processors without work, and why.
     sequential_design: BranchDesign | None  # Of the sequential control.
     operator_split_design: BranchDesign  # Of the control whose operators are split.
@@ -283,16 +252,6 @@ class PlanResult:
         """Multiply-accumulates over the original's, those that are repeated included."""
         return self.run.macs / self.graph.macs
 
-    @property
-    def halo(self) -> float:
-        """Multiply-accumulates that bands of rows do twice, over the original's."""
-        return self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0
-
-    @property
-    def repeated(self) -> float:
-        """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
-        return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
-
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
         position = {op.name: i for i, op in enumerate(backbone_of(self.graph).graph.ops)}
@@ -311,18 +270,13 @@ class PlanResult:
 
     @property
     def exact(self) -> bool:
-        """Whether the design computes exactly what the original computes: each segment whole, in bands of rows, by channels, or along its own paths."""
-        return not self.changes_network
+        """Whether the design computes exactly what the original computes: no scaled branches, and no blocks or channels gone."""
+        return all(_kind(row) != "stretch" for row in self.run.segments)
 
     @property
     def rounding(self) -> list[str]:
         """Precisions that its processors are planned in and that round beyond fp32."""
         return sorted({self.config.precision.get(name, "fp32") for name in self.design.processors} - {"fp32"}, reverse=True)
-
-    @property
-    def changes_network(self) -> bool:
-        """Whether the design computes something else than the original: scaled branches, or blocks or channels gone."""
-        return any(_kind(row) == "stretch" for row in self.run.segments)
 
     @property
     def speedup(self) -> float:
@@ -336,47 +290,41 @@ class PlanResult:
         Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
         """
         result = self.recommendation.recommended
-        return f"single:{self.best_single.processor}" if result == NO_CLEAR_WINNER and self.ahead.far else result
+        return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
     @property
     def advised_against(self) -> bool:
         """Whether a control is recommended instead of the design."""
-        return self.recommended not in (BRANCHED, NO_CLEAR_WINNER)
+        return self.recommended not in (compare.BRANCHED, compare.NO_CLEAR_WINNER)
 
     @cached_property
-    def ahead(self) -> Ahead:
+    def ahead(self) -> compare.Ahead:
         """How far the best single processor is ahead of the others."""
         best = self.best_single
-        return ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
+        return compare.ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
     @cached_property
-    def recommendation(self) -> Recommendation:
+    def recommendation(self) -> compare.Recommendation:
         """The branched run beside its controls, with the intervals of their ratios."""
         # An exact design needs no training, the sequential network of the same cost does: it is compared, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
-        return recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
+        return compare.recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
 
     @cached_property
-    def certainty(self) -> Certainty:
-        """How sure the prediction is."""
-        single = self._controls[f"single:{self.best_single.processor}"]
-        return certainty(self.recommendation, self.predicted_run, single)
+    def certainty(self) -> compare.Certainty:
+        """How sure the prediction is, and what the recommendation hangs on."""
+        return compare.certainty(self.recommendation, self.predicted_run, self._controls, f"single:{self.best_single.processor}")
 
-    @cached_property
-    def deciding(self) -> Deciding:
-        """What the recommendation hangs on."""
-        return deciding(self.predicted_run, self._controls, self.recommendation.reference, f"single:{self.best_single.processor}")
-
-    def at_links(self, factor: float) -> LinkFigure:
+    def at_links(self, factor: float) -> compare.LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
-        return at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
+        return compare.at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property
     def objective(self) -> ObjectiveAnswer:
         """What the design was to be best in, and its value."""
-        goal = self.config.best_in
+        goal, config = self.config.best_in, self.config
         return ObjectiveAnswer(
-            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if self.config.tries else self.config.strategy
+            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if config.tries else config.strategy
         )
 
     def _value(self, goal: Objective) -> float | None:
@@ -385,45 +333,39 @@ class PlanResult:
             busiest = busiest_ms(self.run, host_among(self.config.precision) or HOST)
             return 1000 / busiest if busiest else None
         if goal.text == "robust":
-            return kept_ms(self.predicted_run.drawn_ms(drawn(self.predicted_run.unknowns)))
+            return compare.kept_ms(self.predicted_run.drawn_ms(compare.drawn(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
-        if not goal.adds or (goal.energy and self.energy_mj is None):
+        energy = goal.weight("energy")
+        if not goal.adds or (energy and self.energy_mj is None):
             return None
-        return goal.latency * self.run.makespan_ms + (goal.energy * (self.energy_mj or 0.0) if goal.energy else 0.0)
+        return goal.weight("latency") * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
 
     @cached_property
-    def predicted_run(self) -> PredictedRun:
-        """The timeline in parts that are uncertain."""
-        if self.run.sides:
-            return self._run_beside()
-        return uncertain_run(self.run.segments, self.device, self.run.output)
-
-    def _run_beside(self) -> PredictedRun:
-        """The timeline of a backbone and its sides: all in one, each waiting for what the schedule has before it."""
+    def predicted_run(self) -> compare.PredictedRun:
+        """The timeline in parts that are uncertain; with parts beside the backbone all in one, each waiting for what the schedule has before it."""
+        if not self.run.sides:
+            return compare.uncertain_run(self.run.segments, self.device, self.run.output)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
-        sides = [[row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False)]
-        jobs: list[BranchTime | float] = list(sides[0])
-        for row in self.run.segments:
-            jobs += [*row.branches, *([row.join_ms] if row.join_ms else [])]
-        jobs += sides[1]
-        branches = []
-        for job, waits in zip(jobs, self.run.waits, strict=True):
-            if isinstance(job, BranchTime):
-                branches.append(UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits))
-            else:
-                branches.append(UncertainBranch({}, waits, job))
-        return PredictedRun([branches])
+        before, after = ([row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
+        rows = [job for row in self.run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
+        branches = [
+            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits)
+            if isinstance(job, BranchTime)
+            else compare.UncertainBranch({}, waits, job)
+            for job, waits in zip([*before, *rows, *after], self.run.waits, strict=True)
+        ]
+        return compare.PredictedRun([branches])
 
     @cached_property
-    def _controls(self) -> dict[str, PredictedRun]:
+    def _controls(self) -> dict[str, compare.PredictedRun]:
+        single, whole, same = self.best_single, self.whole_graph, self.sequential
         controls = [
-            (f"single:{self.best_single.processor}", self.graph, self.best_single),
-            (f"whole_graph:{self.whole_graph.processor}", scaled_graph(self.graph, self.design), self.whole_graph),
+            (f"single:{single.processor}", self.graph, single),
+            (f"whole_graph:{whole.processor}", scaled_graph(self.graph, self.design), whole),
+            *([("sequential_same_macs", scaled_graph(self.graph, same.design), same.single)] if same else []),
         ]
-        if self.sequential is not None:
-            controls.append(("sequential_same_macs", scaled_graph(self.graph, self.sequential.design), self.sequential.single))
-        return {name: single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
+        return {name: compare.single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
 
     @property
     def energy_mj(self) -> float | None:
@@ -435,14 +377,11 @@ class PlanResult:
         """What that is made of: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
-    def _alone_mj(self, one: Single) -> float | None:
-        """Energy of a network on one processor, mJ."""
-        return EnergyModel(self.device).plan_mj({one.processor: one.ms}, one.ms)
-
     @property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        makespan, sequential = self.run.makespan_ms, self.sequential
+        makespan, sequential, energy = self.run.makespan_ms, self.sequential, EnergyModel(self.device)
+        alone_mj = [one and energy.plan_mj({one.processor: one.ms}, one.ms) for one in (self.best_single, sequential and sequential.single)]
         return filled(
             Predicted,
             self,
@@ -455,20 +394,15 @@ class PlanResult:
             efficiency=self.run.efficiency,
             communication_ms=self.run.communication_ms,
             **asdict(self.certainty),
-            **asdict(self.deciding),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             reference=sorted(self.recommendation.reference),
-            best_single_energy_mj=self._alone_mj(self.best_single),
-            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
+            best_single_energy_mj=alone_mj[0],
+            sequential_same_macs_energy_mj=alone_mj[1],
         )
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
-        """The result as plain data.
-
-        Args:
-            spelling: How its sentences write options; as arguments of Python if None.
-        """
+        """The result as plain data, whose sentences write options as arguments of Python unless another `spelling` is named."""
         params, words = self.graph.params, spelling or as_argument
         return filled(
             PlanAnswer,
@@ -479,9 +413,23 @@ class PlanResult:
             params=self.run.params,
             params_ratio=self.run.params / params if params else None,
             n_meet=self.design.n_meet,
+            halo=self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
             halo_ms=self.run.halo_ms,
+            repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
             segments=[self._segment(row) for row in self.run.segments],
-            sides=[_side(row) for row in self.run.sides],
+            sides=[
+                filled(
+                    SideAnswer,
+                    row.time,
+                    name=row.name,
+                    processor=row.time.scale.processor,
+                    reads=[op.name for op in row.graph.inputs],
+                    writes=list(row.graph.outputs),
+                    operators=sum(op.kind != "input" for op in row.graph.ops),
+                    predicted_ms=row.time.ms,
+                )
+                for row in self.run.sides
+            ],
             comparisons=list(self.recommendation.rivals),
             unused=[
                 replace(item, rule=spelled(item.rule, words) if item.rule else None, reason=spelled(item.reason, words))
@@ -517,25 +465,8 @@ class PlanResult:
         )
 
     def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`.
-
-        Args:
-            spelling: As of `answer`.
-        """
+        """The planner's keys of `stretch branch --json`; `spelling` is that of `answer`."""
         return self.answer(spelling).to_json()
-
-
-def _side(row: SideTime) -> SideAnswer:
-    return filled(
-        SideAnswer,
-        row.time,
-        name=row.name,
-        processor=row.time.scale.processor,
-        reads=[op.name for op in row.graph.inputs],
-        writes=list(row.graph.outputs),
-        operators=sum(op.kind != "input" for op in row.graph.ops),
-        predicted_ms=row.time.ms,
-    )
 
 
 def _kind(row: SegmentTime) -> str:
@@ -568,11 +499,7 @@ def filled(struct: type[S], source: object, **others: Any) -> S:
 
 
 def exact_words(rounding: Sequence[str]) -> str:
-    """In which precision an exact design is the original, and what rounds.
-
-    Args:
-        rounding: Planned precisions that round beyond fp32.
-    """
+    """In which precision an exact design is the original, and which planned precisions round."""
     return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
 
 

@@ -31,9 +31,9 @@ from stretch.planning.cost.accuracy import (
     changed_segments,
     option_features,
 )
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.plan import PlanningProblem, stretched_space
+from stretch.planning.plan import PlanningProblem
 from stretch.planning.search.space import DesignSpace
 from stretch.sensitivity.fit import fit
 from stretch.transform import BranchedModel, build
@@ -337,7 +337,7 @@ def sensitivity_of(
         captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency")
     )
     checked = request.config
-    space = stretched_space(request, merged=checked.merge != "never" and not checked.meet)
+    space = request.stage_space(merged=checked.merge != "never" and not checked.meet)
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
     most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))

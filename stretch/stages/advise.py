@@ -14,9 +14,18 @@ from predictors.predictor import LatencyPredictor, origin_of
 from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.ahead import least_divided_ms
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, Rival, advised, drawn, interval, single_run
+from stretch.planning.cost.compare import (
+    BRANCHED,
+    LEAST_GAIN,
+    NO_CLEAR_WINNER,
+    Rival,
+    advised,
+    drawn,
+    interval,
+    least_divided_ms,
+    single_run,
+)
 from stretch.planning.messages import OptionName, as_flag
 from stretch.planning.plan import PlanningProblem, choose, designed
 from stretch.planning.result import PlanResult

@@ -14,7 +14,7 @@ from predictors.shapes import ints
 from stretch.capture import Captured, capture
 from stretch.operators.convolution import PaddedConv2d
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.divisions.rows import needed_rows
+from stretch.planning.divisions.rows import bands_of
 from stretch.planning.network.segments import Segment, cut_points, cut_segment
 from tests.stretch.designs import whole
 
@@ -143,7 +143,7 @@ def _part(draw: st.DrawFn, segment: Segment, processors: tuple[str, ...]) -> Seg
     bounds = [0, *inner, rows]
     try:
         for start, stop in itertools.pairwise(bounds):
-            needed_rows(segment.graph, start, stop)
+            bands_of(segment.graph, start, stop)
     except StretchError:  # a band whose rows lie in the padding alone
         return whole(segment)
     branches = tuple(

@@ -12,7 +12,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
 from stretch.planning.search.controls import Single
-from stretch.planning.together import single_network
+from stretch.tools.together import single_network
 
 HERE = Path(__file__).parent
 #: Processors that run the original alone, and at what precision; the first one is the paper's baseline.

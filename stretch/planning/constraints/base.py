@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stretch.planning.cost.options import SegmentOptions
+    from stretch.planning.cost.branch import SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Room for rounding where a time is compared with a share of another.
@@ -74,16 +74,18 @@ class Bound(Constraint):
     #: The end of a sentence about the best share that there is: the first number that share, the second the value.
     words: ClassVar[str]
 
-    #: The array of `SegmentOptions` that is compared.
+    #: The array of `SegmentOptions` that is compared, and that which it is compared with; empty for the original segment on the fastest
+    #: of its processors.
     measured: ClassVar[str]
+    reference: ClassVar[str] = ""
 
     def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
         """What is compared, per combination."""
         return getattr(options, self.measured)
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
-        """What it is compared with: the original segment on the fastest of its processors."""
-        return segment_ms
+        """What it is compared with."""
+        return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
         """Which combinations keep to it."""

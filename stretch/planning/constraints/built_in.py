@@ -10,7 +10,7 @@ from stretch.planning.constraints.base import Bound, Constraint, Limit, register
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
-    from stretch.planning.cost.options import Floats, SegmentOptions
+    from stretch.planning.cost.branch import SegmentOptions
     from stretch.planning.network.segments import Segment
 
 #: Floors are lowered in these steps, each of which needs a new design space.
@@ -24,32 +24,16 @@ RATIO_ROUNDING = 1e-9
 class Balance(Bound):
     """Branches take similar time on their own processors (equation 6)."""
 
-    option = Option(
-        "balance",
-        Ratio,
-        0.5,
-        "Fastest over slowest branch of a stretched segment, at least.",
-        "Fastest over slowest branch of a segment, at least: multiply-accumulates in proportion to processor speed (eq. 6), as a bound.",
-    )
-    exact, at_most, measured = False, False, "fastest_ms"
+    option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
+    exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
     words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
-
-    def of(self, options: "SegmentOptions", segment_ms: float) -> "Floats":
-        """The slowest branch."""
-        return options.slowest_ms
 
 
 @register
 class Capacity(Bound):
     """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
 
-    option = Option(
-        "segment_macs",
-        Ratio,
-        0.9,
-        "MACs of each stretched segment over the original segment's, at least.",
-        "Multiply-accumulates of each branched segment over the original segment's, at least.",
-    )
+    option = Option("segment_macs", Ratio, 0.9, "MACs of each stretched segment over the original segment's, at least.")
     exact, at_most, measured = False, False, "macs"
     words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
 
@@ -62,13 +46,7 @@ class Capacity(Bound):
 class Communication(Bound):
     """The exchange at a meeting point is amortised over its segment (equation 4)."""
 
-    option = Option(
-        "alpha",
-        Positive,
-        0.2,
-        "Communication of a stretched segment over its latency, at most.",
-        "Communication of a segment over its latency, at most (NN-Stretch paper, eq. 4).",
-    )
+    option = Option("alpha", Positive, 0.2, "Communication of a stretched segment over its latency, at most (NN-Stretch paper, eq. 4).")
     exact, measured = False, "exchange_ms"
     words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
 
@@ -81,8 +59,7 @@ class Straggler(Bound):
         "beta",
         Positive,
         1.1,
-        "A stretched branch over the whole segment on the fastest of its processors, at most.",
-        "A branch on its processor over the original segment on the fastest of its processors, at most (eq. 5).",
+        "A stretched branch over the whole segment on the fastest of its processors, at most (NN-Stretch paper, eq. 5).",
     )
     exact, measured = False, "slowest_ms"
     words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
@@ -92,12 +69,7 @@ class Straggler(Bound):
 class PeakMemory(Bound):
     """What runs at the same time fits into memory together."""
 
-    option = Option(
-        "peak_memory",
-        Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None,
-        None,
-        "Bytes of activations alive at one time, at most.",
-    )
+    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Activation bytes at one time, at most.")
     whole, measured = True, "peak_bytes"
     words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
 
@@ -117,12 +89,8 @@ class _Floor(Constraint):
     offers = True
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        return [floor_limit(value)]
-
-
-def floor_limit(value: float) -> Limit:
-    """A floor with the steps below it."""
-    return Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))
+        """The floor with the steps below it."""
+        return [Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))]
 
 
 @register
@@ -141,11 +109,7 @@ class WidthFloor(_Floor):
     """Channels of a branch over those of its segment."""
 
     option = Option(
-        "min_width",
-        Ratio | None,
-        None,
-        "Width ratio of a branch, at least; 0.5 for two processors, 0.375 for three.",
-        "Width ratio of a branch, at least; None for 0.5 with two processors and 0.375 with more.",
+        "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
     )
 
     def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
@@ -157,13 +121,7 @@ class WidthFloor(_Floor):
 class Meetings(Constraint):
     """Branches meet often enough; the search sees to it."""
 
-    option = Option(
-        "n_meet",
-        Annotated[int, msgspec.Meta(ge=1, le=1000)],
-        1,
-        "Meeting points, at least.",
-        "Meeting points where branches join, at least.",
-    )
+    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Meeting points where branches join, at least.")
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Their number, where it is more than one."""
@@ -179,7 +137,6 @@ class TotalMacs(Constraint):
         Range,
         (0.97, 1.03),
         "Range of MACs over the original's; those that bands of rows do twice do not count.",
-        "Multiply-accumulates of the branched over those of the original model.",
         example="0.97:1.03",
     )
 

@@ -12,19 +12,16 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import StretchError, UsageError
-from predictors.files import read_bytes
+from predictors.files import read_bytes, write_whole
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind, join_of
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment
-
-Floats = NDArray[np.float64]
 
 # What accuracy predictors see of a segment that was changed: numbers that are zero for the original.
 
@@ -141,10 +138,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def _of(self, segment: str) -> Floats:
         if segment not in self.weights:
-            raise UsageError(
-                f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}",
-                Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")),
-            )
+            what = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
+            raise UsageError(what, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
         return np.array(self.weights[segment])
 
 
@@ -319,10 +314,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def _check_join(self, join: JoinKind) -> None:
         if join != self.join:
-            raise UsageError(
-                f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`",
-                Message("plan with {}", OptionName("join", self.join)),
-            )
+            what = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
+            raise UsageError(what, Message("plan with {}", OptionName("join", self.join)))
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
         stages = self.stages_of(segment.start, segment.end)
@@ -355,14 +348,11 @@ class _Kind(msgspec.Struct):
 
 def save_accuracy(path: Path, predictor: AccuracySource) -> None:
     """Write a predictor as JSON, whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(predictor), indent=1) + b"\n")
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise StretchError(f"cannot write {path}: {error.strerror}") from error
+    write_whole(path, msgspec.json.format(msgspec.json.encode(predictor), indent=1) + b"\n", "accuracy predictor")
 
 
 def load_accuracy(path: Path, model: str) -> AccuracySource:
@@ -381,9 +371,7 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
     if decoded.model != model:
         raise StretchError(f"{path} is about `{decoded.model}`, not `{model}`", "make one for this network")
-    if (
-        isinstance(decoded, AccuracyPredictor)
-        and not np.isfinite([decoded.base, *(w for row in decoded.weights.values() for w in row)]).all()
-    ):
+    weights = [decoded.base, *(w for row in decoded.weights.values() for w in row)] if isinstance(decoded, AccuracyPredictor) else []
+    if not np.isfinite(weights).all():
         raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch export --rank`")
     return decoded

@@ -1,10 +1,10 @@
-"""What one branch of one segment costs: multiply-accumulates, time, parameters, memory.
+"""What one branch of one segment costs: multiply-accumulates, time, parameters, memory; and ways to run a segment, as arrays of such costs.
 
 A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
-from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, scale_branch
+from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, partitions, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, rewrite_segment
 
 # The kernels of branches at full depth, put together from those of their blocks.
@@ -33,11 +33,15 @@ from stretch.planning.network.segments import EntryKind, Segment, rewrite_segmen
 # kernels, so each is built once. Where that is not so for the original segment, a
 # branch is built in one piece.
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
 #: In place of the number of a block: what is in none.
 NO_BLOCK = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Built:
     """Operators of a branch as they are launched."""
 
@@ -46,18 +50,13 @@ class Built:
     rewrites: tuple[str, ...] = ()  # Exact rewrites that were done.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FullDepth:
     """A branch at full depth: what each block launches, by its number."""
 
     blocks: tuple[tuple[int, Built], ...]  # Blocks and what is outside of them, in order.
     rewrites: tuple[str, ...]  # Exact rewrites that were done.
     named: int  # How many of them, from the first on, have kernels that are called as their own operators.
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """All kernels, in order."""
-        return [kernel for _, built in self.blocks for kernel in built.kernels]
 
     def readers(self, names: Collection[str]) -> list[Kernel]:
         """Kernels of operators that read what arrives."""
@@ -81,7 +80,7 @@ class Wholes:
     def __init__(self, predictor: LatencyPredictor) -> None:
         self._predictor = predictor
         self._built: dict[tuple[object, ...], Built] = {}
-        self._pieces: dict[tuple[int, str, tuple[str, ...]], tuple[Segment, list[_Piece]]] = {}
+        self._pieces: dict[tuple[Segment, str, tuple[str, ...]], list[_Piece]] = {}
 
     def on(self, predictor: LatencyPredictor) -> "Wholes":
         """The same on another device; what was built stays known, by backend."""
@@ -153,7 +152,7 @@ class Wholes:
 
     def _divided(self, segment: Segment, scale: BranchScale, backend: str, names: tuple[str, ...]) -> list[_Piece]:
         """The blocks of a segment; none where they launch other kernels by themselves than in the segment."""
-        key = (id(segment), backend, names)
+        key = (segment, backend, names)
         if key not in self._pieces:
             pieces = _pieces(segment)
             if len(pieces) > 1:
@@ -162,8 +161,8 @@ class Wholes:
                 every, _ = self._launched(segment.graph, scale.processor, names)
                 if _told(every) != _told([kernel for part in parts for kernel in part]):
                     pieces = []
-            self._pieces[key] = segment, pieces
-        return self._pieces[key][1]
+            self._pieces[key] = pieces
+        return self._pieces[key]
 
 
 def _told(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
@@ -247,20 +246,18 @@ class Costs:
         #: Processor that waits for branches and joins them; it is there even where no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        self._whole: dict[tuple[int, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
+        self._whole: dict[tuple[Segment, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
-        self._dropped: dict[tuple[int, int], frozenset[int]] = {}
-        self._summed: dict[tuple[int, str], tuple[FullDepth, list[tuple[int, _Sums]]]] = {}
-        self._blocks: dict[tuple[int, str], tuple[Built, _Sums]] = {}
-        self._prepared: set[tuple[int, str, int, int]] = set()
-        self._branches: dict[tuple[int, str, int, int, int], BranchCost] = {}
-        self._changes: dict[tuple[int, str, int, int], _Sums] = {}
+        self._dropped: dict[tuple[Segment, int], set[int]] = {}
+        self._summed: dict[tuple[FullDepth, str], list[tuple[int, _Sums]]] = {}
+        self._blocks: dict[tuple[Built, str], _Sums] = {}
+        self._prepared: set[tuple[Segment, str, int, int]] = set()
+        self._branches: dict[tuple[Segment, str, int, int, int], BranchCost] = {}
+        self._changes: dict[tuple[Segment, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._remembered: dict[type, object] = {}
         self._built: dict[type, object] = {}
-        # Costs are remembered per segment object, which is kept so that its identity stays its own.
-        self._known: dict[int, Segment] = {}
-        self._rewritten: dict[tuple[int, tuple[str, ...]], Segment] = {}
+        self._rewritten: dict[tuple[Segment, tuple[str, ...]], Segment] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
         """Costs with one processor at another precision; what was built stays known."""
@@ -271,8 +268,8 @@ class Costs:
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
         """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
         other = Costs(predictor, precision, rewrites)
-        other._whole, other._dropped, other._known = self._whole, self._dropped, self._known
-        other._rewritten, other._wholes, other._built = self._rewritten, self._wholes.on(predictor), self._built
+        other._whole, other._dropped, other._rewritten = self._whole, self._dropped, self._rewritten
+        other._wholes, other._built = self._wholes.on(predictor), self._built
         return other
 
     def remembered(self, kind: type[T]) -> T:
@@ -296,7 +293,7 @@ class Costs:
         names = self.rewrites.get(processor, ())
         if not names:
             return segment
-        key = (self._remember(segment), names)
+        key = (segment, names)
         if key not in self._rewritten:
             self._rewritten[key] = rewrite_segment(segment, names)
         return self._rewritten[key]
@@ -307,15 +304,15 @@ class Costs:
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one."""
-        number, usual, kernels = self._remember(segment), segment.in_width, {}
+        usual, kernels = segment.in_width, {}
         every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
-        new = [scale for scale in every if (number, processor, *scale) not in self._prepared]
-        self._prepared.update((number, processor, *scale) for scale in new)
+        new = [scale for scale in every if (segment, processor, *scale) not in self._prepared]
+        self._prepared.update((segment, processor, *scale) for scale in new)
         rewired = [(width, count) for width, count in new if count != usual and segment.rewires]
         for width, count in new:
             if count == usual or not rewired:
                 whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
-                kernels.update({id(built): built.kernels for _, built in whole.blocks})
+                kernels.update({built: built.kernels for _, built in whole.blocks})
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
         if rewired:
             self._rewire(segment, processor, rewired)
@@ -323,10 +320,10 @@ class Costs:
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
-        key = (self._remember(segment), processor, depth, width, channels)
+        key = (segment, processor, depth, width, channels)
         known = self._branches.get(key)
         if known is None:
-            known = self._branches[key] = self._branch(segment, processor, depth, width, channels)
+            known = self._branches[key] = self._branch(*key)
         return known
 
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
@@ -341,7 +338,9 @@ class Costs:
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        dropped = self._dropped_blocks(segment, depth)
+        if (segment, depth) not in self._dropped:
+            self._dropped[segment, depth] = dropped_blocks(segment, depth)
+        dropped = self._dropped[segment, depth]
         kept = [part for block, part in self._sums(whole, processor) if block not in dropped]
         return BranchCost(
             processor,
@@ -358,19 +357,17 @@ class Costs:
 
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
         """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
-        key = (id(whole), processor)
+        key = (whole, processor)
         if key not in self._summed:
-            self._summed[key] = whole, [(block, self._block(built, processor)) for block, built in whole.blocks]
-        return self._summed[key][1]
+            self._summed[key] = [(block, self._block(built, processor)) for block, built in whole.blocks]
+        return self._summed[key]
 
     def _block(self, built: Built, processor: str) -> _Sums:
-        key = (id(built), processor)
+        key = (built, processor)
         if key not in self._blocks:
-            time, item = self.kernels_time(built.kernels, processor), self.item_bytes(processor)
-            macs = sum([kernel.macs for kernel in built.kernels])
-            peak = max([(kernel.cost.reads + kernel.cost.writes) * item for kernel in built.kernels], default=0)
-            self._blocks[key] = built, _Sums(macs, built.params, time.ms, time.contended_ms, peak)
-        return self._blocks[key][1]
+            time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
+            self._blocks[key] = _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
+        return self._blocks[key]
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
         """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
@@ -390,7 +387,8 @@ class Costs:
         pixels = shape[0] * prod(shape[2:])
         known = self._join_convs.setdefault((pixels, processor), {})
         new = [end for end in dict.fromkeys(ends) if end not in known]
-        kernels = [_join_conv(pixels, width, out) for width, out in new]
+        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in new)
+        kernels = [Kernel("join_conv", ("join_conv",), cost, pixels * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
         for end, kernel, time in zip(new, kernels, times, strict=True):
             known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
@@ -426,59 +424,46 @@ class Costs:
         """Time of each of the kernels, at the planned precision."""
         return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
 
-    def item_bytes(self, processor: str) -> int:
-        """Bytes of an element at the processor's precision."""
-        return ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
+    def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
+        """Most bytes that one of the kernels reads and writes at the processor's precision."""
+        item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
+        return max([kernel.cost.reads + kernel.cost.writes for kernel in kernels], default=0) * item
 
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
         align = self.align(processor)
         profile = self.predictor.device.processor(processor).profile
         names = tuple(name for name in self.rewrites.get(processor, ()) if name in exact)
-        key = (self._remember(segment), width, in_channels, align, profile.backend, profile.unsupported, names)
-        known = self._whole.get(key)
-        if known is None:
+        key = (segment, width, in_channels, align, profile.backend, profile.unsupported, names)
+        if key not in self._whole:
             scale = BranchScale(processor, segment.depth, width, entry, 0, align, rewrites=segment.rewrites)
-            known = self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
-        return known
+            self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
+        return self._whole[key]
 
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""
-        key = (id(segment), processor, width, channels)
+        key = (segment, processor, width, channels)
         if key not in self._changes:
             self._rewire(segment, processor, [(width, channels)])
         return self._changes[key]
 
     def _rewire(self, segment: Segment, processor: str, scales: Sequence[tuple[int, int]]) -> None:
         """Find out what other arriving channels add, for many branches together: a width and how many arrive for each."""
-        usual = {width: self._readers(segment, processor, width) for width in dict.fromkeys(width for width, _ in scales)}
+        names, usual = segment.graph.consumers[segment.start], {}
+        for width in dict.fromkeys(width for width, _ in scales):
+            usual[width] = self._full(segment, processor, width, segment.in_width, "none").readers(names)
         changed = [[_rewired(kernel, segment, count) for kernel in usual[width]] for width, count in scales]
         times = iter(self.each_kernels_time([kernel for kernels in changed for kernel in kernels], processor))
         before = {width: self.kernels_time(kernels, processor) for width, kernels in usual.items()}
-        item, number = self.item_bytes(processor), self._remember(segment)
         for (width, count), after in zip(scales, changed, strict=True):
             weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
             now, then = list(islice(times, len(after))), before[width]
-            self._changes[number, processor, width, count] = _Sums(
+            self._changes[segment, processor, width, count] = _Sums(
                 sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
                 sum(weights),
                 sum([time.ms for time in now]) - then.ms,
                 sum([time.contended_ms for time in now]) - then.contended_ms,
-                max(((k.cost.reads + k.cost.writes) * item for k in after), default=0),
+                self.peak_bytes(after, processor),
             )
-
-    def _readers(self, segment: Segment, processor: str, width: int) -> list[Kernel]:
-        """Kernels of a branch that read what arrives."""
-        return self._full(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
-
-    def _remember(self, segment: Segment) -> int:
-        self._known[id(segment)] = segment
-        return id(segment)
-
-    def _dropped_blocks(self, segment: Segment, depth: int) -> frozenset[int]:
-        key = (self._remember(segment), depth)
-        if key not in self._dropped:
-            self._dropped[key] = frozenset(dropped_blocks(segment, depth))
-        return self._dropped[key]
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
@@ -490,6 +475,94 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
     return Kernel(kernel.name, kernel.ops, cost, kernel.macs, kernel.elsewhere)
 
 
-def _join_conv(pixels: int, width: int, out: int) -> Kernel:
-    cost = KernelCost("conv1x1", width, out, 1, 1, pixels, pixels * width, pixels * out, width * out + out)
-    return Kernel("join_conv", ("join_conv",), cost, pixels * width * out)
+@dataclass(frozen=True)
+class SegmentOptions:
+    """Ways to run one segment on one subset of the processors.
+
+    Arrays have one entry per combination of the branches' candidates, in the
+    order of `numpy.ravel_multi_index` over `candidates`; of a segment that is divided exactly,
+    one per place where it is divided: the candidates of that number together.
+    """
+
+    segment: Segment  # The original segment.
+    join: JoinKind  # How branches meet; ``none`` for one branch.
+    candidates: tuple[tuple[BranchCost, ...], ...]  # Per branch, its possible scales.
+    macs: Ints  # Multiply-accumulates, joins included.
+    params: Ints  # Learned numbers.
+    ms: Floats  # Time per processor that holds the tensor at the start (rows).
+    exchange_ms: Floats  # Communication per holder, as `ms`.
+    slowest_ms: Floats  # Computation of the slowest branch, contention included.
+    fastest_ms: Floats  # Computation of the fastest branch, contention included.
+    peak_bytes: Ints  # Activation bytes alive at one time.
+    #: Whether every rule is met, in the same shape as `ms` once they are applied (`stretch.planning.search.space.DesignSpace.checked`).
+    allowed: Mask = field(default_factory=lambda: np.ones((1, 1), bool))
+    span: int = 1  # Segments of the space that it takes the place of; more than 1 where stages are merged.
+    alone_ms: float | None = None  # The original segment on the fastest processor, ms, where that is known.
+    tail: Segment | None = None  # What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
+    #: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked for, since
+    #: most searches never do.
+    busy: Callable[[], Mapping[str, Floats]] = dict
+    #: Of scaled copies whose combinations are not all there, the place of each in that order; None where they are.
+    numbers: Ints | None = None
+    division: str = ""  # Word of the way in which the segment is divided exactly (`stretch.planning.design.division`); empty for none.
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Processors of the branches, in order."""
+        return tuple(c[0].processor for c in self.candidates)
+
+    @property
+    def branched(self) -> bool:
+        """Whether several branches run side by side."""
+        return len(self.candidates) > 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether branches together compute exactly what the original segment does."""
+        return bool(self.division)
+
+    def working(self, host: str) -> set[str]:
+        """Processors that compute something: those of the branches, and the host where it computes the tail."""
+        return {*self.processors, *((host,) if self.tail is not None else ())}
+
+    def holder(self, host: str) -> str:
+        """Processor that holds the output: the host where branches meet, else that of the last branch."""
+        return host if join_of(self.join).meets is not None and self.branched else self.processors[-1]
+
+    def chosen(self, index: int) -> list[BranchCost]:
+        """The branches of one combination."""
+        if self.exact:
+            return [c[index] for c in self.candidates]
+        return [c[i] for c, i in zip(self.candidates, self.scales_of(np.array([index]))[:, 0].tolist(), strict=True)]
+
+    def scales_of(self, indices: Ints | None = None) -> Ints:
+        """Of some combinations of scaled copies, or all, the number of each branch's candidate (branches × combinations)."""
+        every = np.arange(len(self.macs)) if indices is None else indices
+        numbers = every if self.numbers is None else self.numbers[every]
+        return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
+
+    def out_width(self, index: int) -> int:
+        """Channels behind the join of one combination."""
+        return sum(b.width for b in self.chosen(index)) if join_of(self.join).widens else self.segment.width
+
+    def designs(self, index: int, costs: Costs) -> tuple[SegmentDesign, ...]:
+        """The design of one combination, and that of the tail."""
+        if self.tail is None:
+            return (self.design(index, costs),)
+        alone = BranchScale(costs.host, self.tail.depth, self.tail.width, align=costs.align(costs.host))
+        return self.design(index, costs), SegmentDesign(self.tail.name, self.tail.start, self.tail.end, (alone,))
+
+    def design(self, index: int, costs: Costs) -> SegmentDesign:
+        """The design of one combination, without the tail."""
+        chosen = self.chosen(index)
+        aligns = [costs.align(b.processor) for b in chosen]
+        parts = [0] * len(chosen)
+        if join_of(self.join).divides:
+            parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
+        branches = tuple(
+            BranchScale(
+                b.processor, b.depth, b.width, b.entry, part, align, b.rewrites, **({self.division: b.share} if self.division else {})
+            )
+            for b, part, align in zip(chosen, parts, aligns, strict=True)
+        )
+        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)

@@ -1,13 +1,17 @@
 """Which of two predicted runs is faster, and how sure that is.
 
-Two runs on one device are predicted from the same numbers, so what decides is in how many draws of those the one is faster.
+Two runs on one device are predicted from the same numbers (kernels, links, contention), and errors of one number hit every
+run alike: where the GPU's convolutions are slower than predicted, they are slower in the branched run and in its controls. So a
+run keeps, for each number, the ms that are proportional to it, and a comparison draws all numbers at once: what decides is in
+how many draws the one is faster. Times of a processor that was fitted, or that are those of its relatives, err together, by the
+interval of the fit; else each kind of kernel errs for itself, by the uncertainty that the profile states.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from graphlib import TopologicalSorter
-from itertools import combinations
+from itertools import combinations, product
 from math import log
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -18,18 +22,11 @@ from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
-from predictors.host import is_host, kind_of
+from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
-from stretch.planning.cost.times import SegmentTime
-
-# Numbers that a prediction rests on, each with the interval of what it may be instead: kernels, links, contention.
-#
-# Errors of one number hit every run alike: where the GPU's convolutions are slower
-# than predicted, they are slower in the branched run and in its controls. So a run
-# keeps, for each number, the ms that are proportional to it, and a comparison draws
-# all numbers at once. Times of a processor that was fitted, or that are
-# those of its relatives, err together, by the interval of the fit; else each kind of
-# kernel errs for itself, by the uncertainty that the profile states.
+from stretch.planning.cost.branch import Costs, Floats
+from stretch.planning.cost.makespan import SegmentTime
+from stretch.planning.network.units import components
 
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000
@@ -49,7 +46,26 @@ LINK_SPREAD = (0.5, 2.0)
 #: What others take away lies between half and twice of what is stated, as public runs of six phones spread.
 CONTENTION_SPREAD = 2.0
 
-Floats = NDArray[np.float64]
+NO_CLEAR_WINNER = "no clear winner"
+BRANCHED = "branched"
+
+#: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
+LEAST_GAIN = 1.03
+
+#: How likely branches must fall short of that for a control to be recommended.
+SURE = 0.7
+
+#: What a robust design is chosen by: the time that nine in ten draws keep.
+ROBUST = 0.9
+
+#: Factors on times that hang together, for what is recommended then.
+FACTORS = (0.5, 2.0)
+
+#: Beyond this many times as fast no processor of a device is.
+FASTEST = 64.0
+
+#: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
+_HALVINGS = 22
 
 
 class Unknown(NamedTuple):
@@ -69,11 +85,6 @@ def link(processor: str, device: DeviceProfile) -> Unknown:
     """The link between the host and a processor, with the interval that its profile states."""
     stated = device.links[processor].spread
     return Unknown(f"{LINK} {processor}", *(stated.value if stated else LINK_SPREAD), LINKS)
-
-
-def contention(processor: str) -> Unknown:
-    """What a processor loses while others compute."""
-    return Unknown(f"contention on {processor}", 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION)
 
 
 def computing(processor: str) -> str:
@@ -98,12 +109,7 @@ def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
     return result
 
 
-def added(*parts: Mapping[Unknown, float]) -> dict[Unknown, float]:
-    """The sum of several, number by number."""
-    return {key: sum(part.get(key, 0.0) for part in parts) for key in dict.fromkeys(key for part in parts for key in part)}
-
-
-def ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
+def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
     """The time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
@@ -134,14 +140,9 @@ def interval(times: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-NO_CLEAR_WINNER = "no clear winner"
-BRANCHED = "branched"
-
-#: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
-LEAST_GAIN = 1.03
-
-#: How likely branches must fall short of that for a control to be recommended.
-SURE = 0.7
+def kept_ms(draws: Floats) -> float:
+    """The time that nine in ten draws keep."""
+    return float(np.quantile(draws, ROBUST))
 
 
 @dataclass(frozen=True)
@@ -154,17 +155,15 @@ class UncertainBranch:
 
     @classmethod
     def of(
-        cls,
-        estimate: Estimate,
-        device: DeviceProfile,
-        links: Mapping[str, float],
-        contention_ms: float = 0.0,
-        waits: tuple[int, ...] = (),
+        cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], contention_ms: float = 0.0, waits: tuple[int, ...] = ()
     ) -> "UncertainBranch":
         """A branch from the estimate of its computation."""
         moving = {link(processor, device): ms for processor, ms in links.items()}
-        slowed = {contention(kind_of(estimate.processor)): contention_ms} if contention_ms else {}
-        return cls(added(kernels(estimate, device), moving, slowed), waits)
+        name = f"contention on {kind_of(estimate.processor)}"
+        slowed = {Unknown(name, 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION): contention_ms} if contention_ms else {}
+        parts = kernels(estimate, device), moving, slowed
+        every = dict.fromkeys(key for part in parts for key in part)
+        return cls({key: sum(part.get(key, 0.0) for part in parts) for key in every}, waits)
 
 
 @dataclass(frozen=True)
@@ -185,13 +184,13 @@ class PredictedRun:
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:
-        total = self.fixed_ms + ms(self.parts, factors)
+        total = self.fixed_ms + _ms(self.parts, factors)
         for branches in self.segments:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[wait] for wait in branches[number].waits]
-                fixed_ms = ms(branches[number].parts, factors) + branches[number].fixed_ms
-                ends[number] = fixed_ms + (slowest(starts) if starts else 0.0)
+                took = _ms(branches[number].parts, factors) + branches[number].fixed_ms
+                ends[number] = took + (slowest(starts) if starts else 0.0)
             total = total + slowest(ends.values())
         return total
 
@@ -206,6 +205,32 @@ class PredictedRun:
         return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
 
 
+def _side_by_side(branches: Sequence[UncertainBranch]) -> bool:
+    """Whether two branches of a segment take time and neither waits for the other, directly or through others."""
+    behind: dict[int, set[int]] = {}
+    for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
+        waits = branches[number].waits
+        behind[number] = set(waits).union(*(behind[wait] for wait in waits))
+    busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
+    return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
+
+
+def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
+    """Segments one after the other, each time by the number it is proportional to; `output` is the transfer of the result, ms by far end."""
+    branches = [
+        [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
+        for row in segments
+    ]
+    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})
+
+
+def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:
+    """A whole network on one processor."""
+    estimate = predictor.predict(graph, processor, precision)
+    moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
+    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, moving)]])
+
+
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A design if every link of the device took another time than stated: at the lower ends of all, as stated, or at the upper ends."""
 
@@ -214,8 +239,18 @@ class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float | None  # Over the best single processor, whose transfers change alike; None if that was not compared.
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A design if numbers that hang together were others."""
+
+    numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
+    factor: float  # On all of them.
+    makespan_ms: float  # Of the branched run.
+    speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
+    recommended: str  # What would be recommended then.
+
+
 class Certainty(msgspec.Struct, frozen=True, kw_only=True):
-    """How sure a prediction is; the fields are keys of `predicted` in the command line's JSON."""
+    """How sure a prediction is, and what its recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
 
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.
@@ -225,6 +260,10 @@ class Certainty(msgspec.Struct, frozen=True, kw_only=True):
     #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
+    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is.
+    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
+    #: alone; None if they do already, never would, or no single processor was compared.
+    crossover: float | None
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,12 +297,6 @@ class Recommendation:
         """The controls that may be recommended."""
         return tuple(rival for rival in self.rivals if rival.name not in self.reference)
 
-    @property
-    def measure(self) -> str | None:
-        """The number that decides most between the branched run and the rival nearest to it."""
-        near = min(self.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
-        return near.measure if near else None
-
 
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
     """What to run.
@@ -276,12 +309,28 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
         reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
     factors = drawn(key for run in (branched, *controls.values()) for key in run.unknowns)
-    ours = branched.drawn_ms(factors)
+    ours, ms = branched.drawn_ms(factors), branched.ms()
     theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
-    rivals = tuple(_rival(name, control, branched, theirs[name], ours) for name, control in controls.items())
+    rivals = []
+    for name, control in controls.items():
+        (low_ms, high_ms), (low, high) = interval(theirs[name]), interval(theirs[name] / ours)
+        rivals.append(
+            Rival(
+                name=name,
+                ms=control.ms(),
+                low_ms=low_ms,
+                high_ms=high_ms,
+                ratio=control.ms() / ms,
+                low=low,
+                high=high,
+                probability=share(ours < theirs[name]),
+                measure=_decisive(control, branched),
+            )
+        )
     beatable = {name: ms for name, ms in theirs.items() if name not in reference}
     recommended = advised(branched, {name: controls[name] for name in beatable}, factors)
-    return Recommendation(recommended, _wins(ours, beatable), float(np.mean(ours)), *interval(ours), rivals, frozenset(reference))
+    wins = share(ours < np.min(list(beatable.values()), axis=0)) if beatable else 1.0
+    return Recommendation(recommended, wins, float(np.mean(ours)), *interval(ours), tuple(rivals), frozenset(reference))
 
 
 def advised(
@@ -299,18 +348,38 @@ def advised(
     return fastest
 
 
-def certainty(recommendation: Recommendation, branched: PredictedRun, single: PredictedRun | None) -> Certainty:
-    """How sure a recommendation is."""
+def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
+    """The number whose interval moves the ratio of the two times most."""
+
+    def moved(key: Unknown) -> float:
+        ends = [control.ms({key: end}) / branched.ms({key: end}) for end in (key.low, key.high)]
+        return abs(float(np.log(ends[0] / ends[1])))
+
+    # Of numbers that move it alike the first by name, so that the answer does not change from run to run.
+    best = max(sorted(control.unknowns | branched.unknowns), key=moved, default=None)
+    return None if best is None or moved(best) == 0 else best.what
+
+
+def certainty(
+    recommendation: Recommendation, branched: PredictedRun, controls: Mapping[str, PredictedRun], single: str | None
+) -> Certainty:
+    """How sure a recommendation is, and what it hangs on; `single` names the control that is the best single processor."""
+    alone = controls.get(single) if single else None
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
-    figures = [at_links(branched, single, end) for end in ends]
+    near = min(recommendation.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
     faster = {rival.name.partition(":")[0]: rival.probability for rival in recommendation.rivals}
+    beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
+    draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
+    groups = sorted({key.group for key in draws if key.group})
     return Certainty(
         expected_ms=recommendation.expected_ms,
         makespan_low_ms=recommendation.low_ms,
         makespan_high_ms=recommendation.high_ms,
         probability_faster={**faster, "all": recommendation.probability},
-        measure_next=recommendation.measure,
-        links=tuple(figures),
+        measure_next=near.measure if near else None,
+        links=tuple(at_links(branched, alone, end) for end in ends),
+        changes=tuple(_changed(group, factor, branched, beatable, draws) for group, factor in product(groups, FACTORS)),
+        crossover=_crossover(branched, alone, single.partition(":")[2]) if single and alone else None,
     )
 
 
@@ -321,119 +390,6 @@ def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Cal
     ms = branched.ms(factors)
     furthest = max(factors.values(), key=lambda factor: abs(log(factor)))
     return LinkFigure(factor=furthest, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None)
-
-
-def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:
-    """A whole network on one processor."""
-    estimate = predictor.predict(graph, processor, precision)
-    moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
-    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, moving)]])
-
-
-def _side_by_side(branches: Sequence[UncertainBranch]) -> bool:
-    """Whether two branches of a segment take time and neither waits for the other, directly or through others."""
-    behind: dict[int, set[int]] = {}
-    for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
-        waits = branches[number].waits
-        behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-    busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
-    return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
-
-
-def _wins(ours: Floats, theirs: Mapping[str, Floats]) -> float:
-    if not theirs:
-        return 1.0
-    return share(ours < np.min(list(theirs.values()), axis=0))
-
-
-def _rival(name: str, control: PredictedRun, branched: PredictedRun, theirs: Floats, ours: Floats) -> Rival:
-    low_ms, high_ms = interval(theirs)
-    low, high = interval(theirs / ours)
-    return Rival(
-        name=name,
-        ms=control.ms(),
-        low_ms=low_ms,
-        high_ms=high_ms,
-        ratio=control.ms() / branched.ms(),
-        low=low,
-        high=high,
-        probability=share(ours < theirs),
-        measure=_decisive(control, branched),
-    )
-
-
-def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
-    """The number whose interval moves the ratio of the two times most."""
-
-    def moved(key: Unknown) -> float:
-        ends = [control.ms({key: end}) / branched.ms({key: end}) for end in (key.low, key.high)]
-        return abs(float(np.log(ends[0] / ends[1])))
-
-    # Of numbers that move it alike the first by name, so that the answer does not change from run to run.
-    numbers = sorted(control.unknowns | branched.unknowns)
-    best = max(numbers, key=moved, default=None)
-    return None if best is None or moved(best) == 0 else best.what
-
-
-# A timeline in parts that are uncertain, and the time that it keeps in most draws of them (`stretch.planning.cost.compare`).
-
-#: What a robust design is chosen by: the time that nine in ten draws keep.
-ROBUST = 0.9
-
-
-def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
-    """Segments one after the other, each time by the number it is proportional to; `output` is the transfer of the result, ms by far end."""
-    branches = [
-        [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
-        for row in segments
-    ]
-    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})
-
-
-def kept_ms(draws: Floats) -> float:
-    """The time that nine in ten draws keep."""
-    return float(np.quantile(draws, ROBUST))
-
-
-# Which numbers of a profile decide what is recommended, and how fast the other processors would have to be.
-
-#: Factors on the times that hang together.
-FACTORS = (0.5, 2.0)
-
-#: Beyond this many times as fast no processor of a device is.
-FASTEST = 64.0
-
-#: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
-_HALVINGS = 22
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if numbers that hang together were others."""
-
-    numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
-    factor: float  # On all of them.
-    makespan_ms: float  # Of the branched run.
-    speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
-    recommended: str  # What would be recommended then.
-
-
-class Deciding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
-
-    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is.
-    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
-    #: alone; None if they do already, never would, or no single processor was compared.
-    crossover: float | None
-
-
-def deciding(branched: PredictedRun, controls: Mapping[str, PredictedRun], names: Collection[str], single: str | None) -> Deciding:
-    """What a recommendation hangs on."""
-    beatable = {name: control for name, control in controls.items() if name not in names}
-    draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
-    groups = sorted({key.group for key in draws if key.group})
-    changes = tuple(_changed(group, factor, branched, beatable, draws) for group in groups for factor in FACTORS)
-    alone = controls.get(single) if single else None
-    return Deciding(changes=changes, crossover=_crossover(branched, alone, single.partition(":")[2]) if single and alone else None)
 
 
 def _changed(
@@ -466,3 +422,116 @@ def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> 
         middle = (low * high) ** 0.5
         low, high = (low, middle) if pays(middle) else (middle, high)
     return high
+
+
+# How long a network takes at least, however it is divided: bounds that no search has to be made for.
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The fastest processor of a request beside the others, as if a network could be divided without any loss.
+
+    Every processor computes its share in the time that it takes for so much of the whole, none slows another down, and what
+    crosses, once in the middle of the network, takes the fixed time of its link, there and back, for each but the host.
+    """
+
+    processor: str  # The fastest.
+    alone_ms: float  # What it takes by itself, transfers of the input and output left out.
+    divided_ms: float  # What that division takes; never less than `alone_ms` where nobody can help.
+    #: How many times as fast all others would have to be for that division to take no longer than `alone_ms`; None where they are already,
+    #: or never would be.
+    crossover: float | None
+    margin: float  # How many times as fast they may be, beside it, for all that the intervals of their times say.
+
+    @property
+    def far(self) -> bool:
+        """Whether not even that division is faster, also at the ends of the intervals."""
+        return self.divided_ms >= self.alone_ms and (self.crossover is None or self.crossover > self.margin)
+
+
+def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Ahead:
+    """How far one processor is ahead of the others of a request."""
+    (processor, at), device = best, predictor.device
+    family = device.processor(processor).family
+    best_estimate = predictor.predict(graph, processor, at)
+    alone, margin = best_estimate.computing_ms, 1.0
+    times, exchange = {processor: alone}, {processor: _exchange_ms(predictor, processor, at)}
+    for name, its in precision.items():
+        if device.processor(name).family != family:
+            estimate = predictor.predict(graph, name, its)
+            times[name], exchange[name] = estimate.computing_ms, _exchange_ms(predictor, name, its)
+            margin = max(margin, estimate.ms / estimate.low_ms * best_estimate.high_ms / best_estimate.ms)
+    helped = sum(max(0.0, alone - exchange[name]) / ms for name, ms in times.items() if name != processor)
+    left = min(alone, exchange[processor]) / alone
+    crossover = left / helped if helped and left > helped else None
+    return Ahead(processor, alone, divided_ms(times, exchange), crossover, margin)
+
+
+def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:
+    """The fixed time of a link, there and back; nothing for the host."""
+    if is_host(processor):
+        return 0.0
+    return predictor.links.ms(HOST, processor, 0, precision) + predictor.links.ms(processor, HOST, 0, precision)
+
+
+def divided_ms(times: Mapping[str, float], exchange: Mapping[str, float]) -> float:
+    """When all of a network is computed, if each processor works from the end of its exchange on: Σ (T − e) ÷ t is 1."""
+    rate, begun, number = 0.0, 0.0, float("inf")
+    for name in sorted(times, key=lambda item: exchange[item]):
+        if exchange[name] >= number:
+            break  # it would begin when all is done
+        rate += 1 / times[name]
+        begun += exchange[name] / times[name]
+        number = (1 + begun) / rate
+    return number
+
+
+def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: Mapping[str, str]) -> float:
+    """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
+    times = {name: predictor.predict(graph, name, precision.get(name)).computing_ms for name in processors}
+    return divided_ms(times, dict.fromkeys(times, 0.0))
+
+
+#: Ratios of two processors' times that the bound is looked for at; fewer make it looser, never wrong.
+MOST_RATIOS = 48
+
+
+def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
+    """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
+
+    Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
+    contention. Of what crosses only the fixed time of each link there and back counts. It holds as far as part of a kernel takes at least
+    its share of the kernel's time. That is a linear program: minimise T where the shares s of each group k add up to 1
+    and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 bound it from below by
+    Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
+    """
+    names = tuple(costs.precision)
+    times = _times(graph, costs, names)
+    exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
+    subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
+    return min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
+
+
+def _times(graph: OpGraph, costs: Costs, names: tuple[str, ...]) -> NDArray[np.float64]:
+    """Time of each group of operators on each processor, ms, (processors × groups)."""
+    launched = [costs.predictor.kernels(graph, name) for name in names]
+    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched for kernel in kernels])
+    column = {name: i for i, group in enumerate(groups) for name in group}
+    times = np.zeros((len(names), len(groups)))
+    for row, (name, kernels) in enumerate(zip(names, launched, strict=True)):
+        for kernel, time in zip(kernels, costs.predictor.each_kernels_time(kernels, name, costs.precision[name]), strict=True):
+            times[row, column[kernel.ops[0]]] += time.ms
+    return times
+
+
+def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
+    """The bound for processors that all take part."""
+    busy = times[:, (times > 0).all(axis=0)]  # a group that costs one of them nothing bounds nothing
+    if not busy.size:
+        return float(exchange.max())
+    # the bound is piecewise linear in the weights and bends where two processors take equally long for a group
+    ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MOST_RATIOS), method="nearest")) for row in busy[1:]]
+    weights = np.array([(1.0, *item) for item in product(*ratios)])
+    weights /= weights.sum(axis=1, keepdims=True)
+    total = (weights[:, :, None] * busy).min(axis=1).sum(axis=1) + weights @ exchange
+    return float(max(total.max(), exchange.max()))

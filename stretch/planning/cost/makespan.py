@@ -5,120 +5,227 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
 where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its
-computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read.
+computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they
+read, and wait as the runtime lets them (`scheduler.simulate.schedule`).
 """
 
-import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from predictors.devices import DeviceProfile
+from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
 from predictors.joins import join_of
-from predictors.predictor import LatencyPredictor
+from predictors.predictor import Estimate
 from predictors.side_by_side import ProcessorWork, ends
+from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.times import BranchTime, SegmentTime, SideTime, Timeline, added_up
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
 from stretch.planning.network.backbone import Backbone, backbone_of
 from stretch.planning.network.segments import Segment
 
-# When jobs run that wait for each other on several processors: the order of the runtime, as arithmetic.
-#
-# A processor that is free takes the first of its jobs, in the order of their list,
-# that has all it reads; it never waits for an earlier one while a later one can
-# start. The state machine (`scheduler.runtime.machine`) does the same with the
-# subgraphs of a bundle.
+
+def added_up(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Sums by name, in the order in which names come."""
+    result: dict[str, float] = {}
+    for name, ms in pairs:
+        result[name] = result.get(name, 0.0) + ms
+    return result
 
 
 @dataclass(frozen=True)
-class Job:
-    """Work that occupies one processor."""
+class BranchTime:
+    """One branch on the timeline."""
 
-    processor: str  # Which.
-    ms: float  # How long, transfers of what it reads included.
-    reads: tuple[int, ...] = ()  # Numbers of the jobs that write what it reads.
+    scale: BranchScale  # The branch.
+    macs: int  # Multiply-accumulates, its part of the join included.
+    params: int  # Learned numbers.
+    in_ms: float  # Transfer of its input.
+    links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
+    ms: float  # Computation, running alone.
+    contention_ms: float  # What it takes longer beside the other branches.
+    out_ms: float  # Transfer of its output to where it is needed.
+    estimate: Estimate  # What `ms` is made of.
+    start_ms: float = 0.0  # When it starts, from the start of its segment.
+    waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; none where branches start together.
+
+    @property
+    def contention(self) -> float:
+        """Factor on its computation beside the other branches."""
+        return 1 + self.contention_ms / self.ms if self.ms else 1.0
+
+    @property
+    def total_ms(self) -> float:
+        """From its start until its output has arrived."""
+        return self.in_ms + self.ms + self.contention_ms + self.out_ms
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """When each job runs."""
+class SegmentTime:
+    """One segment on the timeline."""
 
-    starts: tuple[float, ...]  # Start of each, ms.
-    ends: tuple[float, ...]  # End of each, ms.
-    #: For each the jobs that it waits for: those that it reads from, and the one before it on its processor. It starts when the last of
-    #: them has ended.
-    waits: tuple[tuple[int, ...], ...]
+    segment: Segment  # The original segment.
+    design: SegmentDesign  # Its design.
+    branches: tuple[BranchTime, ...]  # Its branches.
+    join_ms: float  # Time of the join.
+    start_ms: float  # When it starts.
+    #: Multiply-accumulates that bands of rows or branches of channels do beyond those of the segment in one piece: what several of them
+    #: compute.
+    repeated_macs: int = 0
+    shared_params: int | None = None  # Learned numbers that all branches have in common, or parts of; None where each has its own.
+    #: Time that all bands together spend on rows that the segment in one piece computes once (`stretch.planning.cost.makespan`).
+    halo_ms: float = 0.0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, those that are repeated included."""
+        return sum(b.macs for b in self.branches)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers; those that bands of rows or branches of channels share count once."""
+        return sum(b.params for b in self.branches) if self.shared_params is None else self.shared_params
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows repeat."""
+        division = self.design.division
+        return self.repeated_macs if division is not None and division.halo else 0
 
     @property
     def ms(self) -> float:
-        """From the start of the first job to the end of the last."""
-        return max(self.ends, default=0.0)
+        """From its start to its end."""
+        return max(b.start_ms + b.total_ms for b in self.branches) + self.join_ms
+
+    @property
+    def computing_ms(self) -> float:
+        """Computation of the processor that computes longest, each branch alone."""
+        return max(added_up((b.scale.processor, b.ms) for b in self.branches).values())
+
+    @property
+    def communication_ms(self) -> float:
+        """Time beside the computation of the processor that computes longest."""
+        return self.ms - max(added_up((b.scale.processor, b.ms + b.contention_ms) for b in self.branches).values())
 
 
-def schedule(jobs: Sequence[Job]) -> Schedule:
-    """The schedule of some jobs, each on its processor."""
-    readers, missing = waiting([job.reads for job in jobs])
-    places = sorted({job.processor for job in jobs})
-    starts, ends, before = run([places.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(places))
-    waits = tuple(
-        tuple(dict.fromkeys((*job.reads, *(() if earlier is None else (earlier,))))) for job, earlier in zip(jobs, before, strict=True)
-    )
-    return Schedule(tuple(starts), tuple(ends), waits)
+def computed(branches: Iterable[BranchTime]) -> dict[str, float]:
+    """How long each processor computes some branches beside each other, ms."""
+    return added_up((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
 
 
-def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int]]:
-    """The jobs that read from each job, and how many each reads from."""
-    readers: list[list[int]] = [[] for _ in reads]
-    missing = []
-    for number, read in enumerate(reads):
-        sources = set(read)
-        missing.append(len(sources))
-        for source in sources:
-            readers[source].append(number)
-    return readers, missing
+@dataclass(frozen=True)
+class SideTime:
+    """A part beside the backbone on the timeline."""
+
+    name: str  # Of the side.
+    graph: OpGraph  # Its operators.
+    time: BranchTime  # As of a branch; it starts `time.start_ms` after the input is there.
+
+    @property
+    def end_ms(self) -> float:
+        """When its output has arrived."""
+        return self.time.start_ms + self.time.total_ms
 
 
-def run(
-    places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
-) -> tuple[list[float], list[float], list[int | None]]:
-    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
-    left = list(missing)
-    ready: list[list[int]] = [[] for _ in range(processors)]
-    for number, place in enumerate(places):
-        if not left[number]:
-            ready[place].append(number)  # in order, so it is a heap
-    starts, ends = [0.0] * len(places), [0.0] * len(places)
-    before: list[int | None] = [None] * len(places)
-    last: list[int | None] = [None] * processors
-    idle = [True] * processors
-    running: list[tuple[float, int, int]] = []
-    started, now = 0, 0.0
-    touched: Iterable[int] = range(processors)
-    while True:
-        for place in touched:
-            if idle[place] and ready[place]:
-                number = heapq.heappop(ready[place])
-                starts[number], ends[number] = now, now + ms[number]
-                before[number], last[place] = last[place], number
-                idle[place] = False
-                heapq.heappush(running, (ends[number], started, number))
-                started += 1
-        if not running:
-            break
-        now, _, number = heapq.heappop(running)
-        idle[places[number]] = True
-        touched = {places[number]}
-        for reader in readers[number]:
-            left[reader] -= 1
-            if not left[reader]:
-                heapq.heappush(ready[places[reader]], reader)
-                touched.add(places[reader])
-    if started < len(places):
-        raise ValueError("jobs wait for each other in a circle")
-    return starts, ends, before
+@dataclass(frozen=True)
+class Timeline:
+    """The predicted run of a design."""
+
+    design: BranchDesign  # The design.
+    segments: tuple[SegmentTime, ...]  # In order.
+    #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
+    output: Mapping[str, float]
+    sides: tuple[
+        SideTime, ...
+    ] = ()  # The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
+    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.makespan.beside`).
+
+    @property
+    def output_ms(self) -> float:
+        """Transfer of the result to the host."""
+        return sum(self.output.values())
+
+    @property
+    def makespan_ms(self) -> float:
+        """Time from input ready to output ready."""
+        if self.sides:
+            return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
+        return sum(s.ms for s in self.segments) + self.output_ms
+
+    @property
+    def computing_ms(self) -> float:
+        """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the backbone's segments counts too."""
+        computing = sum(s.computing_ms for s in self.segments)
+        return computing + self.makespan_ms - sum(s.ms for s in self.segments) if self.sides else computing
+
+    @property
+    def communication_ms(self) -> float:
+        """Transfers and joins on the critical path."""
+        return sum(s.communication_ms for s in self.segments) + self.output_ms
+
+    @property
+    def efficiency(self) -> float:
+        """`computing_ms` over the makespan: 1 where nothing is lost to communication or contention."""
+        return self.computing_ms / self.makespan_ms
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the design, those that are repeated included."""
+        return sum(s.macs for s in self.segments) + sum(side.time.macs for side in self.sides)
+
+    @property
+    def halo_macs(self) -> int:
+        """Multiply-accumulates that bands of rows repeat."""
+        return sum(s.halo_macs for s in self.segments)
+
+    @property
+    def halo_ms(self) -> float:
+        """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
+        return sum(s.halo_ms for s in self.segments)
+
+    @property
+    def repeated_macs(self) -> int:
+        """Multiply-accumulates that bands of rows and branches of channels repeat."""
+        return sum(s.repeated_macs for s in self.segments)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers of the design."""
+        return sum(s.params for s in self.segments) + sum(side.time.params for side in self.sides)
+
+
+# Energy of a predicted run (paper 003, section 7.3).
+
+
+def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
+    """Energy of the processors that have work, mJ: while they compute, and while they wait where that power is known."""
+    return EnergyModel(device).plan_mj(busy_ms(run), run.makespan_ms)
+
+
+def busy_ms(run: Timeline) -> dict[str, float]:
+    """How long each processor computes in a run, ms."""
+    return computed([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
+
+
+# How often a design can run where many inferences are in flight: as often as its busiest processor can. Then no processor waits for
+# another, so that only what occupies each of them counts: transfers, computing beside others, and the joins of whoever joins.
+
+
+def occupied_ms(segments: Iterable[SegmentTime], host: str, sides: Iterable[SideTime] = ()) -> dict[str, float]:
+    """How long an inference occupies each processor, ms."""
+    pairs = []
+    for row in segments:
+        pairs += [(branch.scale.processor, branch.total_ms) for branch in row.branches] + ([(host, row.join_ms)] if row.join_ms else [])
+    return added_up([*pairs, *((side.time.scale.processor, side.time.total_ms) for side in sides)])
+
+
+def busiest_ms(run: Timeline, host: str) -> float:
+    """How long an inference occupies the busiest processor, ms: between two results, with many in flight."""
+    part = run.segments[-1].design
+    last = host if join_of(part.join).meets is not None and not part.whole else part.branches[-1].processor
+    return max(added_up([*occupied_ms(run.segments, host, run.sides).items(), (last, run.output_ms)]).values())
 
 
 # When the backbone of a network and the parts beside it run: one schedule of all.
@@ -262,8 +369,13 @@ def segment_time(
         if division is not None:
             at = [scale.processor for scale in part.branches]
             graphs = [division.arriving(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
-        times = tuple(_branch(scale, graph, holder, joined, costs) for scale, graph in zip(part.branches, graphs, strict=True))
-        times = side_by_side(times, costs.predictor.device) if joined else times
+        times = []
+        for scale, graph in zip(part.branches, graphs, strict=True):
+            # from what arrives until the output is on the host, where branches meet
+            into = costs.moves(holder, scale.processor, prod(graph.input.shape))
+            leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
+            times.append(_timed(scale, graph, [into], [leaving], costs))
+        times = side_by_side(times, costs.predictor.device) if joined else tuple(times)
     repeated, params, repeated_ms = 0, None, 0.0
     if division is not None and part.shares_weights:
         once = whole_branch(segment, part, channels).graph
@@ -273,20 +385,12 @@ def segment_time(
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
     if returned and not meets:
-        times = (*times[:-1], _handing_back(times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))))
+        # the last branch also moves what it writes to the host
+        last, moved = times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))
+        links = added_up([*last.links.items(), *moved.items()])
+        times = (*times[:-1], replace(last, links=links, out_ms=last.out_ms + sum(moved.values())))
     join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
     return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, repeated_ms), holder
-
-
-def _handing_back(time: BranchTime, moved: Mapping[str, float]) -> BranchTime:
-    """A branch that also moves what it writes to the host."""
-    return replace(time, links=added_up([*time.links.items(), *moved.items()]), out_ms=time.out_ms + sum(moved.values()))
-
-
-def _branch(scale: BranchScale, graph: OpGraph, holder: str, joined: bool, costs: Costs) -> BranchTime:
-    """One branch, from what arrives until its output is on the host where branches meet."""
-    leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-    return _timed(scale, graph, [costs.moves(holder, scale.processor, prod(graph.input.shape))], [leaving], costs)
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
@@ -326,8 +430,3 @@ def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Cost
     moving = sum(alone.transfer(costs.host, processor, prod(op.shape)) for op in graph.inputs)
     moving += sum(alone.transfer(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs)
     return costs.predictor.predict(graph, processor, precision).computing_ms + moving
-
-
-def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: LatencyPredictor, precision: dict[str, str]) -> float:
-    """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
-    return 1 / sum(1 / predictor.predict(graph, p, precision.get(p)).computing_ms for p in processors)

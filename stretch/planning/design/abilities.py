@@ -20,49 +20,39 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # ``stem``, ``s1``, …, ``head``; of what lies beside the backbone ``side1``, …
     shape: tuple[int, ...]  # Of its output, of several outputs of the first.
-    depth: int  # Blocks.
-    min_depth: int  # Blocks that are never removed.
-    heads: int  # Most heads of its attentions; 0 where it has none.
+    depth: int = 1  # Blocks.
+    min_depth: int = 1  # Blocks that are never removed.
+    heads: int = 0  # Most heads of its attentions; 0 where it has none.
     opaque: int  # Operators that only state their shape, which nothing scales or divides.
-    scaled: list[Scaled]  # What a branch may have less of; nothing where the stage is not stretched.
-    exact: list[str]  # What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
+    scaled: list[Scaled] = []  # What a branch may have less of; nothing where the stage is not stretched.
+    exact: list[str] = []  # What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
     why: str  # Why it is not stretched; empty where it is.
 
 
 def abilities(graph: OpGraph) -> list[StageAbilities]:
     """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs."""
-    backbone = backbone_of(graph)
-    return [*(_of(backbone.graph, stage) for stage in split_segments(backbone.graph)), *map(_beside, backbone.sides)]
-
-
-def _beside(side: OpGraph) -> StageAbilities:
-    """A part beside the backbone: nothing can be done to it."""
-    return StageAbilities(
-        name=side.name,
-        shape=side.by_name[side.outputs[0]].shape,
-        depth=1,
-        min_depth=1,
-        heads=0,
-        opaque=sum(op.kind == "opaque" for op in side.ops),
-        scaled=[],
-        exact=[],
-        why="it lies beside the backbone and runs whole",
-    )
-
-
-def _of(graph: OpGraph, stage: Segment) -> StageAbilities:
-    scaled = _scaled(stage) if stage.branchable else []
-    return StageAbilities(
-        name=stage.name,
-        shape=graph.by_name[stage.end].shape,
-        depth=stage.depth,
-        min_depth=stage.min_depth,
-        heads=max((int(str(op.attrs["heads"])) for op in stage.graph.ops if op.kind == "attention"), default=0),
-        opaque=sum(op.kind == "opaque" for op in stage.graph.ops),
-        scaled=scaled,
-        exact=_exact(graph, stage),
-        why="" if scaled else _why(stage),
-    )
+    backbone, result = backbone_of(graph), []
+    for stage in split_segments(backbone.graph):
+        scaled, ops = _scaled(stage) if stage.branchable else [], stage.graph.ops
+        parts = [part.graph for part in divide(backbone.graph, stage, cut_points(backbone.graph), vectors=True)]
+        exact = [word for division in divisions().values() for word in sorted({word for part in parts for word in division.possible(part)})]
+        result.append(
+            StageAbilities(
+                name=stage.name,
+                shape=backbone.graph.by_name[stage.end].shape,
+                depth=stage.depth,
+                min_depth=stage.min_depth,
+                heads=max((int(str(op.attrs["heads"])) for op in ops if op.kind == "attention"), default=0),
+                opaque=sum(op.kind == "opaque" for op in ops),
+                scaled=scaled,
+                exact=exact,
+                why="" if scaled else _why(stage),
+            )
+        )
+    for side in backbone.sides:
+        opaque, shape = sum(op.kind == "opaque" for op in side.ops), side.by_name[side.outputs[0]].shape
+        result.append(StageAbilities(name=side.name, shape=shape, opaque=opaque, why="it lies beside the backbone and runs whole"))
+    return result
 
 
 def _scaled(stage: Segment) -> list[Scaled]:
@@ -80,12 +70,6 @@ def _scaled(stage: Segment) -> list[Scaled]:
     if free - heads - backbone:
         scaled.append("hidden")
     return scaled
-
-
-def _exact(graph: OpGraph, stage: Segment) -> list[str]:
-    """What branches of some part of a stage may divide."""
-    parts = [part.graph for part in divide(graph, stage, cut_points(graph), vectors=True)]
-    return [word for division in divisions().values() for word in sorted({word for part in parts for word in division.possible(part)})]
 
 
 def _why(stage: Segment) -> str:

@@ -183,30 +183,19 @@ def check_division(segment: "Segment", design: Any, division: Division) -> None:
     for name, branch in zip(design.names, design.branches, strict=True):
         branch_shares = shares_of(branch)
         if word not in branch_shares:
-            raise StretchError(
-                f"{where} is divided by {word}, and its branch on {name} does not say which it computes",
-                f"give it {word} = {division.example}",
-            )
+            why = f"{where} is divided by {word}, and its branch on {name} does not say which it computes"
+            raise StretchError(why, f"give it {word} = {division.example}")
         others = [divisions()[other].what for other in branch_shares if other != word]
         if others:
             raise StretchError(f"branch `{segment.name}.{name}` computes {division.what} and {others[0]}", "let it compute one of them")
-        _check_scale(segment, name, branch, division)
+        on = f"branch `{segment.name}.{name}` computes {division.what}"
+        if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
+            what = f"{on}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
+            raise StretchError(what, "leave out its depth, width and entry")
+        if branch.rewrites:
+            raise StretchError(f"{on} exactly, and rewrites are for whole segments and scaled branches", "leave out its rewrites")
         shares.append(branch_shares[word])
     division.check(segment, design, shares)
-
-
-def _check_scale(segment: "Segment", name: str, branch: Any, division: Division) -> None:
-    """A share is of the segment as it is."""
-    if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
-        raise StretchError(
-            f"branch `{segment.name}.{name}` computes {division.what}, so it has all {segment.depth} blocks, width {segment.width} and no entry",
-            "leave out its depth, width and entry",
-        )
-    if branch.rewrites:
-        raise StretchError(
-            f"branch `{segment.name}.{name}` computes {division.what} exactly, and rewrites are for whole segments and scaled branches",
-            "leave out its rewrites",
-        )
 
 
 def check_ranges(
@@ -221,10 +210,8 @@ def check_ranges(
             )
         start, stop = int(share[0]), int(share[1])
         if start != at or stop <= start:
-            raise StretchError(
-                f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due",
-                f"the branches follow each other from 0 to {count} of {of}, and none is empty",
-            )
+            why = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"
+            raise StretchError(why, f"the branches follow each other from 0 to {count} of {of}, and none is empty")
         ranges.append((start, stop))
         at = stop
     if at != count:

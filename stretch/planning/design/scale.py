@@ -63,7 +63,7 @@ def legal_widths(segment: Segment, align: int, floor: float = 0.0, ceiling: floa
 def backbone_widths(channels: ChannelGroups, pieces: Pieces, align: int) -> dict[int, float]:
     """Width of a concatenated backbone → the ratio of its groups; what comes from the input stays."""
     scaled = [(group, size) for group, size in pieces if group not in channels.frozen and group != channels.input_group]
-    stays = sum(channels.units[group] * size for group, size in pieces) - sum(channels.units[group] * size for group, size in scaled)
+    stays = sum(channels.units[group] * size for group, size in pieces if group in channels.frozen or group == channels.input_group)
     # backbones of dozens of pieces have few that differ
     alike = Counter((channels.units[group], channels.per_unit[group], size) for group, size in scaled)
     return {
@@ -188,15 +188,11 @@ def check_taps(segment: Segment, width: int) -> None:
     """See that what others read of a segment is its end, with the channels that it has in the original."""
     inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
     if inner is not None:
-        raise StretchError(
-            f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned",
-            f"let a segment end at `{inner}`",
-        )
+        why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
+        raise StretchError(why, f"let a segment end at `{inner}`")
     if segment.tapped and width != segment.width:
-        raise StretchError(
-            f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}",
-            "join its branches by `project` or `sum`",
-        )
+        why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
+        raise StretchError(why, "join its branches by `project` or `sum`")
 
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:
@@ -263,10 +259,8 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
     if scale.entry == "none":
         group, size = channels.pieces[source.input.name][0]
         if len(pieces) == 1 and pieces[0][0] == channels.input_group and scale.width * size != in_channels * pieces[0][1]:
-            raise StretchError(
-                f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry",
-                'give it entry = "project" or "slice", or let the segment before it join by "project"',
-            )
+            why = f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry"
+            raise StretchError(why, 'give it entry = "project" or "slice", or let the segment before it join by "project"')
         if in_channels % size:
             raise StretchError(
                 f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
@@ -281,16 +275,9 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
 
 def backbone_parts(design: SegmentDesign, width: int) -> list[int]:
     """How many channels of the original backbone each branch answers for, in order of the branches."""
-    join = join_of(design.join)
-    if join.divides:
+    if join_of(design.join).divides:
         return [b.partition for b in design.branches]
     return partitions(width, [b.width for b in design.branches], 1)
-
-
-def _backbone_start(design: SegmentDesign, index: int, full: int) -> int:
-    """First channel of the original backbone that a branch answers for."""
-    offset = sum(backbone_parts(design, full)[:index])
-    return max(0, min(offset, full - design.branches[index].width))
 
 
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
@@ -301,7 +288,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     source = drop_units(segment, scale.depth)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = kept_units(segment, source, channels, scale, in_channels)
-    start = _backbone_start(design, index, segment.width)
+    offset = sum(backbone_parts(design, segment.width)[:index])
+    start = max(0, min(offset, segment.width - scale.width))
     ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
     if scale.entry != "none":
         ops += entry_ops(segment, scale, channels.channels(source.input.name, kept), start)
@@ -315,10 +303,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     if join.convolves:
         out = segment.width if join.whole else scale.partition
         if out <= 0:
-            raise StretchError(
-                f"branch `{segment.name}.{scale.processor}` contributes no channel to its join",
-                f"give the branches of a `{design.join}` join their `partition`, or leave it out in all",
-            )
+            what = f"branch `{segment.name}.{scale.processor}` contributes no channel to its join"
+            raise StretchError(what, f"give the branches of a `{design.join}` join their `partition`, or leave it out in all")
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
@@ -351,10 +337,8 @@ def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> l
     """The operators with which a branch begins."""
     if scale.entry == "slice":
         if width > segment.in_width:
-            raise StretchError(
-                f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels",
-                'give it entry = "project"',
-            )
+            what = f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels"
+            raise StretchError(what, 'give it entry = "project"')
         begin = min(start, segment.in_width - width)
         return [Op(ENTRY_SLICE, "slice", (segment.start,), {"start": begin, "stop": begin + width})]
     norm: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
@@ -411,8 +395,15 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     placed = dict(zip((side.name for side in backbone.sides), check_sides(backbone, design), strict=True))
     ops: list[Op] = list(graph.inputs)
     names = {op.name: op.name for op in graph.inputs}
-    for side in backbone.before:
-        _add_side(side, placed[side.name], ops, names)
+
+    def add_sides(sides: Iterable[OpGraph]) -> None:
+        for side in sides:
+            processor = placed[side.name]
+            added, written = _renamed(side.name, processor, processor, side, names)
+            ops.extend(added)
+            names.update(written)
+
+    add_sides(backbone.before)
     at = names[backbone.graph.input.name]
     for part, branches in zip(design.segments, branched or scaled_branches(graph, design), strict=True):
         handed, ends = {part.start: at}, []
@@ -427,16 +418,8 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
             tags = {"segment": part.name, "processor": host_processor(design), "subgraph": f"{part.name}.join", "meeting_point": "true"}
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
         names[part.end] = at
-    for side in backbone.after:
-        _add_side(side, placed[side.name], ops, names)
+    add_sides(backbone.after)
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
-
-
-def _add_side(side: OpGraph, processor: str, ops: list[Op], names: dict[str, str]) -> None:
-    """The operators of a part beside the backbone, and the names of what it writes."""
-    added, written = _renamed(side.name, processor, processor, side, names)
-    ops += added
-    names |= written
 
 
 def host_processor(design: BranchDesign) -> str:

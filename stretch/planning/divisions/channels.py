@@ -6,13 +6,13 @@ so that each branch has a partial sum. What shifts a sum (a bias, a batch norm's
 Where a sum is followed by what needs it whole, such as a ReLU, the part is divided up to the sum and the host does the rest.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from math import lcm, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.fusion import Kernel
@@ -20,15 +20,13 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from predictors.operators import kind_of
 from predictors.slices import Additive, Channels, every, width
-from stretch.planning.cost.branch import BranchCost
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
 from stretch.planning.network.segments import Segment, cut_segment
 from stretch.planning.network.units import cone, cut_points
-from stretch.planning.search.parts import PartSpace, Structure, part_cost, part_options, structure
+from stretch.planning.search.parts import PartSpace, Split, Structure, coarse, finer, orders, part_cost, part_options, structure
 from stretch.planning.search.space import DesignSpace
-from stretch.planning.search.splits import Split, coarse, finer, orders
 
 #: The operator that cuts out of what arrives the channels that a branch reads.
 ENTRY_CHANNELS = "entry_channels"
@@ -93,18 +91,14 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
     """The tensor whose channels branches divide: the output, or the hidden one."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
-        raise StretchError(
-            f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels",
-            "let the segment stay whole, or let it start or end elsewhere",
-        )
+        why = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
+        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
     name = find_hidden(graph).tensor if hidden else graph.output
     inside, whole = _inside(graph, name)
     mixer = _mixer(graph, inside, whole)
     if mixer is not None:
-        raise StretchError(
-            f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide",
-            "let the segment stay whole, or let it start or end elsewhere",
-        )
+        why = f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide"
+        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
     return name
 
 
@@ -283,8 +277,6 @@ MOST_REPEATED = 0.5
 #: Times the part on the fastest processor that its branches may take at the best place tried first.
 WORTH = 1.1
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class _Tensor:
@@ -303,11 +295,9 @@ class _Tensor:
 
     def graph(self, channels: Channels) -> OpGraph | None:
         if channels not in self.graphs:
-            try:
-                part = channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN)
-                self.graphs[channels] = part.graph
-            except StretchError:
-                self.graphs[channels] = None
+            self.graphs[channels] = None
+            with suppress(StretchError):
+                self.graphs[channels] = channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN).graph
         return self.graphs[channels]
 
 
@@ -336,32 +326,27 @@ class _Built:
 
     def __init__(self) -> None:
         self.tensors: dict[Structure, list[_Tensor]] = {}
-        self.sections: dict[tuple[int, JoinKind], tuple[Segment, tuple[Segment, Segment | None]]] = {}
+        self.sections: dict[tuple[Segment, JoinKind], tuple[Segment, Segment | None]] = {}
 
 
-class ChannelWays:
-    """Ways to compute parts by channels, on every subset of the processors."""
-
-    def __init__(self, graph: OpGraph, space: DesignSpace) -> None:
-        self.graph, self.space = graph, space
-        self._alike: dict[Structure, list[SegmentOptions]] = {}
-
-    def of(self, part: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
-        """Ways to compute a part, one object for each sequence of processors; none where it is not divided by channels."""
-        alike, built = structure(part.graph), self.space.costs.built(_Built)
-        if alike not in self._alike:
-            if alike not in built.tensors:
-                built.tensors[alike] = _tensors(self.graph, part)
-            tensors = built.tensors[alike]
-            self._alike[alike] = [way for tensor in tensors for way in _DividedPart(self.space, part, alone_ms, tensor).options()]
-        ways = []
-        for options in self._alike[alike]:
-            key = (id(part), options.join)
+def channel_ways(parts: PartSpace) -> Iterator[tuple[int, SegmentOptions]]:
+    """Ways to compute parts by channels, one object for each sequence of processors, by the number of the part."""
+    space, built = parts.space, parts.space.costs.built(_Built)
+    ways: dict[Structure, list[SegmentOptions]] = {}
+    for part, at, _, alone_ms in parts.pieces():
+        if part is not parts.parts[at]:
+            continue
+        alike = structure(part.graph)
+        if alike not in built.tensors:
+            built.tensors[alike] = _tensors(parts.graph, part)
+        if alike not in ways:
+            ways[alike] = [way for tensor in built.tensors[alike] for way in _DividedPart(space, part, alone_ms, tensor).options()]
+        for options in ways[alike]:
+            key = (part, options.join)
             if key not in built.sections:
-                built.sections[key] = part, _sections(self.graph, part, options.join)
-            segment, tail = built.sections[key][1]
-            ways.append(self.space.checked(replace(options, segment=segment, tail=tail)))
-        return ways
+                built.sections[key] = _sections(parts.graph, *key)
+            segment, tail = built.sections[key]
+            yield at, space.checked(replace(options, segment=segment, tail=tail))
 
 
 class _DividedPart:
@@ -376,19 +361,16 @@ class _DividedPart:
         if self.tensor.tail is not None and self.space.costs.host not in processors:
             return []
         for count in range(2, len(processors) + 1):
-            every = [order for subset in combinations(processors, count) for order in self._orders(subset)]
+            subsets = list(combinations(processors, count))
+            # sequences that differ: of sums, in which processor has what is added once
+            firsts = [(first, *(name for name in subset if name != first)) for subset in subsets for first in subset]
+            every = firsts if self.tensor.join == HIDDEN else [order for subset in subsets for order in orders(subset)]
             more = [options for order in every if (options := self._divided(order)) is not None]
             if not more:
                 # what does not pay in two branches does not in more
                 break
             result += more
         return result
-
-    def _orders(self, subset: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Sequences of processors that differ: of sums, in which of them has what is added once."""
-        if self.tensor.join == HIDDEN:
-            return [(first, *(name for name in subset if name != first)) for first in subset]
-        return orders(subset)
 
     def _divided(self, order: tuple[str, ...]) -> SegmentOptions | None:
         """One sequence of processors, divided at every place that is offered; None where that is not worth it."""
@@ -455,14 +437,12 @@ class _DividedPart:
         costs, part, tensor = self.space.costs, self.part, self.tensor
         arriving, written = prod(part.graph.input.shape), prod(part.graph.by_name[part.end].shape)
         join = costs.join(tensor.segment, tensor.join, part.width, len(order)) + after_ms
-        for holder, times in zip(self.space.holders, tried, strict=False):
-            alone = min(
-                costs.transfer(holder, p, arriving) + ms + costs.transfer(p, costs.host, written)
-                for p, ms in zip(self.space.processors, self.alone_ms, strict=True)
-            )
-            if times.max(axis=0).min() + join <= WORTH * alone:
-                return True
-        return False
+        alone = [[costs.transfer(holder, p, arriving) for p in self.space.processors] for holder in self.space.holders]
+        rest = [(ms, costs.transfer(p, costs.host, written)) for p, ms in zip(self.space.processors, self.alone_ms, strict=True)]
+        return any(
+            times.max(axis=0).min() + join <= WORTH * min(into + ms + out for into, (ms, out) in zip(entering, rest, strict=True))
+            for entering, times in zip(alone, tried, strict=False)
+        )
 
 
 def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
@@ -512,8 +492,7 @@ class _ChannelRanges(Division):
         return [channel_part(graph, name, Channels(*share), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)]
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        options = ChannelWays(parts.graph, parts.space)
-        return [(at, item) for part, at, last, ms in parts.pieces() if part is parts.parts[at] for item in options.of(part, ms)]
+        return list(channel_ways(parts))
 
     def possible(self, graph: OpGraph) -> set[str]:
         """Channels of the output, hidden ones, or heads of attention."""

@@ -15,10 +15,9 @@ import numpy as np
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
-from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import schedule, subgraph_times
-from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.cost.times import BranchTime, computed
+from scheduler.simulate.schedule import schedule
+from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
+from stretch.planning.cost.makespan import BranchTime, computed, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment
@@ -92,10 +91,8 @@ def _check_crossing(graph: OpGraph, portions: Sequence[OpGraph]) -> None:
         for source in portion.inputs:
             if source.name not in handed:
                 owner = next(other.name for other in portions if source.name in other.by_name)
-                raise StretchError(
-                    f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on",
-                    f"add `{source.name}` to the ends of `{owner}`",
-                )
+                why = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
+                raise StretchError(why, f"add `{source.name}` to the ends of `{owner}`")
             read.add(source.name)
     for portion in portions:
         spare = next((end for end in portion.outputs if end not in read), None)
@@ -245,8 +242,6 @@ def _ways(
         macs=np.array([segment.graph.macs]),
         params=np.array([segment.graph.params]),
         ms=ms,
-        allowed=np.ones((len(space.holders), 1), bool),
-        depth=np.ones(1),
         exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, busy, strict=True)]),
         slowest_ms=np.array([max(busy[0].values())]),
         fastest_ms=np.array([min(busy[0].values())]),
@@ -266,9 +261,7 @@ def _cost(costs: Costs, segment: Segment, run: BranchTime, params: int) -> Branc
 
 
 def _peak(costs: Costs, run: BranchTime) -> int:
-    """Most bytes that a kernel of a portion reads and writes."""
-    item = costs.item_bytes(run.scale.processor)
-    return max(((kernel.kernel.cost.reads + kernel.kernel.cost.writes) * item for kernel in run.estimate.kernels), default=0)
+    return costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor)
 
 
 class _Portions(Division):

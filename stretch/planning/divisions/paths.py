@@ -4,13 +4,14 @@ The last operator of a segment puts them together, side by side or added. Where 
 be computed by itself. In the search every division of the paths is an option, on every subset of the processors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import combinations, pairwise, permutations
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
 from stretch.planning.network.segments import Segment
@@ -64,9 +65,11 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
     paths = find_paths(segment.graph)
     if not 2 <= len(paths) <= MOST_PATHS:
         return []
-    graphs = _graphs(segment, len(paths))
-    costs = space.costs
-    known = {}
+    costs, graphs, known = space.costs, {}, {}
+    for part in combinations(range(len(paths) + 1), 2):
+        # what only hands on what arrives is no branch
+        with suppress(StretchError):
+            graphs[part] = path_graph(segment.graph, segment.name, *part)
     for processor in space.processors:
         kernels = {part: costs.predictor.kernels(graph, processor) for part, graph in graphs.items()}
         # at once, since a fit's trees are walked for many kernels in little more time than for one
@@ -75,29 +78,12 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
             known[processor, part] = part_cost(space, segment, processor, graph, kernels[part])._replace(share=part)
     result = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
-        divisions = [parts for parts in _divisions(len(paths), count) if all(part in graphs for part in parts)]
+        every = (tuple(pairwise((0, *cuts, len(paths)))) for cuts in combinations(range(1, len(paths)), count - 1))
+        divisions = [parts for parts in every if all(part in graphs for part in parts)]
         orders = permutations(space.processors, count) if divisions else ()
         rows = ([[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions] for order in orders)
         result += [part_options(space, segment, JOINS[segment.graph.by_name[segment.end].kind], row, DIVISION.word) for row in rows]
     return result
-
-
-def _graphs(segment: Segment, count: int) -> dict[tuple[int, int], OpGraph]:
-    """The graph of each range of paths that computes something."""
-    graphs = {}
-    for part in combinations(range(count + 1), 2):
-        try:
-            graphs[part] = path_graph(segment.graph, segment.name, *part)
-        except StretchError:
-            # what only hands on what arrives is no branch
-            continue
-    return graphs
-
-
-def _divisions(count: int, branches: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Ranges of paths of each branch, in order."""
-    for cuts in combinations(range(1, count), branches - 1):
-        yield tuple(pairwise((0, *cuts, count)))
 
 
 class _OwnPaths(Division):
@@ -112,10 +98,8 @@ class _OwnPaths(Division):
         """Every path is computed once, in order."""
         where, kind, count = f"segment `{segment.name}`", segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
         if JOINS.get(kind) != design.join or not count:
-            raise StretchError(
-                f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`",
-                "let it start and end where the network branches and meets",
-            )
+            why = f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`"
+            raise StretchError(why, "let it start and end where the network branches and meets")
         check_ranges(where, self, design.names, shares, count, "paths", "its own")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.fusion import Kernel
@@ -23,14 +22,12 @@ from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import Band, Rows, height
-from predictors.shapes import Attrs, Shape, ints
-from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.options import SegmentOptions
+from predictors.shapes import Shape, ints
+from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
 from stretch.planning.network.segments import Segment, mixing
-from stretch.planning.search.parts import PartSpace, Structure, structure
-from stretch.planning.search.splits import Split, bands, coarse, finer, orders
+from stretch.planning.search.parts import PartSpace, Split, Structure, bands, coarse, finer, orders, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
@@ -39,13 +36,11 @@ ENTRY_ROWS = "entry_rows"
 PADDING_TAG = "whole_padding"
 
 
-def needed_rows(graph: OpGraph, start: int, stop: int) -> dict[str, Rows]:
-    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name; those of no use are left out."""
-    return bands_of(graph, start, stop)[0]
-
-
 def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
-    """What `needed_rows` tells, and of every operator that reads something what computes these rows."""
+    """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and what computes them.
+
+    Those of no use are left out, and what computes them is known of every operator that reads something.
+    """
     need: dict[str, Rows] = {graph.output: Rows(start, stop)}
     bands: dict[str, Band] = {}
     for op in reversed(graph.ops):
@@ -55,10 +50,8 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
         bands[op.name] = band = graph.op_rows(op, rows.start, rows.stop)
         for name, reads in zip(op.inputs, band.reads, strict=True):
             if not len(reads):
-                raise StretchError(
-                    f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone",
-                    "choose higher bands",
-                )
+                why = f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone"
+                raise StretchError(why, "choose higher bands")
             before = need.get(name, reads)
             need[name] = Rows(min(before.start, reads.start), max(before.stop, reads.stop))
     return need, bands
@@ -81,25 +74,15 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool
             has = need[arguments]
             rows = Rows(wanted.start - has.start, wanted.stop - has.start)
             inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[arguments], len(has), rows))
-        ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=_tagged(op, band.attrs)))
-        computed = _computed(graph, op, band.attrs, [len(read) for read in band.reads])
+        tags = dict(op.tags)
+        if band.attrs.get("padding") != op.attrs.get("padding"):
+            tags[PADDING_TAG] = msgspec.json.encode(op.attrs["padding"]).decode()
+        ops.append(Op(op.name, op.kind, tuple(inputs), band.attrs, tags=tags))
+        shapes = zip(graph.input_shapes(op), band.reads, strict=True)
+        banded = [(*shape[:2], len(read), *shape[3:]) if len(shape) == 4 else shape for shape, read in shapes]
+        computed = height(kind_of(op.kind).shape(banded, band.attrs))
         reads[op.name] = _cut(ops, f"{op.name}_band", op.name, computed, Rows(band.skip, band.skip + len(need[op.name])))
     return OpGraph.build(name, ops, reads[graph.output])
-
-
-def _tagged(op: Op, attrs: Attrs) -> dict[str, str]:
-    """An operator's tags, and its padding in the whole where the band's is another."""
-    if attrs.get("padding") == op.attrs.get("padding"):
-        return dict(op.tags)
-    return {**op.tags, PADDING_TAG: msgspec.json.encode(op.attrs["padding"]).decode()}
-
-
-def _computed(graph: OpGraph, op: Op, attrs: Attrs, heights: Sequence[int]) -> int:
-    """Rows that an operator computes of inputs of these heights."""
-    shapes = [
-        (*shape[:2], rows, *shape[3:]) if len(shape) == 4 else shape for shape, rows in zip(graph.input_shapes(op), heights, strict=True)
-    ]
-    return height(kind_of(op.kind).shape(shapes, attrs))
 
 
 def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
@@ -170,8 +153,6 @@ def halo_ms(whole: OpGraph, bands: Sequence[tuple[OpGraph, Estimate, float]]) ->
 # that equal it but for where they lie in the image, and for all parts that are
 # built alike.
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 #: A band's place is one of the classes of its first and its last row, and it has a height.
 _Place = tuple[int, int, int]
 
@@ -267,10 +248,6 @@ class _Step(NamedTuple):
     start: int  # First row.
     stop: int  # The one behind the last row.
 
-    def graph(self, *, cut: bool) -> OpGraph | None:
-        """What is computed, with or without the cut that a run begins with; None if there is none such."""
-        return self.part.band(self.start, self.stop, cut=cut)
-
 
 class _BuiltBands:
     """What is known of bands of parts, whichever networks and divisions they are of, and whatever the device."""
@@ -319,7 +296,7 @@ class RunBands:
         written = (stop - start) * _line(self._parts[last].graph.by_name[self._parts[last].graph.output].shape)
         for part in reversed(self._parts[first : last + 1]):
             step = _Step(part, start, stop) if start < stop else None
-            graph = step.graph(cut=False) if step is not None else None
+            graph = part.band(start, stop, cut=False) if step is not None else None
             if step is None or graph is None:
                 return None
             graphs.append(graph)
@@ -375,45 +352,30 @@ class BandCosts:
         self.costs = costs
         self.parts = tuple(parts)
         self._built, self._known = costs.built(_BuiltBands), costs.remembered(_Known)
-        self._parts = [self._part(part.graph) for part in parts]
+        built, alike = self._built.parts, [structure(part.graph) for part in parts]
+        for key, part in zip(alike, parts, strict=True):
+            if key not in built:
+                built[key] = _BandedPart(part.graph)
+        self._parts = [built[key] for key in alike]
         same = tuple(map(id, self._parts))
         if same not in self._built.runs:
             self._built.runs[same] = RunBands(self._parts, self._built)
         #: The bands by number.
         self.bands = self._built.runs[same]
 
-    def _part(self, graph: OpGraph) -> _BandedPart:
-        built = structure(graph)
-        if built not in self._built.parts:
-            self._built.parts[built] = _BandedPart(graph)
-        return self._built.parts[built]
-
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
         return self._parts[last].rows
 
-    def band(self, first: int, last: int, processor: str, start: int, stop: int, depth: int = 0) -> BranchCost | None:
+    def band(self, first: int, last: int, processor: str, depth: int, start: int, stop: int) -> BranchCost | None:
         """What rows of the output of a run cost on a processor, as a branch of so many blocks; None if an operator would read no row for them."""
         number = self.bands.number(first, last, start, stop)
         if number is None:
             return None
         time = BandTimes(*self.times(processor, np.array([number]))[:, 0].tolist())
         macs, reads, writes, _ = self.bands.facts[number].tolist()
-        return BranchCost(
-            processor,
-            depth,
-            self.parts[last].width,
-            "none",
-            macs,
-            0,
-            time.ms,
-            time.contended_ms,
-            int(time.peak_bytes),
-            share=(start, stop),
-            reads=reads,
-            writes=writes,
-            cut_ms=time.cut_ms,
-        )
+        times = time.ms, time.contended_ms, int(time.peak_bytes), (start, stop), reads, writes, time.cut_ms
+        return BranchCost(processor, depth, self.parts[last].width, "none", macs, 0, *times)
 
     def times(self, processor: str, bands: Ints) -> Floats:
         """Times of bands, by their numbers: the rows are the fields of `BandTimes`. Those that are new are timed together."""
@@ -451,8 +413,7 @@ class BandCosts:
             if cut:
                 known[3, step] = contended
             else:
-                peak = max([k.cost.reads + k.cost.writes for k in kernels], default=0) * self.costs.item_bytes(processor)
-                known[:3, step] = sum([time.ms for time in some]), contended, peak
+                known[:3, step] = sum([time.ms for time in some]), contended, self.costs.peak_bytes(kernels, processor)
         return known
 
     def _launched(self, step: int, cut: bool, processor: str) -> list[Kernel]:
@@ -460,7 +421,8 @@ class BandCosts:
         profile = self.costs.predictor.device.processor(processor).profile
         key, kernels = (step, (profile.backend, profile.unsupported), cut), self._built.kernels
         if key not in kernels:
-            graph = self._built.steps[step].graph(cut=cut)
+            part, start, stop = self._built.steps[step]
+            graph = part.band(start, stop, cut=cut)
             assert graph is not None  # else no band has a number
             kernels[key] = self.costs.predictor.kernels(graph, processor)
         return kernels[key]
@@ -545,8 +507,7 @@ class BandWays:
         key = ("runs", self.parts.single, self.parts.merged or tuple(self.parts.stage), tuple(part.tapped for part in self.parts.parts))
         if key not in self.bands.bands.known:
             self.bands.bands.known[key] = self._runs()
-        result: list[_Run] = self.bands.bands.known[key]
-        return result
+        return self.bands.bands.known[key]
 
     def _runs(self) -> list[_Run]:
         runs = []
@@ -608,8 +569,7 @@ class BandWays:
         known, key = self.bands.bands.known, ("places", run, count)
         if key not in known:
             known[key] = self._places(run, coarse(self.bands.rows(run[1]), count))
-        result: _Places = known[key]
-        return result
+        return known[key]
 
     def _worth(self, divided: _Divided) -> _Divided:
         """The runs whose bands take about as long as the fastest processor alone, or less, from one of the holders."""
@@ -678,12 +638,10 @@ class BandWays:
         options = SegmentOptions(
             segment,
             "rows",
-            tuple(_Bands(partial(self._cost, run, name, segment.depth), [edge[i] for edge in edges]) for i, name in enumerate(order)),
+            tuple(_Bands(partial(self.bands.band, *run, name, segment.depth), [edge[i] for edge in edges]) for i, name in enumerate(order)),
             macs=np.full(count, segment.graph.macs),
             params=np.full(count, sum(int(self.parts.wholes[part][0].params[0]) for part in range(run[0], run[1] + 1))),
             ms=total + join,
-            allowed=np.ones((len(self.space.holders), count), bool),
-            depth=np.full(count, float(len(order))),
             exchange_ms=moving + join,
             slowest_ms=slowest,
             fastest_ms=fastest,
@@ -693,10 +651,7 @@ class BandWays:
             busy=lambda: {name: computed[:, i] for i, name in enumerate(order)},
             division=DIVISION.word,
         )
-        return replace(options, allowed=self.space.allowed(options))
-
-    def _cost(self, run: _Run, processor: str, depth: int, start: int, stop: int) -> BranchCost | None:
-        return self.bands.band(*run, processor, start, stop, depth)
+        return self.space.checked(options)
 
 
 class _RowBands(Division):
@@ -708,10 +663,8 @@ class _RowBands(Division):
         """Bands lie below each other without a gap, from the first row to the last."""
         where, rows = f"segment `{segment.name}`", height(segment.graph.by_name[segment.end].shape)
         if len(shares) > rows:
-            raise StretchError(
-                f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none",
-                "divide them among fewer processors",
-            )
+            why = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
+            raise StretchError(why, "divide them among fewer processors")
         check_ranges(where, self, design.names, shares, rows, "rows", "its output")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:

@@ -46,11 +46,6 @@ def is_tap(op: Op) -> bool:
     return op.tags.get(TAP) == "true"
 
 
-def _several(graph: OpGraph) -> bool:
-    """Whether a network has several inputs or outputs."""
-    return len(graph.inputs) != 1 or len(graph.outputs) != 1
-
-
 #: Networks whose backbones are remembered: planning asks for the same one again and again.
 _REMEMBERED = 8
 
@@ -59,7 +54,7 @@ _known: deque[tuple[OpGraph, Backbone]] = deque(maxlen=_REMEMBERED)
 
 def backbone_of(graph: OpGraph) -> Backbone:
     """The backbone of a network; the network itself where one tensor goes in and one comes out."""
-    if not _several(graph):
+    if len(graph.inputs) == len(graph.outputs) == 1:
         return Backbone(graph)
     for known, backbone in tuple(_known):
         if known is graph:
@@ -134,17 +129,17 @@ class _Finder:
             cuts = self._cuts(inside)
             first = cuts[0]
             members = [i for i in inside if i > first]
-            tapped = {i for i in members if self._read_outside(i, set(members))}
+            outside = [self.graph.ops[i].name for i in set(range(len(self.graph.ops))) - set(members)]
+            read = {name for other in outside for name in self.graph.by_name[other].inputs} | set(self.graph.outputs)
+            tapped = {i for i in members if self.graph.ops[i].name in read}
             if not members or not tapped <= set(cuts):
                 continue
             value = (sum(self.macs[i] for i in members), len(members))
             if best is None or value > best[0]:
                 best = value, [self.graph.ops[i].name for i in (first, *members)]
         if best is None:
-            raise StretchError(
-                f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide",
-                "give a network with layers",
-            )
+            what = f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
+            raise StretchError(what, "give a network with layers")
         return best[1]
 
     def _ends(self) -> Iterable[int]:
@@ -174,10 +169,6 @@ class _Finder:
             reach = max(reach, last[i])
         return cuts
 
-    def _read_outside(self, i: int, members: set[int]) -> bool:
-        op = self.graph.ops[i]
-        return op.name in self.graph.outputs or any(self.number[reader] not in members for reader in self.graph.consumers[op.name])
-
     def parts(self, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
         """Operators beside the backbone as parts that can run each at a time.
 
@@ -194,19 +185,12 @@ class _Finder:
                 if same and latest[name] == latest[op.name]:
                     pairs.append((name, op.name))
         by_name = self.graph.by_name
-        return _joined(_sorted([[by_name[name] for name in group] for group in components(latest, pairs)]))
-
-
-def _sorted(groups: list[list[Op]]) -> list[list[Op]]:
-    """Groups of operators in an order in which they can run."""
-    of = {op.name: number for number, group in enumerate(groups) for op in group}
-    waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
-    return [groups[number] for number in runnable(range(len(groups)), waits)]
-
-
-def _joined(groups: list[list[Op]]) -> list[list[Op]]:
-    """Groups in an order in which they can run, neighbours joined where there are too many."""
-    if len(groups) <= MOST_SIDES:
-        return groups
-    bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
-    return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]
+        groups = [[by_name[name] for name in group] for group in components(latest, pairs)]
+        of = {op.name: number for number, group in enumerate(groups) for op in group}
+        waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
+        groups = [groups[number] for number in runnable(range(len(groups)), waits)]
+        if len(groups) <= MOST_SIDES:
+            return groups
+        # neighbours are joined where there are too many
+        bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
+        return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]

@@ -63,8 +63,5 @@ def channel_groups(graph: OpGraph) -> ChannelGroups:
     final = {name: tuple(groups.find(p) for p in row) for name, row in pieces.items()}
     roots = {group for row in final.values() for group, _ in row}
     return ChannelGroups(
-        final,
-        {g: groups.units[g] for g in roots},
-        frozenset(g for g in roots if groups.frozen[g]),
-        final[graph.input.name][0][0],
+        final, {g: groups.units[g] for g in roots}, frozenset(g for g in roots if groups.frozen[g]), final[graph.input.name][0][0]
     )

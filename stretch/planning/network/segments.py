@@ -86,9 +86,9 @@ def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
 EntryKind = Literal["none", "slice", "project"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segment:
-    """Operators after cut point `start` up to and with cut point `end`."""
+    """Operators after cut point `start` up to and with cut point `end`; what is known of one is kept by the object itself."""
 
     name: str  # ``stem``, ``s1``, …, ``head``.
     start: str  # Tensor it reads.
@@ -270,12 +270,9 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 
 
 def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False, vectors: bool = False) -> list[Segment]:
-    """The parts of a stage: its blocks, and what is behind its last tensor with rows.
+    """The parts of a stage between cut points that no kernel spans: its blocks, and what is behind its last tensor with rows.
 
-    Args:
-        clean: Cut points that no kernel spans.
-        every: Whether to divide it at every one of them that has rows, within blocks, too.
-        vectors: Whether each linear layer that reads what another computed begins a part, too.
+    With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
     """
     ends = [block.end for block in stage.blocks]
     tall = [
@@ -284,19 +281,14 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: boo
         if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
     ]
     order = {op.name: i for i, op in enumerate(stage.graph.ops)}
-    behind = _linear_cuts(stage.graph) if vectors else []
+    layers = [op for op in stage.graph.ops if op.kind == "linear"] if vectors else []
+    behind = [op.inputs[0] for op in layers[1:] if op.inputs[0] in cut_points(stage.graph)]
     wanted = tall if every else (*ends, *tall[-1:])
     inner = sorted({name for name in (*wanted, *behind) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]
     return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(bounds), start=1)]
-
-
-def _linear_cuts(graph: OpGraph) -> list[str]:
-    """What linear layers read that follow others."""
-    layers, cuts = [op for op in graph.ops if op.kind == "linear"], set(cut_points(graph))
-    return [op.inputs[0] for op in layers[1:] if op.inputs[0] in cuts]
 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from stretch.planning.search.space import DesignSpace, Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 WIDEST = 1.5
-
-
 #: Rescaling gains up to about a third, so what is slower by more than this cannot catch up.
 CATCH_UP = 1.35
 
@@ -52,16 +49,9 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     return result
 
 
-def best_single(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> Single:
-    """The fastest way to run a network on one of the allowed processors."""
-    return ranked_singles(graph, costs, processors)[0]
-
-
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Single]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
-    singles = (
-        Single(variant, precision, single_ms(graph, variant, precision, costs)) for variant, precision in variants(costs, processors)
-    )
+    singles = (Single(name, precision, single_ms(graph, name, precision, costs)) for name, precision in variants(costs, processors))
     return sorted(singles, key=lambda single: single.ms)
 
 
@@ -76,12 +66,7 @@ class SequentialControl:
 
 
 def sequential_same_macs(
-    graph: OpGraph,
-    segments: Sequence[Segment],
-    costs: Costs,
-    singles: Sequence[Single],
-    rules: Rules,
-    macs: tuple[int, int],
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Single], rules: Rules, macs: tuple[int, int]
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
@@ -98,15 +83,6 @@ def sequential_same_macs(
     return best
 
 
-class _Rescaled(NamedTuple):
-    """A segment at another scale, where so many channels arrive."""
-
-    segment: Segment
-    depth: int
-    width: int
-    in_channels: int
-
-
 def _rescale(
     graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, macs: tuple[int, int]
 ) -> SequentialControl | None:
@@ -114,7 +90,7 @@ def _rescale(
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
-    choices: list[list[_Rescaled]] = []
+    choices: list[list[tuple[Segment, str, int, int, int]]] = []  # Arguments of `Costs.branch`.
     for i, segment in enumerate(segments):
         following = segments[i + 1] if i + 1 < len(segments) else None
         free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
@@ -124,14 +100,14 @@ def _rescale(
         rewritten = costs.rewritten(segment, processor) if segment.branchable else segment
         costs.prepare(rewritten, processor, offered, arriving[-1])
         fewest = least * segment.graph.macs if segment.branchable else 0
-        here: list[_Rescaled] = []
+        here: list[tuple[Segment, str, int, int, int]] = []
         rows: list[tuple[int, int, int, float]] = []
         for channels, state in arriving[-1].items():
             for width in [segment.width] if segment.passes_input and channels != segment.in_width else offered:
                 for depth in depths:
                     count, ms = costs.scaled(rewritten, processor, depth, width, channels)
                     if count >= fewest:
-                        here.append(_Rescaled(rewritten, depth, width, channels))
+                        here.append((rewritten, processor, depth, width, channels))
                         rows.append((state, leaving.setdefault(width, len(leaving)), count, ms))
         if not here:
             return None
@@ -145,8 +121,7 @@ def _rescale(
         return None
     parts = []
     for segment, here, option in zip(segments, choices, path.options, strict=True):
-        chosen = here[option]
-        cost = costs.branch(chosen.segment, processor, chosen.depth, chosen.width, chosen.in_channels)
+        cost = costs.branch(*here[option])
         branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align, rewrites=cost.rewrites)
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))

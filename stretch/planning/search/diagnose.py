@@ -64,25 +64,17 @@ def explain_infeasible(
     can_branch = space.most_meetings
     if 0 < can_branch < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=can_branch)):
         return tightest(graph.name, [TightRule("n_meet", config.n_meet, can_branch)])
-    suspects = _suspects(space, config)
-    blamed = _blame_one(suspects, config, feasible)
-    if blamed is not None:
-        return tightest(graph.name, [blamed])
-    pair = _blame_two(suspects, config, feasible)
-    if pair is not None:
-        return tightest(graph.name, pair)
+    every = [option for options in space.options for option in options]
+    suspects = [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, every)]
+    blamed = _blame_one(suspects, config, feasible) or _blame_two(suspects, config, feasible)
+    if blamed:
+        return tightest(graph.name, blamed)
     hint = Message("give other meeting points with {}, or other processors", OptionName("meet"))
     return InfeasibleError(f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help", hint)
 
 
-def _suspects(space: DesignSpace, config: PlanConfig) -> list[_Suspect]:
-    """Every number that may be too tight."""
-    segment_options = [option for options in space.options for option in options]
-    return [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, segment_options)]
-
-
-def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> TightRule | None:
-    """The rule that needs the smallest relative change; None where no rule alone helps."""
+def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
+    """The rule that needs the smallest relative change; none where no rule alone helps."""
     best: tuple[float, TightRule] | None = None
     for suspect in suspects:
         # Lower floors need a larger space; with three processors they are tried only where nothing else helped.
@@ -94,11 +86,11 @@ def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible)
         change = abs(number - suspect.limit.value) / abs(suspect.limit.value)
         if best is None or change < best[0]:
             best = (change, suspect.rule(config, number))
-    return best[1] if best is not None else None
+    return [] if best is None else [best[1]]
 
 
-def _blame_two(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule] | None:
-    """Two rules that together help where none alone does, with values that work together; None where no two do."""
+def _blame_two(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
+    """Two rules that together help where none alone does, with values that work together; none where no two do."""
     for first, second in combinations(suspects, 2):
         without_second = second.change(config, second.limit.loosest)
         if not feasible(first.change(without_second, first.limit.loosest)):
@@ -109,7 +101,7 @@ def _blame_two(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible)
             both = second.change(first.change(config, one), two)
             return [TightRule(first.name, getattr(config, first.name), getattr(both, first.name))]
         return [first.rule(config, one), second.rule(config, two)]
-    return None
+    return []
 
 
 def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float:
@@ -131,15 +123,10 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
     for _ in range(STEPS):
         middle = (tight + loose) / 2
         tight, loose = (tight, middle) if works(middle) else (middle, loose)
-    rounded = _outward(loose, up=loose > suspect.limit.value)
+    # with four digits, rounded up or down
+    scale = 10.0 ** (3 - floor(log10(loose)))
+    rounded = (ceil(loose * scale) if loose > suspect.limit.value else floor(loose * scale)) / scale
     return rounded if works(rounded) else loose
-
-
-def _outward(value: float, *, up: bool) -> float:
-    """`value` with four digits, rounded up or down."""
-    digits = 3 - floor(log10(value))
-    scale = 10.0**digits
-    return (ceil(value * scale) if up else floor(value * scale)) / scale
 
 
 # The error for a request that no design meets, as data first and in words last.

@@ -4,14 +4,17 @@ A population, of which a segment's option is exchanged (mutation) or the first s
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.search.exact import LATENCY, Picks, SearchResult, held, on_only, search_exact
-from stretch.planning.search.goal import Score
+from stretch.planning.config import Objective
+from stretch.planning.cost.branch import Floats, SegmentOptions
+from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
+from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
+from stretch.planning.design.scale import join_width, scale_branches
+from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
+from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace
 
 #: Designs that are judged, at most.
@@ -33,8 +36,98 @@ BUCKETS, FASTEST = 64, 8
 #: Segments whose options may change so that a design is back in the range of multiply-accumulates.
 MENDED = 4
 
+#: What a whole design is judged by; less is better.
+Score = Callable[[Picks], float]
 Keeps = Callable[[SearchResult], bool]
 Pick = tuple[SegmentOptions, int]
+
+
+def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
+    """What an objective judges designs by."""
+    if not objective.tried:
+        return added(goal, space)
+    return busiest(space) if objective.text == "throughput" else robust(space)
+
+
+def added(goal: Goal, space: DesignSpace) -> Score:
+    """What adds up, for one design at a time."""
+    known: dict[tuple[int, tuple[str, ...]], Floats] = {}
+
+    def score(picks: Picks) -> float:
+        names, (rows, last) = working(space, picks), held(space, picks)
+        measure, result = goal.measure(names), 0.0
+        for options, index, holder in rows:
+            key = (id(options), names)
+            if key not in known:
+                known[key] = np.broadcast_to(measure.of(options), options.ms.shape)
+            result += float(known[key][space.holders.index(holder), index])
+        return result + measure.leaving(space, last)
+
+    return score
+
+
+def _timed(space: DesignSpace) -> Callable[[SegmentOptions, int, str], list[SegmentTime]]:
+    """Timelines of a segment, and its tail, where a processor holds what arrives, each worked out once."""
+    known: dict[tuple[int, int, str], list[SegmentTime]] = {}
+
+    def rows(options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
+        key = (id(options), index, holder)
+        if key not in known:
+            channels, known[key] = options.segment.in_width, []
+            for segment, part in zip((options.segment, options.tail), options.designs(index, space.costs), strict=False):
+                assert segment is not None
+                scaled = scale_branches(segment, part, channels)
+                row, holder = segment_time(segment, part, scaled, holder, channels, space.costs)
+                channels = join_width(segment, part)
+                known[key].append(row)
+        return known[key]
+
+    return rows
+
+
+def busiest(space: DesignSpace) -> Score:
+    """How long an inference occupies the busiest processor, ms: with many in flight what lies between two results."""
+    timed = _timed(space)
+
+    def score(picks: Picks) -> float:
+        rows, last = held(space, picks)
+        occupied = dict.fromkeys(space.processors, 0.0)
+        for row in rows:
+            for name, ms in occupied_ms(timed(*row), space.costs.host).items():
+                occupied[name] = occupied.get(name, 0.0) + ms
+        occupied[last] = occupied.get(last, 0.0) + space.leaving_ms(last)
+        return max(occupied.values())
+
+    return score
+
+
+def robust(space: DesignSpace) -> Score:
+    """The makespan that nine in ten draws keep, ms."""
+    timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
+    factors: dict[Unknown, Floats] = {}
+    times: dict[tuple[int, int, str], Floats] = {}
+
+    def draws(unknowns: set[Unknown]) -> dict[Unknown, Floats]:
+        # a number has the same draws whatever is drawn beside it
+        factors.update(drawn(unknowns - factors.keys()))
+        return {key: factors[key] for key in unknowns}
+
+    def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
+        key = (id(options), index, holder)
+        if key not in times:
+            run = uncertain_run(timed(options, index, holder), device)
+            times[key] = run.drawn_ms(draws(run.unknowns))
+        return times[key]
+
+    def score(picks: Picks) -> float:
+        rows, holder = held(space, picks)
+        total = sum((segment(*row) for row in rows), np.zeros(1))
+        last = space.segments[-1]
+        shape = last.graph.by_name[last.end].shape
+        leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))))
+        return kept_ms(total + leaving.drawn_ms(draws(leaving.unknowns)))
+
+    return score
 
 
 def evolve(
@@ -64,12 +157,6 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
     return [search_result for search_result in search_results if search_result is not None]
 
 
-@dataclass(frozen=True)
-class _TriedDesign:
-    picks: tuple[Pick, ...]
-    score: float
-
-
 class _Search:
     """One search: what it is asked for and what it has seen."""
 
@@ -78,40 +165,42 @@ class _Search:
     ) -> None:
         self.space, self.low, self.high, self.n_meet = space, low, high, n_meet
         self.score, self.keeps, self.rng, self.left = score, keeps, rng, evaluations
-        self.judged = 0
         self._seen: set[tuple[tuple[int, int], ...]] = set()
         self._offered: dict[int, np.ndarray] = {}
 
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
-        population: list[_TriedDesign] = []
+        evaluations = self.left
+        # scores and designs
+        population: list[tuple[float, Picks]] = []
         for start in starts:
-            population += self._judged(tuple(start.picks))
+            population += self._judged(start.picks)
         tries = 0
         while not population and tries < TRIES * POPULATION:
             tries += 1
             population += self._judged(self._mended(self._any(0, len(self.space.options)), -1))
         tries = TRIES * self.left
         while population and self.left > 0 and tries > 0:
-            rows: list[_TriedDesign] = []
+            rows: list[tuple[float, Picks]] = []
             while len(rows) < POPULATION and self.left > 0 and tries > 0:
                 tries -= 1
-                one = population[int(self.rng.integers(len(population)))]
+                picks: Picks | None = self._one(population)
                 if len(population) > 1 and self.rng.random() < CROSSED:
-                    picks = self._crossed(one.picks, population[int(self.rng.integers(len(population)))].picks)
+                    picks = self._crossed(picks, self._one(population))
                 else:
-                    picks = one.picks
                     for _ in range(int(self.rng.geometric(ONCE))):
                         picks = self._mutated(picks)
                 rows += self._judged(picks)
             # equal ones stay in the order in which they were found, so that a seed has one answer
-            population = sorted([*population, *rows], key=lambda item: item.score)[:POPULATION]
+            population = sorted([*population, *rows], key=lambda item: item[0])[:POPULATION]
         if not population:
             return None
-        best = min(population, key=lambda item: item.score)
-        ms = LATENCY.total(self.space, best.picks)
-        return SearchResult(best.picks, ms, _macs(best.picks), False, float("nan"), self.judged, best.score)
+        score, picks = min(population, key=lambda item: item[0])
+        return SearchResult.unproved(self.space, picks, evaluations - self.left, score)
 
-    def _judged(self, picks: Picks | None) -> list[_TriedDesign]:
+    def _one(self, population: Sequence[tuple[float, Picks]]) -> Picks:
+        return population[int(self.rng.integers(len(population)))][1]
+
+    def _judged(self, picks: Picks | None) -> list[tuple[float, Picks]]:
         """A design with its score; nothing where it breaks a constraint or was judged before."""
         if picks is None or self.left <= 0:
             return []
@@ -120,45 +209,42 @@ class _Search:
             return []
         self._seen.add(key)
         self.left -= 1
-        self.judged += 1
-        return [_TriedDesign(tuple(picks), self.score(picks))]
+        return [(self.score(picks), tuple(picks))]
 
     def _legal(self, picks: Picks) -> bool:
-        space, macs = self.space, _macs(picks)
-        if not self.low <= macs <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
+        space = self.space
+        if not self.low <= _macs(picks) <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
         for options, index, name in held(space, picks)[0]:
             holder = space.holders.index(name)
             if not options.allowed[holder, index] or not np.isfinite(options.ms[holder, index]):
                 return False
-        return self.keeps(SearchResult(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), 0))
+        return self.keeps(SearchResult.unproved(space, picks, 0))
 
     def _any(self, first: int, behind: int) -> list[Pick]:
         """Random options for some segments."""
         result: list[Pick] = []
-        at = first
-        while at < behind:
-            able = [options for options in self.space.options[at] if options.span <= behind - at and len(self._indices(options))]
-            options = able[int(self.rng.integers(len(able)))]
+        while first < behind:
+            options = self._other(first, behind - first)
             result.append((options, int(self.rng.choice(self._indices(options)))))
-            at += options.span
+            first += options.span
         return result
+
+    def _other(self, at: int, most: int) -> SegmentOptions:
+        """Random options of a segment that cover no more than so many."""
+        able = [options for options in self.space.options[at] if options.span <= most and len(self._indices(options))]
+        return able[int(self.rng.integers(len(able)))]
 
     def _mutated(self, picks: Picks) -> tuple[Pick, ...]:
         """A design with another option in the place of one, and others behind it where that covers more or fewer segments."""
         number = int(self.rng.integers(len(picks)))
         at = sum(options.span for options, _ in picks[:number])
         old, index = picks[number]
-        if self.rng.random() < 0.5:
-            options = old
-        else:
-            able = [options for options in self.space.options[at] if len(self._indices(options))]
-            options = able[int(self.rng.integers(len(able)))]
+        options = old if self.rng.random() < 0.5 else self._other(at, len(self.space.options))
         some = self._indices(options)
         if options is old:
             some = some[np.argsort(np.abs(options.macs[some] - options.macs[index]), kind="stable")[:NEAR]]
-        mutated = [*picks[:number], (options, int(self.rng.choice(some)))]
-        end = at + options.span
+        mutated, end = [*picks[:number], (options, int(self.rng.choice(some)))], at + options.span
         behind, start = number, at
         while behind < len(picks) and start < end:
             start += picks[behind][0].span
@@ -180,11 +266,9 @@ class _Search:
         for number in self.rng.permutation(len(picks))[:MENDED].tolist():
             if self.low <= macs <= self.high:
                 break
-            if number == fixed:
-                continue
             options, index = picks[number]
             some = self._indices(options)
-            if not len(some):
+            if number == fixed or not len(some):
                 continue
             rest = macs - int(options.macs[index])
             off = np.maximum(np.maximum(self.low - rest - options.macs[some], rest + options.macs[some] - self.high), 0)

@@ -1,34 +1,22 @@
-"""What a search looks for: the least of something that adds up, on whichever processors that is."""
+"""What a search looks for: the least of something that adds up, on whichever processors that is, within bounds on whole designs.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import isnan, nan
-from typing import Protocol
+Bounds on accuracy, time and energy are kept by the exact search; for one on parameters it is run at prices until its designs keep it.
+"""
 
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, floor, inf, isnan, nan
 
 from predictors.devices import DeviceProfile
-from stretch.planning.cost.compare import Floats, Unknown, drawn, kept_ms, uncertain_run
-from stretch.planning.cost.makespan import segment_time
-from stretch.planning.cost.options import SegmentOptions
-from stretch.planning.cost.times import SegmentTime, most_occupied_ms, occupied_ms
-from stretch.planning.design.scale import join_width, scale_branches
-from stretch.planning.objective import Objective
-from stretch.planning.search.exact import (
-    LATENCY,
-    Measure,
-    Picks,
-    ProcessorPowers,
-    SearchResult,
-    Using,
-    Within,
-    held,
-    on_only,
-    search_least,
-    weighed,
-    working,
-)
-from stretch.planning.search.pruning import search_pruned
+from predictors.errors import TightRule, UsageError
+from predictors.graph import OpGraph
+from stretch.planning.config import STRETCH, Objective, PlanConfig
+from stretch.planning.cost.accuracy import AccuracySource
+from stretch.planning.design.division import exact_kinds
+from stretch.planning.messages import Message, OptionName
+from stretch.planning.search import exact
+from stretch.planning.search.diagnose import refusal
+from stretch.planning.search.layers import TIE
 from stretch.planning.search.space import DesignSpace
 
 
@@ -38,48 +26,61 @@ class Goal:
 
     latency: float = 1.0  # Weight of the makespan, ms.
     energy: float = 0.0  # Weight of the energy, mJ.
-    power: ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
+    power: exact.ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
         """The goal of a request; latency where its objective does not add up."""
         if not objective.adds or objective.only_latency:
             return cls()
-        return cls(objective.latency, objective.energy, ProcessorPowers.of(device, processors) if objective.energy else None)
+        energy = objective.weight("energy")
+        return cls(objective.weight("latency"), energy, exact.ProcessorPowers.of(device, processors) if energy else None)
 
-    def measure(self, processors: Sequence[str]) -> Measure:
+    def measure(self, processors: Sequence[str]) -> exact.Measure:
         """What designs have that give work to each of these processors."""
         if self.power is None:
-            return LATENCY
-        return weighed((self.latency, LATENCY), (self.energy, self.power.energy(processors)))
+            return exact.LATENCY
+        return exact.weighed((self.latency, exact.LATENCY), (self.energy, self.power.energy(processors)))
 
     def groups(self, space: DesignSpace) -> list[tuple[str, ...]]:
         """Sets of processors that are searched one by one."""
         return [space.processors] if self.power is None else self.power.groups(space.processors)
 
-    def value(self, space: DesignSpace, picks: Sequence[tuple[SegmentOptions, int]]) -> float:
+    def value(self, space: DesignSpace, picks: exact.Picks) -> float:
         """Of a design."""
-        return self.measure(working(space, picks)).total(space, picks)
+        return self.measure(exact.working(space, picks)).total(space, picks)
 
 
 def search_best(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: Within | None = None, using: Using | None = None
-) -> SearchResult | None:
+    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: exact.Within | None = None, using: exact.Using | None = None
+) -> exact.SearchResult | None:
     """The design of a space that is best in a goal."""
     if goal.power is None and within is None and using is None:
-        return search_pruned(space, low, high, n_meet)
-    designs: list[SearchResult] = []
-    for some in goal.groups(space):
-        part = on_only(space, some)
-        if not all(part.options):
-            continue
-        search_result = search_least(part, low, high, n_meet, goal.measure(some), within, using)
-        if search_result is not None:
-            designs.append(search_result)
+        return exact.pruned(space, low, high, n_meet)[0]
+    return search_groups(space, low, high, n_meet, goal.groups(space), goal.measure, lambda group: within, using)
+
+
+def search_groups(
+    space: DesignSpace,
+    low: int,
+    high: int,
+    n_meet: int,
+    groups: Sequence[Sequence[str]],
+    cost: Callable[[Sequence[str]], exact.Measure],
+    within: Callable[[Sequence[str]], exact.Within | None],
+    using: exact.Using | None = None,
+) -> exact.SearchResult | None:
+    """The design of a space that has least of a measure; it, and what is bounded, depend on the processors that have work."""
+    designs: list[exact.SearchResult] = []
+    for group in groups:
+        part = exact.on_only(space, group)
+        if all(part.options):
+            search_result = exact.search_exact(part, low, high, n_meet, cost(group), within(group), using)
+            designs += [] if search_result is None else [search_result]
     return least_of(designs)
 
 
-def least_of(search_results: Sequence[SearchResult]) -> SearchResult | None:
+def least_of(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
     """The best of the designs of several searches that each leave out some designs."""
     if not search_results:
         return None
@@ -93,112 +94,119 @@ def least_of(search_results: Sequence[SearchResult]) -> SearchResult | None:
     return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=evaluated)
 
 
-def _value(search_result: SearchResult) -> float:
+def _value(search_result: exact.SearchResult) -> float:
     return search_result.ms if search_result.value is None else search_result.value
 
 
-# What a whole design is judged by where designs are tried one by one; less is better.
+def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) -> float:
+    """What a design that was searched for is predicted to lose."""
+    return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
 
-class Score(Protocol):
-    """What designs of a space are judged by."""
-
-    def __call__(self, picks: Picks) -> float:
-        """Of one design; less is better."""
+#: Prices of a parameter that are tried: some doublings, then halvings of the interval.
+ROUNDS = 14
 
 
-def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
-    """What an objective judges designs by."""
-    if not objective.tried:
-        return Added(goal, space)
-    return Busiest(space) if objective.text == "throughput" else Robust(space)
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""
 
+    graph: OpGraph  # The original network.
+    space: DesignSpace  # Its designs.
+    config: PlanConfig  # The request, checked.
+    macs: tuple[int, int]  # Fewest and most multiply-accumulates.
+    n_meet: int  # Meeting points, at least.
+    goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
 
-class Added:
-    """What adds up, told for one design at a time."""
+    def within_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
+        """The fastest design found whose parameters are in range."""
+        assert self.config.params is not None
+        if self.config.strategy != "exact":
+            hint = Message("leave out {} or {}", OptionName("params"), OptionName("strategy"))
+            raise UsageError("parameters can be bounded with the exact strategy only", hint)
+        low, high = (ratio * self.graph.params for ratio in self.config.params)
+        if low <= fastest.params <= high:
+            return fastest
+        sign = 1.0 if fastest.params > high else -1.0
+        # prices are doubled until a design has come far enough, then narrowed to where it first does
+        seen: list[exact.SearchResult] = []
+        cheap, dear, price = 0.0, 0.0, fastest.ms / fastest.params
+        for _ in range(ROUNDS):
+            params = exact.Measure(lambda options, price=sign * price: price * options.params)
+            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.weighed((1.0, exact.LATENCY), (1.0, params)))
+            if search_result is None:
+                break
+            seen.append(search_result)
+            if search_result.params <= high if sign > 0 else search_result.params >= low:
+                dear = price
+            else:
+                cheap = price
+            price = (cheap + dear) / 2 if dear else price * 2
+        inside = [result for result in seen if low <= result.params <= high]
+        if inside:
+            best = min(inside, key=lambda r: r.ms)
+            one, other = ([(id(options), index) for options, index in item.picks] for item in (best, fastest))
+            return fastest if one == other else replace(best, optimal=False, gap=best.ms / fastest.ms - 1)
+        nearest = min([fastest, *seen], key=lambda r: max(low - r.params, r.params - high))
+        ratio = nearest.params / self.graph.params
+        first, last = self.config.params
+        bounds = (first, ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, last)
+        what = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
+        raise refusal(what, [TightRule("params", self.config.params, bounds)])
 
-    def __init__(self, goal: Goal, space: DesignSpace) -> None:
-        self._goal, self._space = goal, space
-        self._known: dict[tuple[int, tuple[str, ...]], Floats] = {}
+    def accurate_enough(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
+        """The fastest design whose predicted accuracy reaches the floor."""
+        option = accuracy_source.option
+        wanted: float = getattr(self.config, option)
+        most = accuracy_source.most_loss(wanted)
+        if loss_of(fastest, accuracy_source) <= most:
+            return fastest
+        within = exact.Within(exact.Measure(accuracy_source.losses), most)
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
+        if search_result is not None:
+            return search_result
+        best = self.least_loss(accuracy_source)
+        value = accuracy_source.value(loss_of(fastest if best is None else best, accuracy_source))
+        what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
+        rule = TightRule(option, wanted, floor(value * 10000) / 10000)
+        result = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
+        if self.config.planned_kinds == (STRETCH,):
+            mixed = OptionName("kinds", (STRETCH, *exact_kinds()))
+            result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
+        raise result
 
-    def __call__(self, picks: Picks) -> float:
-        """The goal's value."""
-        space = self._space
-        names, (rows, last) = working(space, picks), held(space, picks)
-        measure, result = self._goal.measure(names), 0.0
-        for options, index, holder in rows:
-            key = (id(options), names)
-            if key not in self._known:
-                self._known[key] = np.broadcast_to(measure.of(options), options.ms.shape)
-            result += float(self._known[key][space.holders.index(holder), index])
-        return result + measure.leaving(space, last)
+    def most_accurate(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
+        """The design of the highest predicted accuracy within the latency budget."""
+        assert self.config.latency_budget is not None
+        best = None if fastest.ms > self.config.latency_budget else self.least_loss(accuracy_source, self.config.latency_budget)
+        return best if best is not None and loss_of(best, accuracy_source) < loss_of(fastest, accuracy_source) else fastest
 
+    def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
+        """The design that loses least among those that take no longer than a budget."""
+        within = exact.Within(exact.LATENCY, budget_ms) if budget_ms < inf else None
+        search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.Measure(accuracy_source.losses), within)
+        # a loss may be nothing, so that a fraction of it says nothing
+        return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
 
-class _Timed:
-    """Timelines of picks, each worked out once."""
+    def fast_enough(self, best: exact.SearchResult) -> exact.SearchResult:
+        """The best design within the latency budget; of a request whose objective is not latency alone."""
+        assert self.config.latency_budget is not None
+        for name in ("min_accuracy", "min_agreement"):
+            if getattr(self.config, name) is not None:
+                options = OptionName(name), OptionName("latency_budget")
+                what = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
+                raise UsageError(what, "leave out one of the two")
+        within = exact.Within(exact.LATENCY, self.config.latency_budget)
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
+        return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
 
-    def __init__(self, space: DesignSpace) -> None:
-        self.space = space
-        self._known: dict[tuple[int, int, str], list[SegmentTime]] = {}
+    def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
+        """Whether a design that was tried keeps the bounds on whole designs."""
+        budget, most = self.config.latency_budget or inf, inf
+        if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
+            most = accuracy_source.most_loss(wanted)
 
-    def rows(self, options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
-        """A segment, and its tail, where a processor holds what arrives."""
-        key = (id(options), index, holder)
-        if key not in self._known:
-            self._known[key] = self._timed(options, index, holder)
-        return self._known[key]
+        def kept(search_result: exact.SearchResult) -> bool:
+            return search_result.ms <= budget and (accuracy_source is None or loss_of(search_result, accuracy_source) <= most + TIE)
 
-    def _timed(self, options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
-        costs, channels, rows = self.space.costs, options.segment.in_width, []
-        for segment, part in zip((options.segment, options.tail), options.designs(index, costs), strict=False):
-            assert segment is not None
-            row, holder = segment_time(segment, part, scale_branches(segment, part, channels), holder, channels, costs)
-            channels = join_width(segment, part)
-            rows.append(row)
-        return rows
-
-
-class Busiest(_Timed):
-    """How long an inference occupies the busiest processor, ms: with many in flight what lies between two results."""
-
-    def __call__(self, picks: Picks) -> float:
-        """Of one design."""
-        costs = self.space.costs
-        rows, last = held(self.space, picks)
-        occupied = dict.fromkeys(self.space.processors, 0.0)
-        for options, index, holder in rows:
-            for name, ms in occupied_ms(self.rows(options, index, holder), costs.host).items():
-                occupied[name] = occupied.get(name, 0.0) + ms
-        occupied[last] = occupied.get(last, 0.0) + self.space.leaving_ms(last)
-        return most_occupied_ms(occupied)
-
-
-class Robust(_Timed):
-    """The makespan that nine in ten draws keep, ms."""
-
-    def __init__(self, space: DesignSpace) -> None:
-        super().__init__(space)
-        self._drawn: dict[Unknown, Floats] = {}
-        self._times: dict[tuple[int, int, str], Floats] = {}
-
-    def __call__(self, picks: Picks) -> float:
-        """Of one design."""
-        costs = self.space.costs
-        rows, holder = held(self.space, picks)
-        total = sum((self._draws(*row) for row in rows), np.zeros(1))
-        last = self.space.segments[-1]
-        shape = last.graph.by_name[last.end].shape
-        leaving = uncertain_run((), costs.predictor.device, costs.moves(holder, costs.host, int(np.prod(shape))))
-        return kept_ms(total + leaving.drawn_ms(self._factors(leaving.unknowns)))
-
-    def _draws(self, options: SegmentOptions, index: int, holder: str) -> Floats:
-        key = (id(options), index, holder)
-        if key not in self._times:
-            run = uncertain_run(self.rows(options, index, holder), self.space.costs.predictor.device)
-            self._times[key] = run.drawn_ms(self._factors(run.unknowns))
-        return self._times[key]
-
-    def _factors(self, unknowns: set[Unknown]) -> dict[Unknown, Floats]:
-        """Draws of some numbers; a number has the same ones whatever is drawn beside it."""
-        self._drawn |= drawn(unknowns - self._drawn.keys())
-        return {key: self._drawn[key] for key in unknowns}
+        return kept

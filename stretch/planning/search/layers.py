@@ -118,27 +118,37 @@ def undominated(layer: Layer) -> Layer:
     return some.take(_kept(_begins(some.source, some.target, some.macs), some.loss))
 
 
-def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high`."""
-    layers = [undominated(layer.take(np.isfinite(layer.ms) & (layer.macs <= high))) for layer in layers]
-    if any(len(layer.ms) == 0 for layer in layers):
+def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, most: float | None = None) -> Path | None:
+    """The fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `most` where that is told."""
+    finite = [np.isfinite(layer.ms) if most is None else np.isfinite(layer.ms) & np.isfinite(layer.loss) for layer in layers]
+    kept = [undominated(layer.take(some & (layer.macs <= high))) for layer, some in zip(layers, finite, strict=True)]
+    problem = _affordable(_Problem(kept, start, final_ms, low, high, most))
+    if not all(len(layer.ms) for layer in problem.layers):
         return None
     # a table over buckets sees no other options
-    reduced = [_best_per_bucket(layer, bucket_width(high)) for layer in layers]
-    bounds = Completion(reduced, final_ms, low, high)
-    lower = float(bounds.of(0, np.array([start]), np.zeros(1, np.int64))[0])
+    coarse = problem.layers if most is not None else [_best_per_bucket(layer, bucket_width(high)) for layer in problem.layers]
+    free = Completion(coarse, final_ms, low, high)
+    lower = float(free.of(0, np.array([start]), np.zeros(1, np.int64))[0])
     if not np.isfinite(lower):
         return None
-    best, _ = _search(reduced, bounds, start, final_ms, np.inf, BEAM)
-    limit = best[1] if best else np.inf
-    if best and limit <= lower + TIE:
+    price, dual = (0.0, lower) if most is None else _best_price(problem)
+    lower = max(lower, dual)
+    for factor in DEARER if price else (0.0,):
+        best, complete = problem.search(coarse, free, price * factor, np.inf, BEAM)
+        if best is not None or complete:
+            break
+    if best is None and most is not None:
+        # no path was come upon: the one that loses least says whether there is any
+        losses = [Layer(e.source, e.target, e.macs, e.loss, np.arange(len(e.ms))) for e in problem.layers]
+        one = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
+        if one is None or (one.optimal and one.ms > most + TIE):
+            return None
+    limit = np.inf if best is None else best[1]
+    if best is not None and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
-    useful = eliminate(layers, reduced, start, final_ms, low, high, limit)
-    result, complete = _search(useful, bounds, start, final_ms, limit, None)
+    result, complete = problem.search(_useful(problem, coarse, price, limit), free, price, limit, None)
     best = result if result is not None else best
-    if best is None:
-        return None
-    return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
+    return None if best is None else Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
 
 
 class Completion:
@@ -211,7 +221,7 @@ class _Budget:
 
 
 def _search(
-    layers: Sequence[Layer], bounds: Completion, start: int, final_ms: Floats, limit: float, beam: int | None, budget: _Budget | None = None
+    layers: Sequence[Layer], bounds: Completion, start: int, final_ms: Floats, limit: float, beam: int | None, budget: _Budget | None
 ) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
     """Best path that is faster than `limit` and within the budget, and whether nothing was left out."""
 
@@ -300,14 +310,7 @@ def eliminate(
         return float(to_ends(reduced, price)[0][start]) + refund(price)
 
     scale = limit / max(low, 1)
-    left, right = -4 * scale, 4 * scale
-    for _ in range(40):
-        a, b = left + (right - left) / 3, right - (right - left) / 3
-        if bound(a) < bound(b):
-            left = a
-        else:
-            right = b
-    price = (left + right) / 2
+    price, _ = highest(bound, -4 * scale, 4 * scale, 2 * STEPS)
     to_end = to_ends(layers, price)
     reached = np.full(len(final_ms), np.inf)
     reached[start] = refund(price)
@@ -322,74 +325,35 @@ def eliminate(
 
 @dataclass(frozen=True)
 class _Problem:
-    """A shortest path with a bound on its loss."""
+    """A shortest path, with a bound on its loss where there is one."""
 
-    layers: list[Layer]  # One per segment, each with a loss.
+    layers: list[Layer]  # One per segment, each with a loss where that is bounded.
     start: int  # State before the first layer.
     final_ms: Floats  # Time to finish from each state.
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
-    most: float  # Most loss.
+    most: float | None  # Most loss.
 
     def priced(self, price: float) -> list[Layer]:
         """Layers whose time is that of their options and what their loss costs; options are numbered in order."""
-        return [
-            Layer(layer.source, layer.target, layer.macs, layer.ms + price * layer.loss, np.arange(len(layer.ms))) for layer in self.layers
-        ]
-
-    def completion(self, price: float) -> Completion:
-        return Completion(self.priced(price), self.final_ms, self.low, self.high)
+        return [replace(layer, ms=layer.ms + price * layer.loss, option=np.arange(len(layer.ms)), loss=None) for layer in self.layers]
 
     def least_to_end(self) -> list[Floats]:
         """The least loss from each state to the end, before each layer and behind the last, multiply-accumulates aside."""
         return backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
 
-    def search(self, layers: Sequence[Layer], free: Completion, at: Completion, price: float, limit: float, beam: int | None):
-        return _search(layers, free, self.start, self.final_ms, limit, beam, _Budget(self.most, price, at, self.least_to_end()))
+    def search(self, layers: Sequence[Layer], free: Completion, price: float, limit: float, beam: int | None):
+        budget = None
+        if self.most is not None:
+            at = Completion(self.priced(price), self.final_ms, self.low, self.high) if price else free
+            budget = _Budget(self.most, price, at, self.least_to_end())
+        return _search(layers, free, self.start, self.final_ms, limit, beam, budget)
 
 
-def bounded_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, most: float) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high` and whose loss is at most `most`."""
-    kept = [undominated(layer.take(np.isfinite(layer.ms) & np.isfinite(layer.loss) & (layer.macs <= high))) for layer in layers]
-    problem = _affordable(_Problem(kept, start, final_ms, low, high, most))
-    if problem is None:
-        return None
-    free = problem.completion(0.0)
-    lower = float(free.of(0, np.array([start]), np.zeros(1, np.int64))[0])
-    if not np.isfinite(lower):
-        return None
-    price, dual = _best_price(problem)
-    lower = max(lower, dual)
-    best = None
-    for factor in DEARER if price else (0.0,):
-        at = problem.completion(price * factor) if price else free
-        best, complete = problem.search(problem.layers, free, at, price * factor, np.inf, BEAM)
-        if best is not None or complete:
-            break
-    if best is None:
-        # no path was come upon: the one that loses least says whether there is any
-        one = shortest_path(
-            [Layer(e.source, e.target, e.macs, e.loss, np.arange(len(e.ms))) for e in problem.layers],
-            start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high,
-        )  # fmt: skip
-        if one is None or (one.optimal and one.ms > most + TIE):
-            return None
-        limit = np.inf
-    else:
-        limit = best[1]
-        if limit <= lower + TIE:
-            return Path(best[0], best[2], limit, lower, True)
-    at = problem.completion(price) if price else free
-    useful = _useful(problem, price, limit)
-    result, complete = problem.search(useful, free, at, price, limit, None)
-    best = result if result is not None else best
-    if best is None:
-        return None
-    return Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
-
-
-def _affordable(problem: _Problem) -> _Problem | None:
-    """The problem without options that lose too much in whatever path; None if there is no path within the bound."""
+def _affordable(problem: _Problem) -> _Problem:
+    """The problem without options that lose too much in whatever path."""
+    if problem.most is None:
+        return problem
     ahead = problem.least_to_end()
     behind = np.full(len(problem.final_ms), np.inf)
     behind[problem.start] = 0.0
@@ -398,8 +362,6 @@ def _affordable(problem: _Problem) -> _Problem | None:
         until = behind[layer.source] + layer.loss
         kept = until + ahead[i + 1][layer.target] <= problem.most + TIE
         layers.append(layer.take(kept))
-        if not kept.any():
-            return None
         behind = np.full(len(problem.final_ms), np.inf)
         np.minimum.at(behind, layers[-1].target, until[kept])
     return replace(problem, layers=layers)
@@ -445,12 +407,13 @@ def highest(function: Callable[[float], float], left: float, right: float, steps
     return (a, at_a) if at_a > at_b else (b, at_b)
 
 
-def _useful(problem: _Problem, price: float, limit: float) -> list[Layer]:
+def _useful(problem: _Problem, coarse: Sequence[Layer], price: float, limit: float) -> list[Layer]:
     """Layers without options that no faster path within the bound can use, at no price and at this one."""
-    layers = problem.layers
+    rest = problem.start, problem.final_ms, problem.low, problem.high
+    if problem.most is None:
+        return eliminate(problem.layers, coarse, *rest, limit)
     for at in dict.fromkeys((0.0, price)):
-        some = replace(problem, layers=layers)
-        priced = some.priced(at)
-        kept = eliminate(priced, priced, problem.start, problem.final_ms, problem.low, problem.high, limit + at * problem.most)
-        layers = [layer.take(left.option) for layer, left in zip(layers, kept, strict=True)]
-    return layers
+        priced = problem.priced(at)
+        kept = eliminate(priced, priced, *rest, limit + at * problem.most)
+        problem = replace(problem, layers=[layer.take(left.option) for layer, left in zip(problem.layers, kept, strict=True)])
+    return problem.layers

@@ -4,10 +4,11 @@ A stage in scaled copies spans the parts of the stage; ways to divide parts, and
 added by `stretch.planning.divisions`.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import combinations, groupby
+from functools import lru_cache
+from itertools import combinations, groupby, pairwise, permutations, product
 from math import prod
 
 import numpy as np
@@ -18,33 +19,28 @@ from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
 from predictors.shapes import Attr, Shape
-from stretch.planning.config import PlanConfig
-from stretch.planning.cost.branch import BranchCost
-from stretch.planning.cost.options import SegmentOptions
+from stretch.planning.config import SINGLE, PlanConfig
+from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
 from stretch.planning.network.units import feature_maps
-from stretch.planning.own_options import SINGLE
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
-Floats = NDArray[np.float64]
 #: What parts that are built alike have in common.
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
-class _PartsCache(dict[tuple[int, frozenset[str], bool, bool], tuple[Segment, list[Segment]]]):
-    """Parts of stages, the same ones each time, so that what is built of them is found again; with each stage, whose identity stays its own."""
+class _PartsCache(dict[tuple[Segment, frozenset[str], bool, bool], list[Segment]]):
+    """Parts of stages, the same ones each time, so that what is built of them is found again."""
 
 
 class PartSpace:
-    """Parts of a space of stages, and the ways to run them.
+    """Parts of a space of stages, or of segments that meet where a request says, and the ways to run them.
 
-    Args:
-        space: Designs of its stages, or of segments that meet where a request says.
-        single: Whether parts are as small as kernels let them be, and each is divided by itself.
-        vectors: Whether linear layers one after the other are parts of their own.
+    Where they are `single`, parts are as small as kernels let them be, and each is divided by itself; with `vectors` linear layers one
+    after the other are parts of their own.
     """
 
     def __init__(
@@ -55,10 +51,10 @@ class PartSpace:
         clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
         known, self.by_stage = costs.built(_PartsCache), []
         for stage in space.segments:
-            key = (id(stage), frozenset(clean), single, vectors)
+            key = (stage, frozenset(clean), single, vectors)
             if divided and key not in known:
-                known[key] = stage, divide(graph, stage, clean, every=single, vectors=vectors)
-            self.by_stage.append(known[key][1] if divided else [stage])
+                known[key] = divide(graph, stage, clean, every=single, vectors=vectors)
+            self.by_stage.append(known[key] if divided else [stage])
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
@@ -113,66 +109,38 @@ class PartSpace:
     def name(self, first: int, last: int) -> str:
         """Name of a run: of its stage or stages where it is all of them, such as ``s2`` or ``s2_to_s4``, else of its parts."""
         a, b = self.stage[first], self.stage[last]
-        names = [stage.name for stage in self.space.segments]
         complete = self.by_stage[a][0] is self.parts[first] and self.by_stage[b][-1] is self.parts[last]
-        if complete:
-            return names[a] if a == b else f"{names[a]}_to_{names[b]}"
-        if first == last:
-            return self.parts[first].name
-        return f"{self.parts[first].name}_to_{self.parts[last].name}"
+        ends = [self.space.segments[i].name for i in (a, b)] if complete else [self.parts[i].name for i in (first, last)]
+        return "_to_".join(dict.fromkeys(ends))
 
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which parts and runs of them are divided exactly.
-
-    Args:
-        config: The request, checked. Meeting points that it names are the only ones; stages that must not merge are
-            divided each by itself.
-    """
-    parts = PartSpace(
-        graph,
-        space,
-        divided=not config.meet,
-        merged=config.merge != "never",
-        single=config.strategy in SINGLE,
-        vectors=any(division.vectors for division in of_kinds(config.planned_kinds)),
-    )
+    """The designs of a space, and those in which parts and runs of them are divided exactly; named meeting points are the only ones."""
+    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy in SINGLE
+    parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
     mixed = parts.mixed(config.planned_kinds)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
-        raise _nothing_to_split(graph, config)
+        hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
+        kinds = " or ".join(config.planned_kinds)
+        why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
+        raise InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)
     return mixed
 
 
 def without_stretched(space: DesignSpace) -> DesignSpace:
     """The designs of a space that compute what the original computes."""
-    other = copy(space)
-    other.options = [[o for o in options if o.exact or not o.branched] for options in space.ready]
-    other.thinned = False
-    return other
-
-
-def _nothing_to_split(graph: OpGraph, config: PlanConfig) -> InfeasibleError:
-    """Why no segment of a network can be divided exactly."""
-    hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
-    kinds = " or ".join(config.planned_kinds)
-    why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
-    return InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)
+    return space.having([[o for o in options if o.exact or not o.branched] for options in space.ready], thinned=False)
 
 
 def structure(graph: OpGraph) -> Structure:
     """What parts that are built alike have in common: everything but names."""
     number = {op.name: i for i, op in enumerate(graph.ops)}
-    return tuple((op.kind, tuple(number[name] for name in op.inputs), _attrs(op.attrs), op.shape) for op in graph.ops)
-
-
-def _attrs(attrs: Mapping[str, Attr]) -> tuple[tuple[str, Attr], ...]:
-    return tuple(sorted(attrs.items()))
+    return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
 
 
 def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
     """What a part of a segment costs, which reads all that arrives."""
-    costs = space.costs
-    time, item = costs.kernels_time(kernels, processor), costs.item_bytes(processor)
+    costs, time = space.costs, space.costs.kernels_time(kernels, processor)
     return BranchCost(
         processor,
         segment.depth,
@@ -182,7 +150,7 @@ def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGra
         graph.params,
         time.ms,
         time.contended_ms,
-        max(((k.cost.reads + k.cost.writes) * item for k in kernels), default=0),
+        costs.peak_bytes(kernels, processor),
         reads=prod(graph.input.shape),
         writes=prod(graph.by_name[graph.output].shape),
     )
@@ -203,8 +171,6 @@ def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Seq
         macs=np.full(len(rows), segment.graph.macs),
         params=np.full(len(rows), segment.graph.params),
         ms=(computed + moved).max(axis=1) + join,
-        allowed=np.ones((len(space.holders), len(rows)), bool),
-        depth=np.full(len(rows), float(len(rows[0]))),
         exchange_ms=moved.max(axis=1) + join,
         slowest_ms=computed.max(axis=0),
         fastest_ms=computed.min(axis=0),
@@ -285,30 +251,22 @@ def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: b
     more: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):
-            if not _stretches(banded, last) or (banded.stage[last] != stage and not merged):
+            # any but the head and those that are kept may be stretched
+            name = stages[banded.stage[last]].name
+            if name == "head" or name in banded.space.kept or (banded.stage[last] != stage and not merged):
                 break
             run = banded.parts[first : last + 1]
             whole = any(part.start == run[0].start for part in stages) and any(part.end == run[-1].end for part in stages)
             if not (whole and stages[stage].branchable):
-                segment = _cut(graph, fine, banded.name(first, last), run[0].start, run[-1].end)
+                segment = cut_segment(graph, banded.name(first, last), run[0].start, run[-1].end)
+                if not segment.branchable and {segment.start, segment.end} <= feature_maps(segment.graph):
+                    # wherever it reads and writes feature maps, the stem too
+                    segment = replace(segment, branchable=True)
                 if segment.branchable and segment.graph.macs:
-                    offers = fine.offered(segment, first, len(run))
-                    more[first] += [offer for offer in offers if _pays(banded, first, last, offer)]
+                    more[first] += [offer for offer in fine.offered(segment, first, len(run)) if _pays(banded, first, last, offer)]
             if run[-1].tapped:
                 break
     return fine.with_runs(more)
-
-
-def _cut(graph: OpGraph, space: DesignSpace, name: str, start: str, end: str) -> Segment:
-    """A segment, which may branch wherever it reads and writes feature maps, the stem too."""
-    segment = cut_segment(graph, name, start, end)
-    return segment if segment.branchable else replace(segment, branchable={start, end} <= feature_maps(segment.graph))
-
-
-def _stretches(banded: PartSpace, part: int) -> bool:
-    """Whether the stage of a part may be stretched: any but the head and those that are kept."""
-    stage = banded.space.segments[banded.stage[part]]
-    return stage.name != "head" and stage.name not in banded.space.kept
 
 
 def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
@@ -319,3 +277,95 @@ def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
     least = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
     alone = min(banded.alone_ms(first, last, banded.space.processors.index(p)) for p in offer.subset)
     return least <= most * alone * ROUNDING
+
+
+# Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
+#
+# Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
+# at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
+
+#: Rows behind which the bands end, the last one left out.
+Split = tuple[int, ...]
+
+#: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
+EVERY = {2: 17, 3: 8}
+#: Places of the grid, by the number of bands.
+GRID = {2: 8, 3: 5}
+#: The same for more bands.
+FEWEST = 4
+#: Places by interpolation, for each holder.
+BEST = 3
+
+
+def coarse(rows: int, bands: int) -> list[Split]:
+    """Places to begin with."""
+    if rows <= EVERY.get(bands, 0):
+        places = list(range(1, rows))
+    else:
+        count = GRID.get(bands, FEWEST)
+        places = sorted({round(rows * (2 * i + 1) / (2 * count)) for i in range(count)} - {0, rows})
+    return list(combinations(places, bands - 1))
+
+
+def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
+    """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
+    if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
+        return []
+    every, heights = _between_tried(rows, bands, tuple(tried))
+    members: set[Split] = set()
+    for time in times:
+        slowest = np.max([_between(heights[i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
+        best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
+        members.update(best, _around(best[0], rows))
+    return sorted(members - set(tried))
+
+
+@lru_cache(maxsize=1024)
+def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places between those tried whose bands are no shorter (places × edges), and the heights of their bands (bands × places)."""
+    first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
+    every = np.array(list(combinations(range(first, last + 1), bands - 1)))
+    edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
+    shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
+    heights = np.diff(edges, axis=1)
+    kept = (heights >= shortest).all(axis=1)
+    return every[kept], np.ascontiguousarray(heights[kept].T)
+
+
+def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
+    """Heights of one band among the places tried, and its mean time at each."""
+    at: dict[int, list[float]] = {}
+    for split, time in zip(tried, ms.tolist(), strict=True):
+        edges = (0, *split, rows)
+        at.setdefault(edges[band + 1] - edges[band], []).append(time)
+    heights = sorted(at)
+    return heights, [sum(at[h]) / len(at[h]) for h in heights]
+
+
+def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[float]) -> Floats:
+    """Times at some heights on straight lines between those that are known; the first and the last line go on beyond."""
+    times = np.interp(wanted, heights, ms)
+    if len(heights) > 1:
+        for a, b, beyond in ((0, 1, wanted < heights[0]), (-1, -2, wanted > heights[-1])):
+            slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
+            times[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
+    return times
+
+
+def _around(split: Sequence[int], rows: int) -> list[Split]:
+    """A place's neighbours, one row off."""
+    near = (tuple(a + b for a, b in zip(split, off, strict=True)) for off in product((-1, 0, 1), repeat=len(split)))
+    return [item for item in near if all(a < b for a, b in zip((0, *item), (*item, rows), strict=True))]
+
+
+def orders(processors: Sequence[str]) -> list[tuple[str, ...]]:
+    """Orders of processors from the uppermost band to the lowest; upside down costs the same, so of three each is once in the middle."""
+    if len(processors) != 3:
+        return [tuple(processors)]
+    return [order for order in permutations(processors) if processors.index(order[0]) < processors.index(order[-1])]
+
+
+def bands(rows: int, split: Split) -> list[tuple[int, int]]:
+    """First row of each band, and the one behind its last."""
+    edges = (0, *split, rows)
+    return list(pairwise(edges))

@@ -14,15 +14,15 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
-from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import Job, SidedTimes, run, waiting
+from scheduler.simulate.schedule import Job, run, waiting
+from stretch.planning.cost.branch import Costs, Floats
+from stretch.planning.cost.makespan import SidedTimes
 from stretch.planning.design.branch_design import BranchDesign, SideDesign
 from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.units import components
+from stretch.planning.network.units import components, runnable
 from stretch.planning.search.layers import TIE
 
 # Tasks: a segment's operators in the coarse units that are placed on processors.
@@ -88,22 +88,9 @@ def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
             source = of.get(read, ARRIVING)
             if source != current:
                 reads[current][source, read] = None
-    left = {number: {source for source, _ in read if source != ARRIVING} for number, read in enumerate(reads)}
     first = [min(position[name] for name in names) for names in groups]
-    order: list[int] = []
-    readers: list[list[int]] = [[] for _ in groups]
-    for number, sources in left.items():
-        for source in sources:
-            readers[source].append(number)
-    ready = [number for number in left if not left[number]]
-    while ready:
-        ready.sort(key=lambda number: first[number], reverse=True)
-        number = ready.pop()
-        order.append(number)
-        for reader in readers[number]:
-            left[reader].discard(number)
-            if not left[reader]:
-                ready.append(reader)
+    sources = [{source for source, _ in read if source != ARRIVING} for read in reads]
+    order = runnable(sorted(range(len(groups)), key=first.__getitem__), sources)
     place = {number: i for i, number in enumerate(order)} | {ARRIVING: ARRIVING}
     return TaskGraph(
         tuple(tuple(sorted(groups[number], key=position.__getitem__)) for number in order),
@@ -150,8 +137,6 @@ MOST_EXACT = 1024
 #: Schedules that one search computes at most.
 MOST_TRIED = 4000
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Placed:
@@ -164,13 +149,10 @@ class Placed:
 
 
 class Problem:
-    """Tasks to be placed.
+    """Tasks to be placed, by their times on each processor beside others, ms (tasks × processors).
 
-    Args:
-        ms: Time of each on each processor (tasks × processors), beside others.
-        transfer: Milliseconds that a tensor takes from one processor to another, by their numbers.
-        holder: Number of the processor that holds what arrives; it may be one that computes nothing.
-        end: Number of the processor that has to write the segment's end.
+    `holder` is the number of the processor that holds what arrives, which may compute nothing, `end` that of the one that has to write
+    the segment's end.
     """
 
     def __init__(self, tasks: TaskGraph, ms: Floats, transfer: Callable[[str, int, int], float], holder: int, end: int) -> None:
@@ -182,16 +164,8 @@ class Problem:
         self.moving = {tensor: [[transfer(tensor, a, b) for b in range(self.count)] for a in everywhere] for tensor in tensors}
         self._waiting: tuple[tuple[int, ...], list[list[int]], list[int]] = ((), [], [])
 
-    def cost(self, tensor: str, source: int, target: int) -> float:
-        """Milliseconds that a tensor takes from one processor to another."""
-        return self.moving[tensor][source][target]
-
     def jobs(self, groups: Sequence[Sequence[int]], processors: Sequence[int]) -> list[Job]:
-        """Groups of tasks as jobs; a tensor that several of a group read crosses once.
-
-        Args:
-            groups: Tasks that run one after the other on one processor, in an order in which they can run.
-        """
+        """Groups of tasks, which run one after the other on a processor, as jobs; a tensor that several of a group read crosses once."""
         of = {task: number for number, group in enumerate(groups) for task in group}
         result = []
         for number, group in enumerate(groups):
@@ -203,7 +177,7 @@ class Problem:
                         reads[read] = None
             ms = sum(self.ms[task][place] for task in group)
             for source, tensor in reads:
-                ms += self.cost(tensor, self.holder if source == ARRIVING else processors[source], place)
+                ms += self.moving[tensor][self.holder if source == ARRIVING else processors[source]][place]
             sources = dict.fromkeys(of[source] for source, _ in reads if source != ARRIVING)
             result.append(Job(str(place), ms, tuple(sources)))
         return result
@@ -214,16 +188,13 @@ class Problem:
             number = {task: i for i, task in enumerate(order)}
             self._waiting = (tuple(order), *waiting([[number[source] for source in self.tasks.sources[task]] for task in order]))
         _, readers, missing = self._waiting
-        moving, holder = self.moving, self.holder
-        ms, places = [], []
-        for task in order:
-            place = processors[task]
+        moving, holder, ms, places = self.moving, self.holder, [], [processors[task] for task in order]
+        for task, place in zip(order, places, strict=True):
             took = self.ms[task][place]
             for source, tensor in self.tasks.reads[task]:
                 held = holder if source == ARRIVING else processors[source]
                 if held != place:
                     took += moving[tensor][held][place]
-            places.append(place)
             ms.append(took)
         return max(run(places, ms, readers, missing, self.count)[1])
 
@@ -231,9 +202,7 @@ class Problem:
 def place(problem: Problem) -> Placed:
     """The fastest placement that is found; of few tasks the fastest there is."""
     improved = _improved(problem)
-    if problem.count ** (len(problem.tasks) - 1) <= MOST_EXACT:
-        improved = _exact(problem, improved)
-    return improved
+    return _exact(problem, improved) if problem.count ** (len(problem.tasks) - 1) <= MOST_EXACT else improved
 
 
 def ranks(problem: Problem) -> list[float]:
@@ -244,7 +213,7 @@ def ranks(problem: Problem) -> list[float]:
         behind = 0.0
         for reader in problem.tasks.readers[task]:
             tensors = [tensor for source, tensor in problem.tasks.reads[reader] if source == task]
-            moving = sum(problem.cost(tensor, a, b) for tensor in tensors for a, b in pairs) / len(pairs)
+            moving = sum(problem.moving[tensor][a][b] for tensor in tensors for a, b in pairs) / len(pairs)
             behind = max(behind, moving + result[reader])
         result[task] = sum(problem.ms[task]) / problem.count + behind
     return result
@@ -252,33 +221,28 @@ def ranks(problem: Problem) -> list[float]:
 
 def _improved(problem: Problem) -> Placed:
     """List scheduling and everything on one processor, each improved by moves; the fastest."""
-    rank = ranks(problem)
-    order = sorted(range(len(problem.tasks)), key=lambda task: (-rank[task], task))
-    starts = [_listed(problem, order)]
-    starts += [[processor] * (len(problem.tasks) - 1) + [problem.end] for processor in range(problem.count)]
-    moves = list(dict.fromkeys(_moves(problem.tasks)))
-    tried = 0
-    best: Placed | None = None
-    for start in starts:
-        processors, ms, improved = list(start), problem.time(start, order), True
+    rank, last = ranks(problem), len(problem.tasks) - 1
+    order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
+    starts = [_listed(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
+    moves = list(product(dict.fromkeys(_moves(problem.tasks)), range(problem.count)))
+    tried, placed = 0, []
+    for processors in starts:
+        ms, improved = problem.time(processors, order), True
         while improved and tried < MOST_TRIED:
             improved = False
-            for tasks in moves:
-                for target in range(problem.count):
-                    other = list(processors)
-                    for task in tasks:
-                        other[task] = target
-                    other[-1] = problem.end
-                    if other == processors:
-                        continue
+            for tasks, target in moves:
+                other = list(processors)
+                for task in tasks:
+                    other[task] = target
+                other[-1] = problem.end
+                if other != processors:
                     tried += 1
                     time = problem.time(other, order)
                     if time < ms - TIE:
                         processors, ms, improved = other, time, True
-        if best is None or ms < best.ms - TIE:
-            best = Placed(tuple(processors), tuple(order), ms)
-    assert best is not None
-    return best
+        if not placed or ms < placed[-1].ms - TIE:
+            placed.append(Placed(tuple(processors), tuple(order), ms))
+    return placed[-1]
 
 
 def _listed(problem: Problem, order: Sequence[int]) -> list[int]:
@@ -291,7 +255,7 @@ def _listed(problem: Problem, order: Sequence[int]) -> list[int]:
         for place in range(problem.count) if task != last else (problem.end,):
             ready = max((ends[source] for source in problem.tasks.sources[task]), default=0.0)
             ms = problem.ms[task][place] + sum(
-                problem.cost(tensor, problem.holder if source == ARRIVING else processors[source], place)
+                problem.moving[tensor][problem.holder if source == ARRIVING else processors[source]][place]
                 for source, tensor in problem.tasks.reads[task]
             )
             end = max(ready, free[place]) + ms
@@ -393,18 +357,14 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     if not sides:
         return design
     times = SidedTimes(graph, design, costs)
-    starts = [sides_on(graph, processor) for processor in processors]
-    best = min(starts, key=lambda item: times.timeline(item).makespan_ms)
-    best_ms = times.timeline(best).makespan_ms
-    largest = sorted(range(len(sides)), key=lambda i: -sides[i].macs)
+    best_ms, best = min(((times.timeline(item).makespan_ms, item) for item in (sides_on(graph, p) for p in processors)), key=lambda x: x[0])
     for _ in range(ROUNDS):
         before = best_ms
-        for i in largest:
-            for processor in processors:
-                moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
-                ms = times.timeline(moved).makespan_ms
-                if ms < best_ms - TIE:
-                    best, best_ms = moved, ms
+        for i, processor in product(sorted(range(len(sides)), key=lambda i: -sides[i].macs), processors):
+            moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
+            ms = times.timeline(moved).makespan_ms
+            if ms < best_ms - TIE:
+                best, best_ms = moved, ms
         if best_ms >= before - TIE:
             break
     return replace(design, sides=best)

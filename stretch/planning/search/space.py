@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
-from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.options import Ints, Mask, SegmentOptions
+from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
 from stretch.planning.network.segments import Segment, join_kinds
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 #: Width ratios are offered in steps of 1/32; legal widths nearest to them are tried.
@@ -45,9 +43,7 @@ class Rules:
     @cached_property
     def active(self) -> list[tuple[Constraint, Any]]:
         """The constraints that are asked for, each with its value."""
-        return [
-            (constraint, self.values[constraint.option.name]) for constraint in all_constraints() if constraint.option.name in self.values
-        ]
+        return [(item, self.values[item.option.name]) for item in all_constraints() if item.option.name in self.values]
 
     @cached_property
     def floors(self) -> dict[str, Any]:
@@ -134,12 +130,12 @@ class LazyOptions:
 
     def thinned(self, thinning: Thinning | None) -> "LazyOptions":
         """The same with fewer scales, and the same one each time."""
-        if thinning not in self._thinned:
-            self._thinned[thinning] = replace(self, thinning=thinning)
-        return self._thinned[thinning]
+        if thinning not in self._known:
+            self._known[thinning] = replace(self, thinning=thinning)
+        return self._known[thinning]
 
     @cached_property
-    def _thinned(self) -> dict[Thinning | None, "LazyOptions"]:
+    def _known(self) -> dict[object, Any]:
         return {}
 
     @property
@@ -159,14 +155,9 @@ class LazyOptions:
 
     def column(self, branch: int, name: str) -> NDArray[Any]:
         """A number of each of one branch's scales, in the order of `candidates`."""
-        known = self._columns.get((branch, name))
-        if known is None:
-            known = self._columns[branch, name] = np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
-        return known
-
-    @cached_property
-    def _columns(self) -> dict[tuple[int, str], NDArray[Any]]:
-        return {}
+        if (branch, name) not in self._known:
+            self._known[branch, name] = np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
+        return self._known[branch, name]
 
     @property
     def elements(self) -> int:
@@ -208,7 +199,7 @@ class LazyOptions:
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
         """The ways to run the segment, every rule met or not."""
         joins, branches = self.joins, range(len(self.subset))
-        grid = _Grid(self) if numbers is None else _Some(self, numbers)
+        grid = _Grid(self, numbers)
         computed = [grid.column(i, "contended_ms") + grid.joined(joins.ms[i]) for i in branches]
         ms, exchange = (np.empty((len(holders), grid.count)) for _ in range(2))
         for at, holder in enumerate(holders):
@@ -224,8 +215,6 @@ class LazyOptions:
             macs=grid.total("macs", joins.macs.sum(axis=0)),
             params=grid.total("params", joins.params.sum(axis=0)),
             ms=ms,
-            allowed=np.ones((len(holders), grid.count), bool),
-            depth=grid.flat(sum(grid.column(i, "depth") / self.segment.depth for i in branches)),
             exchange_ms=exchange,
             slowest_ms=grid.flat(reduce(np.maximum, computed)),
             fastest_ms=grid.flat(reduce(np.minimum, computed)),
@@ -240,38 +229,50 @@ class OptionsCache:
     """Offers, and widths that branches may have, of each segment: spaces on the same costs that differ in their processors share them."""
 
     def __init__(self) -> None:
-        self._widths: dict[tuple[int, int, str], tuple[Segment, list[int]]] = {}
+        self._widths: dict[tuple[Segment, int, str], list[int]] = {}
         self._offers: dict[tuple[object, ...], LazyOptions] = {}
 
     def shared(self, offer: LazyOptions) -> LazyOptions:
         """The same offer, or the one that was there first, with all that is worked out of it."""
-        key = id(offer.segment), offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
+        key = offer.segment, offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
         return self._offers.setdefault(key, offer)
 
     def widths(self, segment: Segment, align: int, rules: Rules) -> list[int]:
         """Those of one segment."""
-        key = id(segment), align, repr(rules.floors)
+        key = segment, align, repr(rules.floors)
         if key not in self._widths:
-            self._widths[key] = segment, rules.widths(segment, legal_widths(segment, align))
-        return self._widths[key][1]
+            self._widths[key] = rules.widths(segment, legal_widths(segment, align))
+        return self._widths[key]
 
 
 class _Grid:
-    """All combinations of branches' scales, with axes for the width and the depth of each branch: what depends on few is not repeated."""
+    """Combinations of branches' scales, or some of them by their numbers.
 
-    def __init__(self, offer: LazyOptions) -> None:
+    All of them have axes for the width and the depth of each branch: what depends on few is not repeated.
+    """
+
+    def __init__(self, offer: LazyOptions, numbers: Ints | None) -> None:
         self.offer, self.sizes = offer, [(len(widths), len(depths)) for widths, depths in offer.scales]
-        self._shape = [size for pair in self.sizes for size in pair]
+        self._all = [size for pair in self.sizes for size in pair]
+        self._shape = self._all if numbers is None else [len(numbers)]
         self.count = prod(self._shape)
+        if numbers is not None:
+            at = np.unravel_index(numbers, self._all)
+            self._scale = [at[2 * i] * depths + at[2 * i + 1] for i, (_, depths) in enumerate(self.sizes)]
+            self._widths = np.ravel_multi_index(at[::2], [widths for widths, _ in self.sizes])
 
     def column(self, branch: int, name: str) -> NDArray[Any]:
         """A number of one branch's scales, which broadcasts to all combinations."""
-        axes = [size if axis // 2 == branch else 1 for axis, size in enumerate(self._shape)]
-        return self.offer.column(branch, name).reshape(axes)
+        values = self.offer.column(branch, name)
+        if self._shape is not self._all:
+            return values[self._scale[branch]]
+        return values.reshape([size if axis // 2 == branch else 1 for axis, size in enumerate(self._all)])
 
     def joined(self, values: NDArray[Any]) -> NDArray[Any]:
         """A number of the join for each combination of widths, which broadcasts so, too."""
-        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._shape)])
+        if self._shape is not self._all:
+            return values[self._widths]
+        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._all)])
 
     def flat(self, values: NDArray[Any]) -> NDArray[Any]:
         """One entry for each combination."""
@@ -285,29 +286,6 @@ class _Grid:
         """A whole number summed over the branches, and over what ends them."""
         start = 0 if joins is None else self.joined(joins)
         return self.flat(sum((self.column(i, name) for i in range(len(self.sizes))), start))
-
-
-class _Some(_Grid):
-    """Some of the combinations, by their numbers."""
-
-    def __init__(self, offer: LazyOptions, numbers: Ints) -> None:
-        super().__init__(offer)
-        at = np.unravel_index(numbers, self._shape)
-        self.count = len(numbers)
-        self._scale = [at[2 * i] * depths + at[2 * i + 1] for i, (_, depths) in enumerate(self.sizes)]
-        self._widths = np.ravel_multi_index(at[::2], [widths for widths, _ in self.sizes])
-
-    def column(self, branch: int, name: str) -> NDArray[Any]:
-        return self.offer.column(branch, name)[self._scale[branch]]
-
-    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values[self._widths]
-
-    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
-        return np.broadcast_to(values, (self.count,))
-
-    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
-        return flat
 
 
 def pixels(segment: Segment, name: str) -> int:
@@ -334,7 +312,7 @@ SAMPLE = Thinning(4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
 MOST_COMBINATIONS = 400_000
 #: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
-#: latency (`stretch.planning.search.pruning`) has all of them nevertheless.
+#: latency (`stretch.planning.search.exact`) has all of them nevertheless.
 STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
 #: The same with more processors.
 FEWEST = Thinning(4, 3)
@@ -347,11 +325,8 @@ class DesignSpace:
     them: then costs hold for the channels that `arriving` states per segment, and where what follows cannot read
     other widths, `project` takes its place.
 
-    Args:
-        stretched: Whether segments may become scaled copies; else all stay whole.
-        kept: Names of those that may not.
-        holders: Processors that may hold a tensor between segments; those that branches may use if None. Spaces with the same
-            ones are told by the same measures.
+    Segments may become scaled copies where they are `stretched`, but for those of the names `kept`. Spaces with the same `holders`,
+    processors that may hold a tensor between segments, are told by the same measures.
     """
 
     def __init__(
@@ -416,14 +391,12 @@ class DesignSpace:
         behind = [0]
         for ready, offers in zip(reversed(self.ready), reversed(self.offers), strict=True):
             able = [1 + behind[o.span - 1] for o in ready if o.branched and o.allowed.any()]
-            able += [1 + behind[offer.span - 1] for offer in offers if offer.count and self._able(offer)]
+            for offer in (offer for offer in offers if offer.count):
+                # few of its scales mostly tell
+                some = (offer.full.thinned(SAMPLE), offer)
+                able += [1 + behind[offer.span - 1]] * any(self.checked(item.options(self.holders)).allowed.any() for item in some)
             behind.insert(0, max([behind[0], *able]))
         return behind[0]
-
-    def _able(self, offer: LazyOptions) -> bool:
-        """Whether some way of an offer keeps to the rules; few of its scales mostly tell."""
-        some = (offer.full.thinned(SAMPLE), offer)
-        return any(self.checked(item.options(self.holders)).allowed.any() for item in some)
 
     @property
     def longest_span(self) -> int:
@@ -447,10 +420,11 @@ class DesignSpace:
         elements = pixels(segment, segment.start) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
         ms = np.array([cost.ms])
-        return self.checked(SegmentOptions(
-            segment, "none", ((cost,),), np.array([cost.macs]), np.array([cost.params]), entering + ms, np.ones((len(self.holders), 1), bool),
-            np.ones(1), entering, ms, ms, np.array([cost.peak_bytes]), busy=lambda: {processor: ms},
-        ))  # fmt: skip
+        macs, params, peak = np.array([cost.macs]), np.array([cost.params]), np.array([cost.peak_bytes])
+        whole = SegmentOptions(
+            segment, "none", ((cost,),), macs, params, entering + ms, entering, ms, ms, peak, busy=lambda: {processor: ms}
+        )
+        return self.checked(whole)
 
     def offered(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
         """A segment in scaled copies, on every subset of the processors."""
@@ -494,4 +468,11 @@ class DesignSpace:
         other = copy(self)
         other.rules = rules
         other.options = [[other.checked(o) for o in options] for options in self.options]
+        return other
+
+    def having(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
+        """The space with other options; `thinned` says whether these lack some scales, None for as before."""
+        other = copy(self)
+        other.options = options
+        other.thinned = self.thinned if thinned is None else thinned
         return other

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from predictors.errors import UsageError
-from stretch.planning.own_options import STRATEGIES
+from stretch.planning.config import STRATEGIES
 from stretch.planning.search.exact import SearchResult
 from stretch.planning.search.space import DesignSpace
 

@@ -1,13 +1,10 @@
 """Operator split: every part of a network by itself, whole or divided exactly, as CoDL divides single operators."""
 
-from copy import copy
-
 from stretch.planning.search.exact import SearchResult, search_exact
 from stretch.planning.search.space import DesignSpace
 
 
 def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
     """The fastest design in which no segment covers several parts and none is stretched."""
-    single = copy(space)
-    single.options = [[o for o in options if o.span == 1 and (o.exact or not o.branched)] for options in space.options]
-    return search_exact(single, low, high, n_meet)
+    single = [[o for o in options if o.span == 1 and (o.exact or not o.branched)] for options in space.options]
+    return search_exact(space.having(single), low, high, n_meet)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from predictors.errors import StretchError
 from predictors.install import install_line
 from stretch.planning.cost.accuracy import PredictedAccuracy
-from stretch.planning.pareto import FrontAnswer, FrontDesignAnswer
+from stretch.planning.pareto import FrontAnswer, FrontDesign
 from stretch.planning.result import exact_words
-from stretch.planning.together import TogetherAnswer
 from stretch.tools.report.html.charts import Chart
 from stretch.tools.report.html.page import Fact, Grid, Page, Section
+from stretch.tools.together import TogetherAnswer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ AXES = {
 }
 
 
-def value_of(row: FrontDesignAnswer, name: str) -> float:
+def value_of(row: FrontDesign, name: str) -> float:
     """A design's value in an objective, in display units."""
     accuracy = row.accuracy
     value = {
@@ -76,7 +76,7 @@ def front_page(answer: FrontAnswer) -> Page:
     )
 
 
-def _facts(answer: FrontAnswer, fastest: FrontDesignAnswer) -> list[Fact]:
+def _facts(answer: FrontAnswer, fastest: FrontDesign) -> list[Fact]:
     precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
     facts = [
         Fact("fastest design", f"{fastest.predicted_ms:.2f} ms", f"design {fastest.name}"),

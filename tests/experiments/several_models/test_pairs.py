@@ -12,7 +12,7 @@ from tests.scheduler import bundles
 
 pytest.importorskip("torch")
 
-from tests.stretch.planning.test_together import MI9, PROCESSORS, both  # noqa: F401
+from tests.stretch.tools.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two branches need two cores")
 

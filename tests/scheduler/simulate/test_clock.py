@@ -13,7 +13,7 @@ from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTime
 from scheduler.simulate.scene import Arrivals, Load, Scene
-from stretch.planning.cost.makespan import Job, schedule
+from scheduler.simulate.schedule import Job, schedule
 from tests.effort import examples
 from tests.scheduler.runtime.plans import plans
 from tests.scheduler.simulate.plans import PROCESSORS, chain, single

@@ -24,7 +24,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 browser_test = [pytest.mark.slow, pytest.mark.torch, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
 
-#: Software WebGPU; without these there is no adapter here.
+#: Software WebGPU, which takes a second for what a phone does in milliseconds.
 WEBGPU = ("--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-webgpu-adapter=swiftshader")
 
 
@@ -146,7 +146,6 @@ class TestProfile:
         from stretch.tools.profiling import browser as measuring
         from stretch.tools.profiling import run as networks
 
-        # a software GPU takes a second for what a phone does in milliseconds
         sizes = {"LEAST_NETWORKS": 8, "BATCH": 4, "ROUNDS": 2, "MOST_MACS": 2_000_000, "MOST_WEIGHTS": 300_000, "UNSTEADY": 9.0}
         sizes |= {"HANDOVERS": ((8, 16, 16), (8, 32, 32), (16, 32, 1)), "READ": (8, 32, 32)}
         for name, value in sizes.items():
@@ -201,5 +200,6 @@ def test_nothing_to_show_is_a_usage_error(capsys):
 def test_a_bundle_whose_tensors_are_not_fp32_is_refused(bundle_dir):
     bundle = load_bundle(bundle_dir)
     tensors = tuple(msgspec.structs.replace(tensor, dtype="float16") for tensor in bundle.manifest.tensors)
+    manifest = msgspec.structs.replace(bundle.manifest, tensors=tensors)
     with pytest.raises(UsageError, match="float16"):
-        Shown("b0", "tiny", replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, tensors=tensors)))
+        Shown("b0", "tiny", replace(bundle, manifest=manifest))

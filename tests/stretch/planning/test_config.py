@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from predictors.devices import load_device
 from predictors.errors import UnknownNameError, UsageError
-from stretch.planning.config import PlanConfig
-from stretch.planning.objective import read_objective
+from stretch.planning.config import PlanConfig, read_objective
 from tests.predictors.specified import specified
 
 MI9 = specified("mi9")
@@ -116,13 +115,13 @@ def test_what_does_not_add_up_is_tried(text):
 @given(st.floats(0, 1e6), st.floats(1e-6, 1e6))
 def test_weights_are_read_as_they_are_written(latency, energy):
     objective = read_objective(f"{latency!r}*latency + {energy!r}*energy")
-    assert (objective.latency, objective.energy) == (latency, energy)
+    assert (objective.weight("latency"), objective.weight("energy")) == (latency, energy)
     assert not objective.only_latency
     assert not objective.unit
 
 
 def test_name_without_weight_counts_once_and_weight_of_nothing_leaves_latency_alone():
-    assert read_objective("latency+2e+1*energy").energy == 20
+    assert read_objective("latency+2e+1*energy").weight("energy") == 20
     assert read_objective("3*latency+0*energy").only_latency
 
 

@@ -10,7 +10,7 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import WEIGHED, Criteria, Levels, diverse_front, front, undominated
+from stretch.planning.pareto import WEIGHED, Criteria, diverse_front, front, front_answer, undominated
 from stretch.planning.search.exact import ProcessorPowers, SearchResult
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -26,7 +26,7 @@ REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, 
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     graph = small_resnet()
     result = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
-    assert [(design.n_meet, design.exact, design.loss) for design in result.designs] == [(0, True, 0)]
+    assert [(design.n_meet, design.exact, design.accuracy.agreement) for design in front_answer(result, {}).designs] == [(0, True, 1)]
 
 
 def test_agreement_that_nothing_predicts_is_refused():
@@ -76,7 +76,7 @@ def brute_force(points):
 def test_front_of_two_things_in_full_is_that_of_brute_force(names):
     criteria, every = small_criteria()
     rows = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
-    pair = Levels(criteria, rows, None).pair(None)
+    pair = criteria.pair(rows, None)
     kept = [tuple(round(v, 6) for v in weigh(criteria, rows, pair[i])) for i in undominated(pair, [weigh(criteria, rows, e) for e in pair])]
     expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, rows, item)) for item in every})
     assert np.array(sorted(kept)) == pytest.approx(np.array(expected), rel=1e-5)
@@ -87,7 +87,7 @@ def test_front_of_two_things_in_full_is_that_of_brute_force(names):
 def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_each(names):
     criteria, every = small_criteria()
     rows = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
-    grid = Levels(criteria, rows, None).grid(9)
+    grid = criteria.grid(rows, 9)
     points = [weigh(criteria, rows, item) for item in grid]
     assert 1 <= len(points) <= 9
     for one in points:
@@ -100,16 +100,16 @@ def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_
 @pytest.mark.parametrize("weighed", [("latency", "energy"), ("energy", "memory"), ("macs", "latency", "memory")])
 def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
     result = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
-    assert result.weighed == weighed
+    assert result.pareto == list(weighed)
     assert 1 <= len(result.designs) <= 4
-    assert all(design.peak_bytes > 0 for design in result.designs)
-    assert [design.ms for design in result.designs] == sorted((design.ms for design in result.designs), reverse=True)
+    assert all(item.peak_bytes > 0 for item in result.results)
+    assert [item.ms for item in result.results] == sorted((item.ms for item in result.results), reverse=True)
 
 
 def test_front_of_one_design_is_the_best_in_what_is_made_least():
-    one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).designs
+    one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).results
     assert len(one) == 1
-    assert one[0].ms == min(design.ms for design in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).designs)
+    assert one[0].ms == min(item.ms for item in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).results)
 
 
 @pytest.mark.parametrize("weighed", [("latency",), ("latency", "latency"), ("latency", "energy", "macs", "memory")])
@@ -148,9 +148,12 @@ def agree(blocks, size, config, proved=True):
             front(graph, FITTED, config, ("latency", "macs"), 4)
         return
     result = front(graph, FITTED, config, ("latency", "macs"), 4)
-    points, rivals = ([(e.ms, weighed_macs(graph, e.design, result.problem.costs)) for e in some.designs] for some in (result, others))
+    points, rivals = (
+        [(r.ms, weighed_macs(graph, design, result.problem.costs)) for r, design in zip(some.results, some.designs, strict=True)]
+        for some in (result, others)
+    )
     assert others.optimal
-    assert not proved or all(design.optimal for design in result.designs)
+    assert not proved or all(item.optimal for item in result.results)
     assert points[-1][0] == pytest.approx(rivals[0][0])
     assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
 

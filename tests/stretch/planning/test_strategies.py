@@ -3,12 +3,10 @@
 import pytest
 
 from predictors.errors import UsageError
-from stretch.planning.config import PlanConfig
-from stretch.planning.objective import read_objective
-from stretch.planning.own_options import SINGLE, STRATEGIES
-from stretch.planning.search.evolve import evolve, fastest_designs
+from stretch.planning.config import SINGLE, STRATEGIES, PlanConfig, read_objective
+from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.goal import Added, Goal, score_of
+from stretch.planning.search.goal import Goal
 from stretch.planning.search.parts import with_exact_kinds
 from stretch.planning.strategies import search
 from stretch.planning.strategies.exact import search as strategy_exact
@@ -84,4 +82,4 @@ def test_design_is_no_worse_than_those_it_began_with(objective):
 
 
 def test_range_without_designs_has_none():
-    assert evolve(SPACE, 0, 10, 1, Added(Goal(), SPACE), ()) is None
+    assert evolve(SPACE, 0, 10, 1, added(Goal(), SPACE), ()) is None

@@ -13,7 +13,6 @@ from stretch.planning.cost.accuracy import load_accuracy, save_accuracy  # noqa:
 from stretch.planning.plan import (  # noqa: E402
     PlanningProblem,
     plan,
-    stretched_space,
 )
 from stretch.sensitivity import source  # noqa: E402
 from stretch.sensitivity.source import (  # noqa: E402
@@ -38,7 +37,7 @@ def space(network):
     request = PlanningProblem.of(
         network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01)
     )
-    return stretched_space(request, merged=True)
+    return request.stage_space(merged=True)
 
 
 def images(count, seed):
@@ -68,7 +67,7 @@ def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network
 
 def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
     request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
-    none = stretched_space(request, merged=True)
+    none = request.stage_space(merged=True)
     with pytest.raises(UsageError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
 

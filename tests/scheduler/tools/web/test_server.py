@@ -86,13 +86,9 @@ def recording(shown):
     while events:
         event = events.pop(0)
         instructions = machine.handle(event)
-        turns.append({"event": {"type": type(event).__name__, **_fields(event)}, "instructions": instructions})
+        turns.append({"event": event, "instructions": instructions})
         events += [StepDone(0, item.step, item.queue) for item in instructions if type(item).__name__ in ("Submit", "Join")]
     return turns
-
-
-def _fields(event):
-    return {"lane": 0} | ({"step": event.step, "queue": event.queue} if isinstance(event, StepDone) else {})
 
 
 def result(server, **changes):

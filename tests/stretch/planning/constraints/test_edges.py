@@ -48,7 +48,7 @@ def test_entry_block_is_never_removed_whatever_the_floor():
 
 @given(st.floats(0.1, 1))
 def test_ladder_goes_down_from_the_floor_to_one_that_rules_next_to_nothing_out(floor):
-    limit = built_in.floor_limit(floor)
+    (limit,) = built_in.DepthFloor().limits(floor, [])
     assert limit.ladder == tuple(sorted(limit.ladder, reverse=True))
     assert all(step < floor for step in limit.ladder)
     assert limit.ladder[-1] == limit.loosest == built_in.STEPS[-1]

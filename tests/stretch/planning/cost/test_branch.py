@@ -14,7 +14,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs, Wholes
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
-from stretch.planning.divisions.rows import ENTRY_ROWS, BandCosts, band_graph, cuts_itself, halo_ms, handed, needed_rows
+from stretch.planning.divisions.rows import ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, halo_ms, handed
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.network.units import feature_maps
 from tests.effort import examples
@@ -136,7 +136,7 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     first = data.draw(st.integers(max(0, last - 4), last))
     start = data.draw(st.integers(0, bands.rows(last) - 1))
     stop = data.draw(st.integers(start + 1, bands.rows(last)))
-    cost = bands.band(first, last, processor, start, stop)
+    cost = bands.band(first, last, processor, 0, start, stop)
     run = cut_segment(graph, "run", bands.parts[first].start, bands.parts[last].end)
     try:
         whole = band_graph(run.graph, "band", start, stop)
@@ -151,7 +151,7 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
         cut = MI9.predict(whole, processor).contended_ms if cuts_itself(processor, processor, MI9) else cost.contended_ms
         assert cost.contended_ms + cost.cut_ms == pytest.approx(cut)
     assert cost.macs == built.macs
-    shape, rows = run.graph.input.shape, needed_rows(run.graph, start, stop)[run.start]
+    shape, rows = run.graph.input.shape, bands_of(run.graph, start, stop)[0][run.start]
     assert cost.reads == shape[0] * shape[1] * len(rows) * shape[3]
     shape = whole.by_name[whole.output].shape
     assert cost.writes == shape[0] * shape[1] * (stop - start) * shape[3]
@@ -186,7 +186,7 @@ def setting(name):
 
 
 def told(whole, *, named):
-    kernels = whole.kernels
+    kernels = [kernel for _, built in whole.blocks for kernel in built.kernels]
     return sorted((kernel.name if named else "", repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
 
 
@@ -229,7 +229,7 @@ def chain(kernels, skip=False):
     return net.graph("chain")
 
 
-def bands_of(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0):
+def timed_bands(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0):
     graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
     return [(g, PREDICTOR.predict(g, p), contention) for g, p in zip(graphs, processors, strict=False)]
 
@@ -242,8 +242,8 @@ def bands_of(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0):
 def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
     """The rows of every operator, marked one by one: those beyond their union are computed twice."""
     graph, bounds = chain(tuple(kernels), skip), [0, *sorted(places), 32]
-    bands = bands_of(graph, bounds)
-    needs = [needed_rows(graph, start, stop) for start, stop in pairwise(bounds)]
+    bands = timed_bands(graph, bounds)
+    needs = [bands_of(graph, start, stop)[0] for start, stop in pairwise(bounds)]
     expected = 0.0
     for _, estimate, _ in bands:
         for kernel in estimate.kernels:
@@ -263,7 +263,7 @@ SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.
 def test_branch_that_is_handed_its_rows_has_no_cut_and_computes_the_same(start, stop):
     band = band_graph(SEGMENT.graph, "band", start, stop)
     arguments = handed(band)
-    rows = needed_rows(SEGMENT.graph, start, stop)[SEGMENT.start]
+    rows = bands_of(SEGMENT.graph, start, stop)[0][SEGMENT.start]
     assert arguments.input.shape[2] == len(rows) < SEGMENT.graph.input.shape[2]
     assert ENTRY_ROWS not in arguments.by_name
     assert (arguments.macs, arguments.params) == (band.macs, band.params)

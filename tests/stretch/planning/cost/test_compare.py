@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost import compare
-from stretch.planning.cost.ahead import _divided_ms, ahead
-from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, recommend
+from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, ahead, divided_ms, recommend
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 
 CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
+
+
+def deciding(branched, controls, reference, single):
+    """What a recommendation hangs on."""
+    return compare.certainty(compare.recommend(branched, controls, reference), branched, controls, single)
 
 
 def run(*segments, fixed=0.0):
@@ -102,7 +106,7 @@ LINK = compare.link("gpu", specified("mi9"))
 
 def test_each_group_of_numbers_is_changed_in_all_runs_alike():
     branched, alone = run([{WHOLE_CPU: 5.0}, {WHOLE_GPU: 4.0, LINK: 2.0}]), run([{WHOLE_GPU: 9.0}])
-    result = compare.deciding(branched, {"single:gpu": alone}, (), "single:gpu")
+    result = deciding(branched, {"single:gpu": alone}, (), "single:gpu")
     rows = {(row.numbers, row.factor): row for row in result.changes}
     assert set(rows) == {(group, factor) for group in (compare.LINKS, "times on cpu", "times on gpu") for factor in (0.5, 2.0)}
     assert rows["times on gpu", 2.0].makespan_ms == pytest.approx(10.0)
@@ -114,7 +118,7 @@ def test_each_group_of_numbers_is_changed_in_all_runs_alike():
 
 def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_numbers():
     branched, alone = run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 6.0}]), run([{WHOLE_GPU: 9.0}])
-    rows = {(row.numbers, row.factor): row.recommended for row in compare.deciding(branched, {"single:gpu": alone}, (), None).changes}
+    rows = {(row.numbers, row.factor): row.recommended for row in deciding(branched, {"single:gpu": alone}, (), None).changes}
     assert (
         rows["times on gpu", 0.5]
         == recommend(run([{WHOLE_CPU: 6.0}, {WHOLE_GPU: 3.0}]), {"single:gpu": run([{WHOLE_GPU: 4.5}])}).recommended
@@ -129,7 +133,7 @@ def test_what_would_be_recommended_is_what_is_recommended_of_runs_with_these_num
 
 def test_controls_that_are_only_told_decide_nothing():
     branched = run([{WHOLE_CPU: 6.0}, {WHOLE_CPU: 6.0}])
-    result = compare.deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
+    result = deciding(branched, {"trained": run([{WHOLE_GPU: 1.0}])}, ("trained",), None)
     assert {row.recommended for row in result.changes} == {compare.BRANCHED}
     assert {row.speedup for row in result.changes} == {None}
     assert compare.NO_CLEAR_WINNER not in {row.recommended for row in result.changes}
@@ -138,7 +142,7 @@ def test_controls_that_are_only_told_decide_nothing():
 @given(st.floats(1.0, 20.0), st.floats(1.0, 20.0), st.floats(1.0, 20.0))
 def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_processor(cpu, gpu, alone):
     branched, single = run([{WHOLE_CPU: cpu}, {WHOLE_GPU: gpu}]), run([{WHOLE_GPU: alone}])
-    crossover = compare.deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
+    crossover = deciding(branched, {"single:gpu": single}, (), "single:gpu").crossover
     if max(cpu, gpu) <= alone or gpu > alone:
         assert crossover is None
     else:
@@ -168,12 +172,11 @@ def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
         assert compare.interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
 
 
-def test_parts_add_up_number_by_number():
-    a, b = Unknown("a", 0.5, 2.0), Unknown("b", 0.5, 2.0)
-    total = compare.added({a: 1.0, b: 2.0}, {b: 3.0}, {})
-    assert total == {a: 1.0, b: 5.0}
-    assert compare.ms(total, {}) == 6.0
-    assert compare.ms(total, {b: 2.0}) == 11.0
+def test_parts_of_a_branch_add_up_number_by_number():
+    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
+    branch = UncertainBranch.of(estimate, MI9, {"dsp": 3.0}, 2.0)
+    assert PredictedRun([[branch]]).ms() == pytest.approx(estimate.computing_ms + 5.0)
+    assert PredictedRun([[branch]]).ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
 
 
 def test_slowest_is_taken_draw_by_draw():
@@ -196,10 +199,10 @@ WORK = st.floats(0.1, 100)
 def test_divided_time_is_when_shares_add_up_to_the_whole(processors):
     times = {str(i): ms for i, (ms, _) in enumerate(processors)}
     exchange = {str(i): ms for i, (_, ms) in enumerate(processors)}
-    divided_ms = _divided_ms(times, exchange)
-    done = sum(max(0.0, divided_ms - exchange[name]) / ms for name, ms in times.items())
+    end = divided_ms(times, exchange)
+    done = sum(max(0.0, end - exchange[name]) / ms for name, ms in times.items())
     assert done == pytest.approx(1.0)
-    assert divided_ms <= min(times[name] + exchange[name] for name in times) * (1 + 1e-9)
+    assert end <= min(times[name] + exchange[name] for name in times) * (1 + 1e-9)
 
 
 def of(device, best, processors=("cpu", "gpu", "dsp")):
@@ -224,7 +227,7 @@ def test_where_others_help_already_there_is_no_crossover():
     result = of(free, "dsp")
     assert not result.far
     assert result.crossover is None
-    assert result.handover_ms == 0.0
+    assert result.divided_ms < result.alone_ms
 
 
 def _free(link):

@@ -11,8 +11,8 @@ from experiments.simulated_speedup.devices import with_speed
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.ahead import _least, least_divided_ms
 from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.compare import _least, least_divided_ms
 from stretch.planning.plan import plan
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified

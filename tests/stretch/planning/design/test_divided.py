@@ -16,7 +16,7 @@ from stretch.planning.design.resolve import resolve_design
 from stretch.planning.design.scale import check_join, scaled_graph
 from stretch.planning.divisions.channels import ENTRY_CHANNELS, channel_part
 from stretch.planning.divisions.ends import subgraph_ends, subgraphs_of
-from stretch.planning.divisions.rows import ENTRY_ROWS, band_graph, needed_rows
+from stretch.planning.divisions.rows import ENTRY_ROWS, band_graph, bands_of
 from stretch.planning.network.segments import cut_segment
 from tests.predictors.networks import Net
 from tests.stretch.planning.design.test_paths import conv
@@ -34,7 +34,7 @@ def two_convolutions():
 
 
 def test_halo_grows_by_a_row_with_each_convolution_of_three_rows():
-    assert needed_rows(two_convolutions(), 4, 8) == {"b": Rows(4, 8), "a": Rows(3, 9), "x": Rows(2, 10)}
+    assert bands_of(two_convolutions(), 4, 8)[0] == {"b": Rows(4, 8), "a": Rows(3, 9), "x": Rows(2, 10)}
 
 
 def test_band_pads_where_the_image_ends_and_reads_its_halo_elsewhere():
@@ -61,7 +61,7 @@ def test_copies_that_nobody_needs_are_cut_off():
 
 def test_pooled_vector_needs_every_row_and_stays_as_it_is():
     graph = chain(Op("a", "conv", ("x",), CONV), Op("mean", "global_avg_pool", ("a",), {"keepdims": True}), Op("y", "mul", ("a", "mean")))
-    assert needed_rows(graph, 4, 8)["a"] == Rows(0, 12)
+    assert bands_of(graph, 4, 8)[0]["a"] == Rows(0, 12)
     band = band_graph(graph, "band", 4, 8)
     assert dict(band.by_name["y_rows0"].attrs) == {"start": 4, "stop": 8}
     assert band.by_name["y"].inputs == ("y_rows0", "mean")
@@ -70,13 +70,13 @@ def test_pooled_vector_needs_every_row_and_stays_as_it_is():
 @pytest.mark.parametrize(("start", "stop"), [(0, 13), (5, 5), (-1, 3)])
 def test_rows_that_are_not_there_are_refused(start, stop):
     with pytest.raises(StretchError, match="operator `b` has 12 rows"):
-        needed_rows(two_convolutions(), start, stop)
+        bands_of(two_convolutions(), start, stop)
 
 
 def test_band_within_the_padding_is_refused_naming_the_operator():
     graph = chain(Op("y", "conv", ("x",), CONV | {"padding": (4, 1, 0, 1)}))
     with pytest.raises(StretchError, match=r"rows 0 to 1 of `y` need rows of `y` that lie in its padding alone") as caught:
-        needed_rows(graph, 0, 1)
+        bands_of(graph, 0, 1)
     assert caught.value.hint == "choose higher bands"
 
 

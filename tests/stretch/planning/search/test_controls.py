@@ -8,7 +8,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.scale import legal_widths
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import best_single, ranked_singles, sequential_same_macs, variants
+from stretch.planning.search.controls import ranked_singles, sequential_same_macs, variants
 from stretch.planning.search.space import Rules
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -33,7 +33,7 @@ def test_single_controls_cover_core_sets_and_no_narrower_precision_than_planned(
 def test_best_single_is_the_fastest_of_all_variants():
     graph = resnet50()
     config, costs = setup("host")
-    best = best_single(graph, costs, config.processors)
+    best = ranked_singles(graph, costs, config.processors)[0]
     assert best.processor == "cpu[2cores]"
     assert best.ms == min(single_ms(graph, v, p, costs) for v, p in variants(costs, config.processors))
 

@@ -16,7 +16,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
-from stretch.planning.search.exact import Within, additive, search_concat, search_exact, search_least_loss
+from stretch.planning.search.exact import LATENCY, Measure, Within, search_concat, search_exact
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.parts import PartSpace, cut_blocks, merge_neighbours, merge_stages, with_cuts
 from stretch.planning.search.space import DesignSpace, Rules
@@ -84,7 +84,7 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
             one.options = [[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)]
             search_result = search_exact(one, low, high, 1) if one.options[at] else None
             forced.append(np.inf if search_result is None else search_result.ms)
-        search_result = search_exact(space, low, high, 1, using=name)
+        search_result = search_exact(space, low, high, 1, using=lambda o, name=name: name in o.processors)
         assert search_result.ms == pytest.approx(min(forced))
         assert any(name in options.processors for options, _ in search_result.picks)
 
@@ -117,17 +117,17 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     every = every_design(space, low, high)
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
-        search_result = search_exact(space, low, high, 1, within=Within(additive(losses), float(most)))
+        search_result = search_exact(space, low, high, 1, within=Within(Measure(losses), float(most)))
         assert search_result.optimal
         assert search_result.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
     for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
-        search_result = search_least_loss(space, low, high, 1, losses, float(budget))
+        search_result = search_exact(space, low, high, 1, Measure(losses), Within(LATENCY, float(budget)))
         assert sum(float(losses(o)[i]) for o, i in search_result.picks) == pytest.approx(every[every[:, 0] <= budget + 1e-9, 1].min())
         assert search_result.ms <= budget + 1e-9
-    free = search_least_loss(space, low, high, 1, losses)
+    free = search_exact(space, low, high, 1, Measure(losses))
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
-    assert search_least_loss(space, low, high, 1, losses, float(every[:, 0].min()) * 0.99) is None
-    assert search_exact(space, low, high, 1, within=Within(additive(losses), float(every[:, 1].min()) - 1e-3)) is None
+    assert search_exact(space, low, high, 1, Measure(losses), Within(LATENCY, float(every[:, 0].min()) * 0.99)) is None
+    assert search_exact(space, low, high, 1, within=Within(Measure(losses), float(every[:, 1].min()) - 1e-3)) is None
 
 
 MERGING_GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))

@@ -13,17 +13,17 @@ from predictors.errors import InfeasibleError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import ideal_split_ms, single_ms, timeline
+from stretch.planning.cost.compare import ideal_split_ms
+from stretch.planning.cost.makespan import single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.divisions.channels import ChannelWays
+from stretch.planning.divisions.channels import _tensors
 from stretch.planning.divisions.paths import path_ways
 from stretch.planning.divisions.rows import MAX_HALO, BandWays
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.search.controls import operator_split
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.parts import PartSpace, merge_neighbours, with_exact_kinds, without_stretched
+from stretch.planning.search.parts import PartSpace, bands, coarse, finer, merge_neighbours, orders, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules
-from stretch.planning.search.splits import bands, coarse, finer, orders
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
@@ -234,11 +234,10 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
 
 def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     space = make_space(GATED)
-    options = ChannelWays(GATED, space)
     parts = PartSpace(GATED, space).parts
     gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
     assert gated
-    assert not any(item.join == "partial_sums" for part in gated for item in options.of(part, [100.0, 100.0]))
+    assert not any(tensor.join == "partial_sums" for part in gated for tensor in _tensors(GATED, part))
 
 
 def test_network_with_nothing_to_divide_is_refused():

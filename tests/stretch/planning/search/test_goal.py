@@ -12,18 +12,15 @@ from hypothesis import strategies as st
 
 from predictors.energy import EnergyModel
 from predictors.errors import InfeasibleError, UsageError
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
-from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.times import busiest_ms
+from stretch.planning.cost.makespan import busiest_ms, timeline
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.objective import read_objective
 from stretch.planning.pareto import undominated
-from stretch.planning.search.bounds import Bounds, loss_of
-from stretch.planning.search.evolve import evolve
-from stretch.planning.search.exact import LATENCY, ProcessorPowers, SearchResult, additive, on_only, search_exact, search_least, weighed
+from stretch.planning.search.evolve import added, evolve, score_of
+from stretch.planning.search.exact import LATENCY, Measure, ProcessorPowers, SearchResult, on_only, search_exact, weighed
 from stretch.planning.search.exact import MACS as MEASURES_MACS
-from stretch.planning.search.goal import Added, Goal, score_of, search_best
+from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.strategies.grid import search as search_grid
 from stretch.sensitivity.source import NEAR, random_designs, trials
@@ -67,7 +64,8 @@ def goal_of(text, space):
 
 def value(text, space, ms, busy):
     objective = read_objective(text)
-    return objective.latency * ms + (objective.energy * energy_of(space, busy, ms) if objective.energy else 0.0)
+    weights = objective.weight("latency"), objective.weight("energy")
+    return weights[0] * ms + (weights[1] * energy_of(space, busy, ms) if weights[1] else 0.0)
 
 
 @pytest.mark.representatives(8)
@@ -121,7 +119,7 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
     mj = EnergyModel(space.costs.predictor.device).plan_mj(busy, run.makespan_ms)
     goal = goal_of("energy", space)
     assert goal.value(space, picks) == pytest.approx(mj)
-    assert Added(goal, space)(picks) == pytest.approx(mj)
+    assert added(goal, space)(picks) == pytest.approx(mj)
 
 
 @pytest.mark.parametrize("text", OBJECTIVES)
@@ -131,7 +129,7 @@ def test_no_other_search_finds_a_better_design(text):
     low, high, goal = round(0.9 * macs), round(1.1 * macs), goal_of(text, space)
     best = search_best(space, low, high, 1, goal)
     grid = search_grid(space, low, high, 1)
-    tried = evolve(space, low, high, 1, Added(goal, space), [grid], evaluations=300)
+    tried = evolve(space, low, high, 1, added(goal, space), [grid], evaluations=300)
     assert best.value <= goal.value(space, grid.picks) + 1e-9
     assert best.value <= tried.value + 1e-9
 
@@ -213,14 +211,14 @@ def test_total_of_a_design_is_what_the_search_says_of_it():
     search_result = search_exact(space, LOW, HIGH, 1)
     assert LATENCY.total(space, search_result.picks) == pytest.approx(search_result.ms)
     assert MEASURES_MACS.total(space, search_result.picks) == search_result.macs
-    both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, additive(lambda options: np.full(len(options.macs), np.inf))))
+    both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, Measure(lambda options: np.full(len(options.macs), np.inf))))
     assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
 @pytest.mark.parametrize("measure", [MEASURES_MACS, weighed((1.0, LATENCY), (1e-8, MEASURES_MACS))])
 def test_design_of_least_of_a_measure_equals_brute_force(measure):
     space = make_space(MEASURES_GRAPH, min_width=0.85)
-    search_result = search_least(space, LOW, HIGH, 1, measure)
+    search_result = search_exact(space, LOW, HIGH, 1, measure)
     assert search_result.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
 
 

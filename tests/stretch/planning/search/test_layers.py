@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stretch.planning.search.pruning as pruning
+import stretch.planning.search.exact as pruning
 import stretch.planning.search.space as design_space
 from stretch.planning.search import layers as search
-from stretch.planning.search.exact import search_exact
-from stretch.planning.search.layers import Layer, bounded_path, shortest_path, undominated
+from stretch.planning.search.exact import pruned as search_pruned
+from stretch.planning.search.exact import search_exact, search_some
+from stretch.planning.search.layers import Layer, shortest_path, undominated
 from stretch.planning.search.parts import merge_stages
-from stretch.planning.search.pruning import search_pruned, search_some
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
@@ -146,9 +146,9 @@ def bounded_brute_force(layers, final, low, high, most):
 
 
 @given(bounded_problems())
-def test_bounded_path_equals_brute_force(problem):
+def test_shortest_path_within_a_bound_equals_brute_force(problem):
     layers, final, low, high, most = problem
-    result = bounded_path(layers, 0, final, low, high, most)
+    result = shortest_path(layers, 0, final, low, high, most)
     best = bounded_brute_force(layers, final, low, high, most)
     assert (result is None) == (best is None)
     if result is not None:
@@ -161,7 +161,7 @@ def test_bounded_path_equals_brute_force(problem):
 @given(bounded_problems())
 def test_bound_that_nothing_reaches_changes_nothing(problem):
     layers, final, low, high, _ = problem
-    result, free = bounded_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
+    result, free = shortest_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
     assert (result is None) == (free is None)
     if result is not None:
         assert result.ms == pytest.approx(free.ms)
@@ -181,10 +181,10 @@ def bounded_layers(seed, count, options):
 def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
     layers = bounded_layers(3, 4, 18)
     low, high, most = 20 * 10**6, 24 * 10**6, 0.8
-    best = bounded_path(layers, 0, np.zeros(1), low, high, most)
+    best = shortest_path(layers, 0, np.zeros(1), low, high, most)
     monkeypatch.setattr(search, "MAX_LABELS", 0)
     monkeypatch.setattr(search, "BEAM", 2)
-    cut = bounded_path(layers, 0, np.zeros(1), low, high, most)
+    cut = shortest_path(layers, 0, np.zeros(1), low, high, most)
     assert cut.ms >= best.ms
     assert cut.bound <= best.ms + 1e-9
     assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
@@ -225,7 +225,7 @@ def test_what_is_found_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    pruned = search_pruned(space, low, high, n_meet)
+    pruned = search_pruned(space, low, high, n_meet)[0]
     assert pruned.optimal
     assert pruned.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
 
@@ -237,7 +237,7 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     best = search_exact(every, low, high, 1)
     monkeypatch.setattr(pruning, "MOST", 0)
-    pruned = search_pruned(space, low, high, 1)
+    pruned = search_pruned(space, low, high, 1)[0]
     assert not pruned.optimal
     assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
     assert pruned.ms >= best.ms - 1e-9
@@ -249,7 +249,7 @@ def test_links_that_take_endless_time_are_not_used():
     slow = {name: replace_link(link) for name, link in device.links.items()}
     far = make_space(graph, replace(device, links=slow), min_width=0.5)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    assert search_pruned(far, low, high, 0).ms == pytest.approx(search_exact(far, low, high, 0).ms)
+    assert search_pruned(far, low, high, 0)[0].ms == pytest.approx(search_exact(far, low, high, 0).ms)
 
 
 def replace_link(link):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from predictors.errors import InfeasibleError
 from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
+from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import Job, schedule
 from stretch.planning.divisions.ends import placed_ways
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import plan
@@ -72,7 +72,7 @@ def simulated(problem, processors, order):
             if able:
                 task = able[0]
                 moved = sum(
-                    problem.cost(tensor, problem.holder if source == ARRIVING else processors[source], place_of)
+                    problem.moving[tensor][problem.holder if source == ARRIVING else processors[source]][place_of]
                     for source, tensor in problem.tasks.reads[task]
                 )
                 ends[task] = free[place_of] = now + problem.ms[task][place_of] + moved

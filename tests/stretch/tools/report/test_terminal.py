@@ -14,7 +14,6 @@ from scheduler.tools.explain.answer import Fix, RuntimeExplanation, RuntimeOpera
 from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
-from stretch.planning.together import together, together_answer
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
 from stretch.tools.report.comparison import HEADINGS, cells
 from stretch.tools.report.execution import explanation_page, runtime_lines
@@ -24,11 +23,12 @@ from stretch.tools.report.html.charts import Bar, timeline
 from stretch.tools.report.html.page import Fact, Grid, Page, Section
 from stretch.tools.report.plan import agreement_lines
 from stretch.tools.report.prediction import kernel_points
+from stretch.tools.together import together, together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
-from tests.stretch.planning.test_together import PROCESSORS, both  # noqa: F401
+from tests.stretch.tools.test_together import PROCESSORS, both  # noqa: F401
 
 SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
 NOTHING = dict.fromkeys(SHARE)

@@ -8,7 +8,7 @@ import pytest
 from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import diverse_front
-from stretch.planning.together import GOALS, candidates, run_together, together, together_answer
+from stretch.tools.together import GOALS, candidates, run_together, together, together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE

@@ -6,7 +6,7 @@ simulated, its subgraphs taking turns as those of a `scheduler.Scheduler` do.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
 from operator import attrgetter
@@ -17,17 +17,14 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
-from scheduler.placement.place import Placement
-from scheduler.placement.processors import device_dispatch
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
 from scheduler.simulate.clock import Clock, Simulated, TurnTaking
-from scheduler.simulate.networks import Doing, Network, StepTime
+from scheduler.simulate.networks import Network, StepTime, on_device
 from scheduler.simulate.scene import Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import timeline
-from stretch.planning.cost.times import BranchTime, SegmentTime, Timeline
+from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import diverse_front, words_of
 from stretch.planning.plan import PlanningProblem
@@ -35,83 +32,43 @@ from stretch.planning.result import plain
 from stretch.planning.search.controls import Single, ranked_singles
 
 
-@dataclass
-class _Steps:
-    """Steps of a plan while it is made."""
-
-    subgraphs: list[PlannedSubgraph] = field(default_factory=list)
-    joins: list[PlannedJoin] = field(default_factory=list)
-    times: dict[str, StepTime] = field(default_factory=dict)
-
-    def add(
-        self, name: str, segment: str, processor: str, reads: tuple[str, ...], parts: tuple[tuple[Doing, float], ...], contention: float
-    ) -> str:
-        """A subgraph; gives the tensor that it writes."""
-        self.subgraphs.append(PlannedSubgraph(name, segment, "", processor, reads, (f"{name}.y",)))
-        self.times[name] = StepTime(processor, tuple(part for part in parts if part[1]) or (("subgraph", 0.0),), contention)
-        return f"{name}.y"
-
-    def network(self, name: str, outputs: tuple[str, ...], costs: Costs) -> Network:
-        processors = {subgraph.processor for subgraph in self.subgraphs}
-        places = {processor: _place(processor, costs) for processor in processors}
-        plan = plan_of(("x",), outputs, self.subgraphs, self.joins)
-        return Network(name, plan, {subgraph.name: places[subgraph.processor] for subgraph in self.subgraphs}, self.times)
-
-
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
     if run.sides:
         raise UsageError(f"{name} has several inputs or outputs, which are not planned together with another network", "plan it alone")
-    steps, arriving = _Steps(), ("x",)
+    device, arriving = costs.predictor.device, ("x",)
+    subgraphs, joins, times = [], [], {}
     for number, row in enumerate(run.segments):
-        last = run.output_ms if number == len(run.segments) - 1 else 0.0
-        arriving = _segment(steps, f"{number}.{row.design.name}", row, arriving, last, costs)
-    return steps.network(name, arriving, costs)
+        segment, written = f"{number}.{row.design.name}", []
+        several = len({branch.scale.processor for branch in row.branches}) > 1
+        for i, branch in enumerate(row.branches):
+            family = device.processor(branch.scale.processor).family
+            step, reads = f"{segment}.{i}.{family}", tuple(written[wait] for wait in branch.waits) or arriving
+            subgraphs.append(PlannedSubgraph(step, segment, "", family, reads, (f"{step}.y",)))
+            last = branch is row.branches[-1] and row is run.segments[-1]
+            out_ms = branch.out_ms + (run.output_ms if last else 0.0)
+            # the time of a branch contains contention already
+            contention = 1.0 if several else branch.estimate.contention
+            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, contention)
+            written.append(f"{step}.y")
+        arriving = tuple(written)
+        if row.join_ms:
+            joined, host = f"{segment}.join", device.processor(costs.host).family
+            joins.append(PlannedJoin(joined, segment, "sum", arriving, f"{joined}.y", host))
+            times[joined], arriving = StepTime(host, (("join", row.join_ms),)), (f"{joined}.y",)
+    places = {subgraph.name: on_device(subgraph.processor, device) for subgraph in subgraphs}
+    return Network(name, plan_of(("x",), arriving, subgraphs, joins), places, times)
 
 
 def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
     """A whole network on one processor as a network of one subgraph."""
+    device, alone = costs.predictor.device, costs.at(single.processor, single.precision)
     estimate = costs.predictor.predict(graph, single.processor, single.precision)
-    alone = costs.at(single.processor, single.precision)
-    family = costs.predictor.device.processor(single.processor).family
+    family = device.processor(single.processor).family
     into = sum(alone.transfer(costs.host, single.processor, prod(op.shape)) for op in graph.inputs)
-    out = single.ms - estimate.computing_ms - into
-    steps = _Steps()
-    written = steps.add(
-        "all", "all", family, ("x",), (("in", into), ("subgraph", estimate.computing_ms), ("out", out)), estimate.contention
-    )
-    return steps.network(name, (written,), costs)
-
-
-def _segment(steps: _Steps, name: str, row: SegmentTime, arriving: tuple[str, ...], output_ms: float, costs: Costs) -> tuple[str, ...]:
-    """The steps of a segment; gives the tensors that the next one reads."""
-    written: list[str] = []
-    for number, branch in enumerate(row.branches):
-        reads = tuple(written[wait] for wait in branch.waits) or arriving
-        out = branch.out_ms + (output_ms if number == len(row.branches) - 1 else 0.0)
-        parts: tuple[tuple[Doing, float], ...] = (("in", branch.in_ms), ("subgraph", branch.ms + branch.contention_ms), ("out", out))
-        processor = branch.scale.processor
-        family = costs.predictor.device.processor(processor).family
-        written.append(steps.add(f"{name}.{number}.{family}", name, family, reads, parts, _contention(row, branch)))
-    if not row.join_ms:
-        return tuple(written)
-    joined = f"{name}.join"
-    host = costs.predictor.device.processor(costs.host).family
-    steps.joins.append(PlannedJoin(joined, name, "sum", tuple(written), f"{joined}.y", host))
-    steps.times[joined] = StepTime(host, (("join", row.join_ms),))
-    return (f"{joined}.y",)
-
-
-def _contention(row: SegmentTime, branch: BranchTime) -> float:
-    """Contention factor of a subgraph; the time of a branch contains contention already."""
-    if len({branch.scale.processor for branch in row.branches}) > 1:
-        return 1.0
-    return branch.estimate.contention
-
-
-def _place(processor: str, costs: Costs) -> Placement:
-    backend = costs.predictor.device.processor(processor).profile.backend
-    return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
+    time = StepTime.of(family, into, estimate.computing_ms, single.ms - estimate.computing_ms - into, estimate.contention)
+    plan = plan_of(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
+    return Network(name, plan, {"all": on_device(family, device)}, {"all": time})
 
 
 #: What a pair is to be best in.
@@ -187,10 +144,7 @@ class BestPair:
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
     """Ways to run a network that another may run beside.
 
-    Args:
-        config: What is asked for; its processors are those that may be used.
-        top: Designs of each set of processors, at most.
-        within: How many times the best one's time the others may take.
+    Of each set of processors there are the `top` designs that take no longer than `within` times the best one.
     """
     request = PlanningProblem.of(graph, device, config)
     processors, precision = request.config.processors, request.config.precision
@@ -201,10 +155,10 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
             changed = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
             with suppress(InfeasibleError):
                 for design in diverse_front(graph, device, changed, top, within).designs:
-                    if design.design not in known:
-                        known.add(design.design)
-                        network = network_of(graph.name, timeline(graph, design.design, request.costs), request.costs)
-                        result.append(_candidate(network, design.design))
+                    if design not in known:
+                        known.add(design)
+                        network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)
+                        result.append(_candidate(network, design))
     taken: set[str] = set()
     for single in ranked_singles(graph, request.costs, processors):
         family = device.processor(single.processor).family
@@ -223,12 +177,7 @@ def together(
     weights: tuple[float, float] = (1.0, 1.0),
     progress: Progress = silent,
 ) -> BestPair:
-    """The pair of candidates that runs best together.
-
-    Args:
-        first: Of one network, the whole one on single processors among them.
-        goal: What is to be best: when both are over, the weighted mean of both latencies, or how many of each a second.
-    """
+    """The pair of candidates that runs best together: by when both are over, the weighted mean of both latencies, or how many of each a second."""
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
     if not all(0 < weight < float("inf") for weight in weights):
@@ -250,16 +199,14 @@ def together(
 
 def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
     """Two candidates under the simulation's clock."""
-    once = _simulated(one, other, Scene())
-    rate = None
-    if throughput:
-        rate = 1e3 * ROUNDS / _simulated(one, other, Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms
+
+    def simulated(scene: Scene) -> Simulated:
+        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
+
+    once = simulated(Scene())
+    rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None
     mine, theirs = (user.latencies_ms[0] for user in once.clients)
     return PairRun((mine, theirs), once.elapsed_ms, rate)
-
-
-def _simulated(one: Candidate, other: Candidate, scene: Scene) -> Simulated:
-    return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
 
 
 def _candidate(network: Network, design: BranchDesign | None) -> Candidate:
@@ -310,36 +257,31 @@ def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnsw
     """The best pair beside what it has to beat."""
     best, fixed = result.best, result.fixed
     value, sequential, mapped = (ran.value(result.goal, result.weights) for ran in (best.ran, result.sequential, fixed.ran))
+    both = zip((best.first, best.second), result.alone, best.ran.latencies_ms, strict=True)
     return TogetherAnswer(
         device=result.device.id,
         processors=list(result.processors),
         goal=result.goal,
-        designs=[_paired(item, alone, ms) for item, alone, ms in zip(_both(best), result.alone, best.ran.latencies_ms, strict=True)],
+        designs=[
+            PairedAnswer(
+                model=candidate.network.name,
+                processors=list(candidate.processors),
+                branches=[words_of(part) for part in (candidate.design.segments if candidate.design else ()) if not part.whole],
+                alone_ms=candidate.alone_ms,
+                best_alone_ms=alone.alone_ms,
+                latency_ms=ms,
+                design=candidate.design,
+            )
+            for candidate, alone, ms in both
+        ],
         makespan_ms=best.ran.makespan_ms,
         pairs_per_second=best.ran.pairs_per_second,
         sequential_ms=result.sequential.makespan_ms,
         fixed_ms=fixed.ran.makespan_ms,
         fixed_per_second=fixed.ran.pairs_per_second,
-        fixed=[item.processors[0] for item in _both(fixed)],
+        fixed=[item.processors[0] for item in (fixed.first, fixed.second)],
         speedup_over_sequential=sequential / value,
         speedup_over_fixed=mapped / value,
         candidates=list(result.candidates),
         seconds=seconds,
-    )
-
-
-def _both(pair: Pair) -> tuple[Candidate, Candidate]:
-    return pair.first, pair.second
-
-
-def _paired(candidate: Candidate, alone: Candidate, latency_ms: float) -> PairedAnswer:
-    parts = [] if candidate.design is None else [part for part in candidate.design.segments if not part.whole]
-    return PairedAnswer(
-        model=candidate.network.name,
-        processors=list(candidate.processors),
-        branches=[words_of(part) for part in parts],
-        alone_ms=candidate.alone_ms,
-        best_alone_ms=alone.alone_ms,
-        latency_ms=latency_ms,
-        design=candidate.design,
     )

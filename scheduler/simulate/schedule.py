@@ -1,0 +1,98 @@
+"""When jobs run that wait for each other on several processors: the order of the runtime, as arithmetic.
+
+A processor that is free takes the first of its jobs, in the order of their list, that has all it reads; it never waits for an
+earlier one while a later one can start. The state machine (`scheduler.runtime.machine`) does the same with the subgraphs of a
+bundle, and `scheduler.simulate.clock` with steps whose rates change. The planner's makespan is made of these schedules.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work that occupies one processor."""
+
+    processor: str  # Which.
+    ms: float  # How long, transfers of what it reads included.
+    reads: tuple[int, ...] = ()  # Numbers of the jobs that write what it reads.
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When each job runs."""
+
+    starts: tuple[float, ...]  # Start of each, ms.
+    ends: tuple[float, ...]  # End of each, ms.
+    #: For each the jobs that it waits for: those that it reads from, and the one before it on its processor. It starts when the last of
+    #: them has ended.
+    waits: tuple[tuple[int, ...], ...]
+
+    @property
+    def ms(self) -> float:
+        """From the start of the first job to the end of the last."""
+        return max(self.ends, default=0.0)
+
+
+def schedule(jobs: Sequence[Job]) -> Schedule:
+    """The schedule of some jobs, each on its processor."""
+    readers, missing = waiting([job.reads for job in jobs])
+    places = sorted({job.processor for job in jobs})
+    starts, ends, before = run([places.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(places))
+    waits = tuple(
+        tuple(dict.fromkeys((*job.reads, *(() if earlier is None else (earlier,))))) for job, earlier in zip(jobs, before, strict=True)
+    )
+    return Schedule(tuple(starts), tuple(ends), waits)
+
+
+def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int]]:
+    """The jobs that read from each job, and how many each reads from."""
+    readers: list[list[int]] = [[] for _ in reads]
+    missing = []
+    for number, read in enumerate(reads):
+        sources = set(read)
+        missing.append(len(sources))
+        for source in sources:
+            readers[source].append(number)
+    return readers, missing
+
+
+def run(
+    places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
+) -> tuple[list[float], list[float], list[int | None]]:
+    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
+    left = list(missing)
+    ready: list[list[int]] = [[] for _ in range(processors)]
+    for number, place in enumerate(places):
+        if not left[number]:
+            ready[place].append(number)  # in order, so it is a heap
+    starts, ends = [0.0] * len(places), [0.0] * len(places)
+    before: list[int | None] = [None] * len(places)
+    last: list[int | None] = [None] * processors
+    idle = [True] * processors
+    running: list[tuple[float, int, int]] = []
+    started, now = 0, 0.0
+    touched: Iterable[int] = range(processors)
+    while True:
+        for place in touched:
+            if idle[place] and ready[place]:
+                number = heapq.heappop(ready[place])
+                starts[number], ends[number] = now, now + ms[number]
+                before[number], last[place] = last[place], number
+                idle[place] = False
+                heapq.heappush(running, (ends[number], started, number))
+                started += 1
+        if not running:
+            break
+        now, _, number = heapq.heappop(running)
+        idle[places[number]] = True
+        touched = {places[number]}
+        for reader in readers[number]:
+            left[reader] -= 1
+            if not left[reader]:
+                heapq.heappush(ready[places[reader]], reader)
+                touched.add(places[reader])
+    if started < len(places):
+        raise ValueError("jobs wait for each other in a circle")
+    return starts, ends, before
