@@ -8,7 +8,7 @@ size, as the paper's for ImageNet are.
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -105,6 +105,7 @@ def synthesise(
     name = hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
     file = cache_folder("synthetic") / f"{name}.msgpack"
     low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
+    how = replace(how, batch=min(how.batch, how.count))
     count, total = captured.graph.by_name[outputs[0]].shape[1], math.ceil(how.count / how.batch)
     if file.exists():
         levels = np.frombuffer(msgspec.msgpack.decode(file.read_bytes(), type=bytes), np.uint8).reshape(how.count, *shape[1:]).copy()

@@ -1,0 +1,70 @@
+"""Images made from a network: nearer to what it was trained on than noise, of its classes, bounded, and made once."""
+
+import pytest
+import torch
+from torch import nn
+
+from predictors.errors import StretchError
+from scheduler.bundle.preprocessing import IMAGENET
+from stretch.capture import capture
+from stretch.transform.calibrate import whole_design
+from stretch.transform.synthetic import Synthesis, synthesise
+from tests.stretch.designs import identity_design
+
+SHAPE = (1, 3, 16, 16)
+HOW = Synthesis(12, steps=60, batch=6)
+
+
+def network(norm=nn.BatchNorm2d):
+    """Batch-norms that saw stripes, which a class each tells apart."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), norm(8), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    stripes = torch.sin(torch.arange(16.0))[None, None, None].expand(32, 3, 16, 16) + 0.3 * torch.randn(32, 3, 16, 16)
+    for _ in range(60):
+        model(stripes)
+    return model.eval()
+
+
+def distance(model, x):
+    """Of the first batch-norm's statistics from those of some images."""
+    with torch.no_grad():
+        seen = model[0](x)
+    return float((seen.mean((0, 2, 3)) - model[1].running_mean).norm() + (seen.var((0, 2, 3)) - model[1].running_var).norm())
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = network()
+    captured = capture(model, SHAPE, "net")
+    return model, captured, synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+
+
+def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pixels(made):
+    model, _, batches = made
+    images = torch.cat(batches)
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+    assert images.shape == (12, *SHAPE[1:])
+    assert distance(model, images) < 0.7 * distance(model, noise)
+    low, high = ((level - torch.tensor(IMAGENET.mean)) / torch.tensor(IMAGENET.std) for level in (0, 1))
+    assert (images.amin((0, 2, 3)) >= low - 1e-5).all()
+    assert (images.amax((0, 2, 3)) <= high + 1e-5).all()
+    with torch.no_grad():
+        assert model(images).argmax(1).unique().numel() > model(noise).argmax(1).unique().numel() - 1
+
+
+def test_what_was_made_once_is_taken_from_the_cache_and_equal(made, monkeypatch):
+    _, captured, batches = made
+    monkeypatch.setattr("stretch.transform.synthetic._batch", lambda *rest: pytest.fail("made again"))
+    again = synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+    assert torch.equal(torch.cat(again), torch.cat(batches))
+
+
+def test_a_network_without_statistics_or_class_scores_is_refused():
+    captured = capture(network(lambda channels: nn.GroupNorm(1, channels)), SHAPE, "net")
+    with pytest.raises(StretchError, match="batch-norms"):
+        synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+    picture = capture(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)).eval(), SHAPE, "net")
+    with pytest.raises(StretchError, match="class scores"):
+        synthesise(picture, identity_design(picture.graph), IMAGENET, HOW)
