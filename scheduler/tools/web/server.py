@@ -427,12 +427,12 @@ def _judged(shown: Shown, run: BrowserRun) -> BrowserAnswer:
     overlap = _overlap(run.spans)
     predicted = shown.manifest.predicted.get("makespan_ms")
     sentences = [
-        f"branches take {medians['branches']:.4g} ms in the median, of which two processors computed at once for {overlap:.3g} ms."
+        f"Branches take {medians['branches']:.4g} ms in the median, of which two processors computed at once for {overlap:.3g} ms."
     ]
     for row in ratios:
         verdict = "faster" if row.low > 1 else "slower" if row.high is not None and row.high < 1 else "neither faster nor slower"
         end = "more" if row.high is None else f"{row.high:.3g}"
-        sentences.append(f"They are {verdict} than {row.over}: {row.ratio:.3g} times its speed ({row.low:.3g} to {end}).")
+        sentences.append(f"They are {verdict} than {row.over.replace('_', ' ')}: {row.ratio:.3g} times its speed ({row.low:.3g} to {end}).")
     sentences.append(
         "All outputs are those of this machine." if right else f"Some outputs differ from this machine's by more than {TOLERANCE:g}."
     )

@@ -100,8 +100,8 @@ def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]), helper.make_node("Relu", ["c"], ["y"])]
     good = write(tmp_path / "a.onnx", nodes, [1, 3, 9, 9], [("w", (8, 3, 3, 3))]).read_bytes()
     path = tmp_path / "b.onnx"
-    # where a process cannot become two, each file that is read starts a Python of its own
-    for at in range(0, len(good), 7 if system.FORKS else 97):
+    # zeros are weights; where a process cannot become two, each file that is read starts a Python of its own
+    for at in [at for at, byte in enumerate(good) if byte][:: 2 if system.FORKS else 29]:
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
         message = None
         try:

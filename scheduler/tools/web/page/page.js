@@ -77,7 +77,7 @@ function table(parent, caption, columns, names) {
   const wide = element("div", "", { class: "wide", tabindex: "0", role: "region", "aria-label": caption });
   wide.append(whole);
   parent.append(wide);
-  return (name, ...cells) => rows[name].replaceChildren(...[name, ...cells].map((cell, at) => element(at ? "td" : "th", cell, at ? {} : { scope: "row" })));
+  return (name, ...cells) => rows[name].replaceChildren(...[name.replaceAll("_", " "), ...cells].map((cell, at) => element(at ? "td" : "th", cell, at ? {} : { scope: "row" })));
 }
 
 // Spans of one inference, a row for each queue; numbers of steps are listed below, so that nothing depends on colour.
