@@ -52,7 +52,7 @@ def main() -> None:
         load=None,
         about={"meeting_points": About(columns={"top-1 %": accuracy, "95 % interval ±": accuracy})},
         notes=[
-            f"accuracy measured after {EPOCHS} epochs (h200.json); ms predicted for the profile {DEVICE}, which is not calibrated",
+            f"accuracy measured after {EPOCHS} epochs (h200.json); ms predicted for the profile {DEVICE}",
             f"predicted for {precisions}; 32×32 images, so an exchange costs more than it does for a larger network",
         ],
     )
