@@ -271,7 +271,7 @@ class BrowserAnswer(msgspec.Struct, frozen=True, kw_only=True):
     bundle: str  # Folder of the bundle.
     browser: str  # As the browser names itself.
     threads: int  # Of WebAssembly on the CPU.
-    providers: dict[str, str]  # What ran each processor's work: ``wasm`` or ``webgpu``.
+    providers: dict[str, str]  # What ran each processor's work: ``wasm``, ``webgpu`` or ``webnn``.
     lacks: list[str]  # What the browser lacks.
     median_ms: dict[str, float]  # Of each contestant.
     p90_ms: dict[str, float]

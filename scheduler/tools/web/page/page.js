@@ -35,34 +35,38 @@ async function look() {
   if (!crossOriginIsolated) lacks.push("shared memory between workers, so CPU and GPU cannot share tensors");
   const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
   if (!adapter) lacks.push(`${navigator.gpu ? "a GPU for WebGPU" : "WebGPU"}: the work of a GPU runs on WebAssembly with one thread instead`);
+  // which processor WebNN takes cannot be demanded: it is one more, of unknown kind, for the work of an NPU or a DSP
+  const context = await navigator.ml?.createContext({ powerPreference: "low-power" }).catch(() => null);
   const cores = navigator.hardwareConcurrency || 1;
-  return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(adapter), webnn: Boolean(navigator.ml), lacks };
+  return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(adapter), webnn: Boolean(context), lacks };
 }
 
 function show(list, entries) {
   list.replaceChildren(...Object.entries(entries).flatMap(([term, value]) => [element("dt", term), element("dd", value)]));
 }
 
-// One worker for each processor; a GPU that cannot be had is a second worker on WebAssembly with one thread.
+// One worker for each processor, on what the browser has for it; what it has not is a worker on WebAssembly with one thread.
 async function processorsFor(names, threads, device) {
   const made = {};
   for (const name of names) {
-    const gpu = name === "gpu" && device.webgpu;
-    const files = gpu ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs";
-    const start = (provider, module, count) => {
-      const processor = new Processor(name);
-      const base = new URL("runtime/", location.href).href;
-      return processor.ask("start", { module: base + module, wasm: base, device: provider, threads: count }).then((facts) => Object.assign(processor, facts, { provider }));
-    };
+    const wanted = name === "cpu" ? "wasm" : name === "gpu" ? (device.webgpu ? "webgpu" : "wasm") : device.webnn ? "webnn" : "wasm";
     try {
-      made[name] = await start(gpu ? "webgpu" : "wasm", files, name === "cpu" ? threads : 1);
+      made[name] = await started(name, wanted, name === "cpu" ? threads : 1);
     } catch (error) {
-      if (!gpu) throw error;
-      device.lacks.push(`a GPU (${error.message}): its branches run on WebAssembly with one thread instead`);
-      made[name] = await start("wasm", "ort.wasm.min.mjs", 1);
+      if (wanted === "wasm") throw error;
+      device.lacks.push(`${wanted} (${error.message}): the work of ${name} runs on WebAssembly with one thread instead`);
+      made[name] = await started(name, "wasm", 1);
     }
   }
   return made;
+}
+
+async function started(name, provider, threads) {
+  const processor = new Processor(name);
+  const base = new URL("runtime/", location.href).href;
+  const module = `${base}${provider === "wasm" ? "ort.wasm.min.mjs" : "ort.webgpu.min.mjs"}`;
+  Object.assign(processor, await processor.ask("start", { module, wasm: base, device: provider, threads }), { provider });
+  return processor;
 }
 
 // A table of contestants that is filled while rounds go on.
@@ -175,12 +179,7 @@ async function profile(device, threads) {
     state(answer.state);
     const times = {};
     for (const { place, provider, threads: count } of answer.places) {
-      const files = provider === "webgpu" ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs";
-      const base = new URL("runtime/", location.href).href;
-      if (!workers[place]) {
-        workers[place] = new Processor(place);
-        await workers[place].ask("start", { module: base + files, wasm: base, device: provider, threads: count });
-      }
+      workers[place] ??= await started(place, provider, count);
       times[place] = await timed(workers[place], answer);
     }
     const together = answer.together ? await overlap(workers, answer) : null;
@@ -242,7 +241,7 @@ async function main() {
   const page = await (await fetch("page.json")).json();
   $("purpose").textContent = page.purpose;
   const device = await look();
-  const facts = { Browser: device.agent, Cores: String(device.cores), WebGPU: device.webgpu ? "offered" : "not offered" };
+  const facts = { Browser: device.agent, Cores: String(device.cores), WebGPU: device.webgpu ? "offered" : "not offered", WebNN: device.webnn ? "offered" : "not offered" };
   show($("device"), device.lacks.length ? { ...facts, Lacks: device.lacks.join("; ") } : facts);
   $("threads").max = device.cores;
   $("threads").value = Math.min(4, Math.max(1, device.cores - 1));
