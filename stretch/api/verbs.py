@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stretch.stages.network import CapturedNetwork, Readout
     from stretch.stages.predict import Prediction
     from stretch.train.answer import TrainAnswer
-    from stretch.train.listen import Listener
+    from stretch.train.loop import Listener
 
 #: Factor of the best design's value that alternatives may have.
 WITHIN = 1.2
@@ -480,7 +480,7 @@ def simulate(
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
-    from scheduler.tools.simulation import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.tools.simulation import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
     from scheduler.tools.simulation import simulate as simulate_bundle
 
     scene = Scene(
@@ -502,7 +502,6 @@ def simulate(
         raise UsageError(f"{bundle} is a table of steps, which runs alone", "--or and --beside are for bundles")
     if profile is None and heat is not None:
         raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
-    parsed = [parse_workload(text) for text in beside]
     request = SimulationRequest(
         arrivals=arrivals,
         deadline_ms=deadline,
@@ -512,9 +511,7 @@ def simulate(
         prefer=prefer,
         alternatives=tuple(parse_other(text, loaded) for text in alternatives) if loaded is not None else (),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
-        workloads=tuple(
-            ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed
-        ),
+        workloads=tuple(map(parse_workload, beside)),
     )
     if table is not None:
         answer, simulated = simulate_steps(table, profile, scene, request, progress or silent)

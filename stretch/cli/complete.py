@@ -53,7 +53,7 @@ def _timed_runtimes(_start: str) -> Sequence[str]:
 
 
 def _foreign_runtimes(_start: str) -> Sequence[str]:
-    from scheduler.tools.explain.runtimes import RUNTIMES
+    from scheduler.tools.explain.child import RUNTIMES
 
     return list(RUNTIMES)
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from stretch.api.refining import RefineAnswer
     from stretch.train.answer import TrainAnswer
-    from stretch.train.listen import Listener
-    from stretch.train.loop import Epoch, Run
+    from stretch.train.loop import Epoch, Listener, Run
 
 #: Steps of the progress bar of a refinement: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
 REFINING = 36
@@ -119,7 +118,7 @@ def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
     """The listener that prints the progress of a run."""
-    from stretch.train.listen import Listener
+    from stretch.train.loop import Listener
 
     class Teller(Listener):
         def said(self, what: str) -> None:

@@ -94,7 +94,9 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
         ]
         done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
-            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", _mend(wheels))
+            reach = "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
+            mend = f"put the missing wheels into {wheels}" if wheels else reach
+            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", mend)
         yield BoardArchive(name, below(target, ("__pycache__", "bin")))
 
 
@@ -129,17 +131,10 @@ def installer(facts: Facts) -> list[str]:
     return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", facts.series, "--python-platform", platform]
 
 
-def _mend(wheels: Path | None) -> str:
-    if wheels is not None:
-        return f"put the missing wheels into {wheels}"
-    return "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
-
-
 def _packages_reason(log: str) -> str:
     """The line in which pip or uv says what is missing."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    wrong = [line for line in lines if line.startswith("ERROR:")] or lines
-    return wrong[-1].removeprefix("ERROR: ")[:300] if wrong else "nothing was said"
+    wrong = [line for line in log.splitlines() if line.startswith("ERROR:")]
+    return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "nothing was said"
 
 
 #: Python there: of the same series as here, else whatever is called so, to be told of. Single quotes hold in every shell of a
@@ -165,31 +160,19 @@ _END_S, _INTERRUPTED_S = 10.0, 0.2
 
 
 class LostError(Exception):
-    """The program ended before it had answered.
-
-    Args:
-        greeting: What came instead of an agent; None if one had answered.
-    """
+    """The program ended before it had answered; `greeting` is what came instead of an agent, None if one had answered."""
 
     def __init__(self, code: int, output: str, greeting: str | None) -> None:
         super().__init__(output)
-        self.code = code
-        self.stderr = output
-        self.greeting = greeting
+        self.code, self.stderr, self.greeting = code, output, greeting
 
 
 class RefusedError(Exception):
-    """The agent could not do what it was asked for.
-
-    Args:
-        name: Of the error, such as ``ENOSPC``.
-    """
+    """The agent could not do what it was asked for; `name` is that of the error, such as ``ENOSPC``."""
 
     def __init__(self, reason: str, name: str, file: str) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.name = name
-        self.file = file
+        self.reason, self.name, self.file = reason, name, file
 
 
 def boot(names: Sequence[str]) -> str:
@@ -269,12 +252,9 @@ class AgentConnection:
         return bytes(content)
 
     def _give(self, question: str, make: Callable[[str], bytes] | None) -> None:
-        content, problem = b"", ""
+        content, problem = b"", "files are not served" if make is None else ""
         try:
-            if make is None:
-                problem = "files are not served"
-            else:
-                content = make(question)
+            content = make(question) if make is not None else b""
         except StretchError as error:
             problem = error.message
         self._write(json.dumps({"problem": problem}).encode() + b"\n")
@@ -448,7 +428,6 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
 
 def explain_start(host: str, lost: LostError) -> StretchError:
     """Why no agent answered."""
-    greeting = _last(lost.greeting or "")
     if lost.code == NO_PYTHON:
         return MissingBackendError(
             f"there is no Python on {host}", f"install Python {SERIES} there, and see that `ssh {host} python{SERIES} -V` finds it"
@@ -458,9 +437,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
             f"Python on {host} is older than 3.7, and here is {SERIES}: packages have to be of the same series",
             f"install Python {SERIES} there, as `python{SERIES}` on its PATH",
         )
-    if lost.code == 255 and (reason := _reason(lost.stderr)) is not None:
+    reason = next((reason for reason in _REASONS if re.search(reason.pattern, lost.stderr)), None)
+    if lost.code == 255 and reason is not None:
         return StretchError(reason.message.format(host=host), reason.hint.format(host=host))
-    said = _last(lost.stderr) or greeting or "it said nothing"
+    said = _last(lost.stderr) or _last(lost.greeting or "") or "it said nothing"
     if lost.code == 255:
         return StretchError(f"ssh does not connect to {host}: {said}", f"see what `ssh {host}` says")
     return StretchError(f"{host} does not start Python: {said}", f"see what `ssh {host} python{SERIES} -V` says")
@@ -468,15 +448,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
 
 def explain_loss(host: str, doing: str, lost: LostError) -> StretchError:
     """What it means that an agent fell silent while something was done."""
-    said = _last(lost.stderr)
     return StretchError(
-        f"the connection to {host} was lost while {doing}{f': {said}' if said else ''}",
+        f"the connection to {host} was lost while {doing}{f': {said}' if (said := _last(lost.stderr)) else ''}",
         "what was copied whole is kept there; give the command again once the connection is back",
     )
-
-
-def _reason(message: str) -> _Reason | None:
-    return next((reason for reason in _REASONS if re.search(reason.pattern, message)), None)
 
 
 def _last(text: str) -> str:
@@ -564,12 +539,12 @@ class Board:
         stated = requirements(extras, self.facts)
         name, ours = package_name(stated, self.facts, wheels), our_archive()
         self._copied |= {"packages": 0, "nn_stretch": 0}
-        if not self._keeps(name):
+        if not self.keeps(name):
             with ExitStack() as stack:
                 with self._teller.progress(f"fetching packages for {self.facts.arch}"):
                     packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
                 self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
-        if not self._keeps(ours.name):
+        if not self.keeps(ours.name):
             self._copied["nn_stretch"] = self._put(ours, "nn-stretch")
         self._imports = [name, ours.name]
 
@@ -586,7 +561,7 @@ class Board:
             compress=False,
         )
         self._copied["bundle"] = 0
-        if self._keeps(archive.name, digests):
+        if self.keeps(archive.name, digests):
             self._teller.note(f"{self.host} has the bundle already")
         else:
             self._copied["bundle"] = self._put(archive, f"the bundle {bundle.path}", replace=True)
@@ -608,10 +583,6 @@ class Board:
     def scratch(self) -> str:
         """Name of a new folder that is gone when the line is."""
         return str(self._ask("scratch")["name"])
-
-    def keeps(self, name: str) -> bool:
-        """Whether a folder of this name is there."""
-        return self._keeps(name)
 
     def remove(self, name: str) -> None:
         """Remove a folder there."""
@@ -643,7 +614,8 @@ class Board:
         content: bytes = self._asked(functools.partial(self._line.receive, name, most))
         return content
 
-    def _keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
+    def keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
+        """Whether a folder of this name is there, and in it these files with these SHA-256."""
         return bool(self._ask("keeps", name=name, files=files)["kept"])
 
     def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
@@ -712,8 +684,7 @@ def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
 
 def explain_trial(host: str, code: int, message: str) -> StretchError:
     """Why packages do not import there: mostly a library of the system is missing."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    last = lines[-1][:300] if lines else "nothing was said"
+    last = _last(message) or "nothing was said"
     if ".so" in last and "cannot open shared object file" in last:
         library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")
         return MissingBackendError(

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,32 @@ import msgspec
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.delegates import delegates
 from scheduler.delegates.cpu import load_runtime
 from scheduler.tools.explain.answer import Verdict
-from scheduler.tools.explain.model import open_model
+from scheduler.tools.explain.model import ForeignModel, open_model
+
+#: The delegate that knows whether a runtime is installed, and the kinds of files that the runtime reads; `on_<name>.py` asks it.
+RUNTIMES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "onnxruntime": ("cpu", ("ONNX",)),
+    "qnn": ("dsp", ("ONNX",)),
+    "openvino": ("openvino", ("ONNX", "TFLite")),
+    "litert": ("litert", ("TFLite",)),
+    "opencl": ("opencl", ("ONNX",)),
+}
+
+
+def check_runtime(runtime: str, model: ForeignModel) -> None:
+    """Refuse a runtime that is not known, does not read this kind of file, or is not installed."""
+    if runtime not in RUNTIMES:
+        raise UnknownNameError.among("runtime", runtime, RUNTIMES)
+    delegate, kinds = RUNTIMES[runtime]
+    if model.kind not in kinds:
+        others = [name for name, (_, known) in RUNTIMES.items() if model.kind in known]
+        raise UsageError(f"{runtime} does not read {model.kind} files, which {model.path} is", f"ask {' or '.join(others)}")
+    if problem := delegates.get(delegate).unavailable():
+        raise MissingBackendError(f"{runtime} is not available: {problem}")
+
 
 # Whether a changed model computes what the original does: on ONNX Runtime's CPU provider, or as ONNX itself defines it.
 
@@ -201,14 +225,11 @@ def in_child(*words: str) -> tuple[Any, str]:
 
 
 def _ask(file: str, runtime: str, device: str) -> Verdict:
-    from scheduler.tools.explain.runtimes import asker
-
-    return asker(runtime)(open_model(Path(file)), device or None)
+    verdict: Verdict = import_module(f"scheduler.tools.explain.on_{runtime}").ask(open_model(Path(file)), device or None)
+    return verdict
 
 
 def _compare(before: str, _runtime: str, after: str) -> float:
-    from scheduler.tools.explain.child import largest_difference
-
     return largest_difference(Path(before), Path(after))
 
 

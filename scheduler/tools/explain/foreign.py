@@ -17,9 +17,8 @@ from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations
 from scheduler.tools.explain import on_qnn
 from scheduler.tools.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict
-from scheduler.tools.explain.child import ask_runtime, in_child
+from scheduler.tools.explain.child import ask_runtime, check_runtime, in_child
 from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
-from scheduler.tools.explain.runtimes import check_runtime
 
 #: Element types that accelerators compute with.
 USUAL = ("float", "float32", "float16", "int8", "uint8", "int32", "bool")
