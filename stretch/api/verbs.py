@@ -528,10 +528,12 @@ def train(
     recipe: str | Path,
     out: str | Path | None = None,
     *,
-    changes: Sequence[str] = (),
-    resume: bool = False,
-    dry_run: bool = False,
-    trust_code: bool = False,
+    changes: Annotated[Sequence[str], typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = (),
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")
+    ] = False,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
     listener: "Listener | None" = None,
 ) -> "TrainAnswer | None":
     """Train a branched network, or a supernet of many designs, from a recipe.
@@ -541,10 +543,6 @@ def train(
     Args:
         recipe: A TOML file, or the name of an installed recipe.
         out: Folder of the run; ``runs/RECIPE`` if None.
-        changes: ``key=value`` pairs that replace what the recipe says, such as ``train.epochs=5``.
-        resume: Whether to go on from the newest complete checkpoint.
-        dry_run: Build everything and train one step on synthetic images, without writing anything.
-        trust_code: Whether Python code that the recipe names as its model may be executed.
         listener: Is told what goes on.
 
     Returns:

@@ -9,8 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from typing import Annotated
 
 import numpy as np
+from typer import Option
 
 from predictors.errors import StretchError, UsageError
 from predictors.structs import filled
@@ -19,7 +21,7 @@ from scheduler.delegates.base import Array
 from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.sequential import relative
 from scheduler.tools.bench.answer import BenchAnswer, BenchContender, BenchFile, summarise, verdict
-from scheduler.tools.bench.rounds import MeasurementLength, RawTimes, conditions, look, play
+from scheduler.tools.bench.rounds import PANEL, MeasurementLength, RawTimes, conditions, look, play
 from scheduler.tools.bench.runtimes import RUNTIMES, Ready, expected_of, prepare, runtimes_for, used_cores, version_of
 from scheduler.tools.bench.subject import UNNAMED, InputShapes, Subject, hash_of, open_subject
 
@@ -32,11 +34,23 @@ class BenchRequest:
     """Parameters of a benchmark."""
 
     what: Sequence[str]  # Paths of files and bundles.
-    runtimes: Sequence[str] = ()  # Names in `RUNTIMES`; empty for all installed ones.
-    cores: int | None = None  # Number of cores to use; None for all of this process.
+    runtimes: Annotated[
+        Sequence[str],
+        Option(
+            "--with",
+            help="Runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
+            rich_help_panel=PANEL,
+        ),
+    ] = ()
+    cores: Annotated[
+        int | None,
+        Option(help="Cores for each contender, one thread per core. Default: all of this process.", min=1, rich_help_panel=PANEL),
+    ] = None
     inputs: InputShapes = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
     effort: MeasurementLength = field(default_factory=MeasurementLength)
-    seed: int = 0  # Of random inputs and of the order of contenders.
+    seed: Annotated[
+        int, Option(help="Random seed of inputs and of the order within rounds.", min=0, max=1 << 32, rich_help_panel=PANEL)
+    ] = 0
     processor: str = "unknown"  # Name of the processor, for the record.
     system: str = "unknown"  # Operating system and architecture.
     versions: Mapping[str, str] = field(default_factory=dict)  # Versions of packages, for the record.

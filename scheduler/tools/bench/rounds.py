@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+from typer import Option
 
 from predictors import system
 from predictors.errors import UsageError
@@ -25,15 +26,31 @@ WINDOW, DRIFT = 5, 0.05
 LEAST_STARTS = 3
 
 
+#: Heading of the options of timing in the help of `stretch compare`.
+PANEL = "Options of --measure"
+
+
 @dataclass(frozen=True)
 class MeasurementLength:
     """Length of a measurement."""
 
-    rounds: int = 20  # Measured rounds per start.
-    starts: int = 5  # Number of starts; the maximum if `width` is set.
-    warmup: int = 50  # Largest number of warm-up rounds; fewer if times become stable.
-    #: Relative interval width of all medians that ends the measurement; None for all starts.
-    width: float | None = None
+    rounds: Annotated[int, Option(help="Measured rounds per start.", min=1, max=100_000, rich_help_panel=PANEL)] = 20
+    starts: Annotated[
+        int,
+        Option(
+            help="Number of starts, each of which loads all files again; with --width, the maximum.",
+            min=1,
+            max=MOST_STARTS,
+            rich_help_panel=PANEL,
+        ),
+    ] = 5
+    warmup: Annotated[
+        int, Option(help="Maximum number of warm-up rounds; they end when times are stable.", min=0, max=100_000, rich_help_panel=PANEL)
+    ] = 50
+    width: Annotated[
+        float | None,
+        Option(help="After 3 starts, stop when the interval of every median is narrower than this share of it.", rich_help_panel=PANEL),
+    ] = None
 
     def __post_init__(self) -> None:
         """Reject parameters that give no interval."""
