@@ -201,11 +201,7 @@ def parse_workload(text: str) -> ConcurrentWorkload:
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
-    """A bundle on a device.
-
-    Args:
-        name: Of the network; the bundle's folder if None.
-    """
+    """A bundle on a device (`name`: of the network; the bundle's folder if None)."""
     elsewhere = device.id != bundle.manifest.device
     manifest = with_times(bundle, device, anew=elsewhere)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
@@ -340,11 +336,7 @@ def simulate_steps(
     request: SimulationRequest,
     progress: Progress = silent,
 ) -> tuple[SimulateAnswer, Simulated]:
-    """Simulate a table of steps.
-
-    Args:
-        device: Whose links and contention count; None for the times of the table alone.
-    """
+    """Simulate a table of steps (`device`: whose links and contention count; None for the times of the table alone)."""
     warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:
         raise UsageError(f"{table.path} is a table of steps, which runs alone", "other plans and other clients are bundles: leave them out")

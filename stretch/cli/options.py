@@ -123,11 +123,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
 def read_settings(
     known: Mapping[str, Option], file: Path | None, changes: Collection[str] = (), flags: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Values of a TOML file, with changes, by option.
-
-    Args:
-        changes: ``key=value`` each, which count more than the file.
-    """
+    """Values of a TOML file, with changes, by option (`changes`: ``key=value`` each, which count more than the file)."""
     raw = {} if file is None else read_toml(file, "configuration")
     for name, option in known.items():
         # files are relative to the one that names them

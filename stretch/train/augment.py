@@ -11,12 +11,7 @@ VIEW = 224 / 256
 
 
 class Normalise:
-    """uint8 images to floats of mean 0 and deviation 1 per colour.
-
-    Args:
-        mean: (3,), in 0 to 255.
-        deviation: (3,), in 0 to 255.
-    """
+    """uint8 images to floats of mean 0 and deviation 1 per colour (`mean`: (3,), in 0 to 255; `deviation`: (3,), in 0 to 255)."""
 
     def __init__(self, mean: torch.Tensor, deviation: torch.Tensor, device: torch.device) -> None:
         self.scale = (1 / deviation).to(device)[None, :, None, None]

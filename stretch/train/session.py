@@ -22,6 +22,7 @@ from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrapped
 from stretch.train.stream import ImageStream
 from stretch.train.supernet import Supernet
+from stretch.transform.tensors import write_tensors
 
 
 def memory_mib(device: torch.device) -> float:
@@ -62,13 +63,13 @@ class RunWriter:
         self._log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
         if row.score is not None and (self.best is None or row.score > self.best):
             self.best = row.score
-            self.folder.weights(BEST, kept_weights(run))
+            write_tensors(self.folder.path / BEST, kept_weights(run))
         if row.epoch % self.keep.every == 0 or row.epoch == run.config.epochs:
             self._checkpoint(0)
 
     def ended(self) -> None:
         """The run is over."""
-        self.folder.weights(LAST, kept_weights(self.run))
+        write_tensors(self.folder.path / LAST, kept_weights(self.run))
 
     def close(self) -> None:
         """Let go of the log."""

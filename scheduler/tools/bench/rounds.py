@@ -199,11 +199,7 @@ class MachineReading:
 
 
 def look(cores: Sequence[int], root: Path = Path("/")) -> MachineReading:
-    """The machine as it is now.
-
-    Args:
-        root: Where ``sys`` and ``proc`` are.
-    """
+    """The machine as it is now (`root`: where ``sys`` and ``proc`` are)."""
     mhz = {}
     for core in cores:
         with suppress(OSError, ValueError):

@@ -34,11 +34,7 @@ class BoardArchive:
         return sum(path.stat().st_size for path in self.files.values())
 
     def write(self, stream: Any, step: Callable[[int], None] = lambda done: None) -> None:
-        """Write them as a tar archive, without owners and times.
-
-        Args:
-            step: Told how many bytes of the files are done after each of them.
-        """
+        """Write them as a tar archive, without owners and times (`step`: told how many bytes of the files are done after each of them)."""
         if self.compress:
             with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
                 self._write(packed, step)

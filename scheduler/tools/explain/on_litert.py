@@ -13,11 +13,7 @@ _NUMBER = re.compile(r"Node number (\d+)")
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
-    """What XNNPACK takes of a file, the rest being kernels of LiteRT.
-
-    Args:
-        device: ``cpu`` or None.
-    """
+    """What XNNPACK takes of a file, the rest being kernels of LiteRT (`device`: ``cpu`` or None)."""
     if device not in (None, "cpu"):
         raise UnknownNameError.among("device of litert", device or "", ["cpu"])
     version = LiteRtDelegate.version()

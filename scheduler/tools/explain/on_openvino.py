@@ -14,11 +14,7 @@ _TYPE = re.compile(r"[\w.]+")
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
-    """What a plug-in takes of a file.
-
-    Args:
-        device: A plug-in in small letters, such as ``gpu``; the best one here if None.
-    """
+    """What a plug-in takes of a file (`device`: a plug-in in small letters, such as ``gpu``; the best one here if None)."""
     import openvino
 
     core = openvino.Core()

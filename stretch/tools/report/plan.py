@@ -55,7 +55,7 @@ def plan_page(
         facts_printed=False,
         sections=[*sections, Section("figures", "All figures", (), [everything])],
         warnings=plan.warnings,
-        source="predicted" + (", agreement measured" if agreement_of(plan) is not None else ""),
+        source="predicted" + (", agreement measured" if getattr(plan, "agreement", None) is not None else ""),
         made_from=[
             *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in origins.items()],
             *([("bundle", bundle)] if bundle else []),
@@ -234,10 +234,11 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
     precision = predicted.best_single_precision
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
-    rows = [
+    params = "of which the original has none" if plan.params_ratio is None else f"{plan.params_ratio:.3f} of the original"
+    return [
         ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
         ("computes", _computes(plan)),
-        ("parameters", f"{plan.params / 1e6:.2f} M, {_of_original(plan.params_ratio)}"),
+        ("parameters", f"{plan.params / 1e6:.2f} M, {params}"),
         ("meeting points", str(plan.n_meet)),
         (
             "makespan",
@@ -264,7 +265,6 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
         *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
     ]
-    return rows
 
 
 def _pays(predicted: Predicted) -> str | None:
@@ -316,10 +316,6 @@ def _changes(plan: PlanAnswer) -> str:
         for row in plan.predicted.changes
         if row.recommended != plan.recommended
     )
-
-
-def _of_original(ratio: float | None) -> str:
-    return "of which the original has none" if ratio is None else f"{ratio:.3f} of the original"
 
 
 def _accuracy(accuracy: PredictedAccuracy) -> str:
@@ -453,7 +449,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
 
 def accuracy_section(plan: PlanAnswer) -> Section:
     """Section on the accuracy, measured or not."""
-    agreement = agreement_of(plan)
+    agreement: Agreement | None = getattr(plan, "agreement", None)
     if plan.exact:
         words = [f"Every segment computes what the original computes, {exact_words(plan.rounding)}; nothing has to be trained."]
     elif agreement is None:
@@ -464,12 +460,6 @@ def accuracy_section(plan: PlanAnswer) -> Section:
     else:
         words = list(agreement_lines(agreement))
     return Section("accuracy", "Accuracy", words, printed=agreement is not None)
-
-
-def agreement_of(plan: PlanAnswer) -> "Agreement | None":
-    """Measured agreement of a built network; None for a plan alone."""
-    agreement: Agreement | None = getattr(plan, "agreement", None)
-    return agreement
 
 
 def joined(words: Sequence[str]) -> str:
