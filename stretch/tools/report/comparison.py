@@ -114,6 +114,7 @@ def bench_page(answer: BenchAnswer) -> Page:
         ("cores' time that the host gave to others", _known(seen.stolen, ".1%")),
         ("cores' time in which they computed", _known(seen.busy, ".0%")),
     ]
+    titles = ("file", "kind", "MB", "M MACs", "inputs", "SHA-256")
     repeated = "“Another run” is where the median of another such measurement is expected in 95 % of all cases."
     contenders = Grid("A dash stands for what is not known", BENCH_HEADINGS, [bench_cells(row) for row in rows], range(1, 9))
     return Page(
@@ -127,13 +128,7 @@ def bench_page(answer: BenchAnswer) -> Page:
         sections=[
             *_times("Median of each with its 95 % interval", drawn),
             Section("contenders", "Side by side", (repeated,), [contenders]),
-            Section(
-                "files",
-                "Files",
-                (),
-                [Grid("What was timed", ("file", "kind", "MB", "M MACs", "inputs", "SHA-256"), files, (2, 3))],
-                printed=False,
-            ),
+            Section("files", "Files", (), [Grid("What was timed", titles, files, (2, 3))], printed=False),
             Section("machine", "The machine", (), [Grid("As the system told it", ("what", "how"), machine)]),
         ],
         warnings=answer.warnings,
@@ -187,14 +182,8 @@ def advice_page(advice: Advice) -> Page:
     if rows:
         words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
         title = "Times as fast as the best single processor, with 90 % intervals"
-        sections.append(
-            Section(
-                "pays",
-                "Where branches pay",
-                ["Above 1 they are faster; bold is advised."],
-                [intervals("ratios", title, words, rows, "times")],
-            )
-        )
+        drawn, said = intervals("ratios", title, words, rows, "times"), ["Above 1 they are faster; bold is advised."]
+        sections.append(Section("pays", "Where branches pay", said, [drawn]))
     sections.append(Section("devices", "What to do", (), [_grid(advice.answers)]))
     return Page(
         title=f"{advice.model}: should it be branched?",

@@ -50,32 +50,19 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
     here = "here" if answer.on is None else f"on {answer.on.host}"
     weights = answer.weights.source + (f" ({answer.weights.detail})" if answer.weights.detail else "")
     measured = [_inference("measured", "The inference in the middle of all by its time, measured here", typical(traces))] if traces else []
-    expected = (
-        [
-            f"The second timeline is what the plan expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It says nothing of this machine."
-        ]
-        if predicted is not None
-        else []
-    )
+    expected = []
     if predicted is not None:
+        ms = f"{predicted.makespan_ms:.2f} ms"
+        expected.append(f"The second timeline is what the plan expects on {answer.device}: {ms}. It says nothing of this machine.")
         measured.append(_inference("predicted", f"An inference on {answer.device}, predicted", predicted))
     rows = [
         (name, place.delegate, ", ".join(map(str, place.cores)), f"{place.busy_ms:.2f}", "yes" if place.stand_in else "no", place.reason)
         for name, place in answer.processors.items()
     ]
-    places = Grid(
-        "Processors of the device, and what ran their work",
-        ("processor", "delegate", "cores", "busy, ms", "stands in", "why"),
-        rows,
-        right=(3,),
-    )
-    alone = Grid(
-        "Each subgraph with everything else idle",
-        ("subgraph", "median, ms"),
-        [(name, f"{ms:.3f}") for name, ms in answer.subgraphs_alone_ms.items()],
-        right=(1,),
-        folded=True,
-    )
+    titles = ("processor", "delegate", "cores", "busy, ms", "stands in", "why")
+    places = Grid("Processors of the device, and what ran their work", titles, rows, right=(3,))
+    times = [(name, f"{ms:.3f}") for name, ms in answer.subgraphs_alone_ms.items()]
+    alone = Grid("Each subgraph with everything else idle", ("subgraph", "median, ms"), times, right=(1,), folded=True)
     turns = "All took turns, round by round, on the same cores."
     return Page(
         title=f"{answer.model}, planned for {answer.device}, on {'this machine' if answer.on is None else answer.on.host}",

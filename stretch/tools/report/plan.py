@@ -8,7 +8,7 @@ from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
-from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, exact_words
+from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer, exact_words
 from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, intervals, spread, timeline
 from stretch.tools.report.html.page import Fact, Grid, Page, Section, Stretched
 from stretch.tools.report.html.stretched import stretched_rows
@@ -127,27 +127,21 @@ def _network(plan: PlanAnswer) -> Section:
 def plan_bars(plan: PlanAnswer) -> list[Bar]:
     """The predicted run as bars."""
     bars = []
+
+    def add(name: str, at: float, part: "BranchAnswer | SideAnswer", ms: float) -> None:
+        for kind, spent in (("exchange", part.in_ms), ("computing", ms), ("exchange", part.out_ms)):
+            if spent > 0:
+                bars.append(Bar(part.processor, at, spent, kind, name))
+            at += spent
+
     for segment in plan.segments:
         for branch in segment.branches:
-            at = segment.start_ms + branch.start_ms
-            for kind, ms in (
-                ("exchange", branch.in_ms),
-                ("computing", branch.predicted_ms + branch.contention_ms),
-                ("exchange", branch.out_ms),
-            ):
-                if ms > 0:
-                    bars.append(Bar(branch.processor, at, ms, kind, segment.name))
-                at += ms
+            add(segment.name, segment.start_ms + branch.start_ms, branch, branch.predicted_ms + branch.contention_ms)
         if segment.join_ms > 0:
-            bars.append(
-                Bar(segment.branches[0].processor, segment.start_ms + segment.predicted_ms - segment.join_ms, segment.join_ms, "join")
-            )
+            met = segment.start_ms + segment.predicted_ms - segment.join_ms
+            bars.append(Bar(segment.branches[0].processor, met, segment.join_ms, "join"))
     for side in plan.sides:
-        at = side.start_ms
-        for kind, ms in (("exchange", side.in_ms), ("computing", side.predicted_ms), ("exchange", side.out_ms)):
-            if ms > 0:
-                bars.append(Bar(side.processor, at, ms, kind, side.name))
-            at += ms
+        add(side.name, side.start_ms, side, side.predicted_ms)
     return bars
 
 
@@ -358,40 +352,19 @@ def controls_section(plan: PlanAnswer) -> Section:
     predicted = plan.predicted
     rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
     rows += [ChartInterval(control_words(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
-    rows.append(
-        ChartInterval(
-            "operators split (MOSAIC, CoDL)", predicted.operator_split_ms, predicted.operator_split_ms, predicted.operator_split_ms
-        )
-    )
-    rows.append(ChartInterval("divided without loss", predicted.ideal_split_ms, predicted.ideal_split_ms, predicted.ideal_split_ms))
+    alone = {"operators split (MOSAIC, CoDL)": predicted.operator_split_ms, "divided without loss": predicted.ideal_split_ms}
+    rows += [ChartInterval(name, ms, ms, ms) for name, ms in alone.items()]
     rivals = [rival for rival in plan.comparisons if rival.name not in predicted.reference]
     beaten = sum(rival.ratio > 1 for rival in rivals)
     words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} controls that could be run instead."
-    table = Grid(
-        "Controls in numbers",
-        ("control", "ms", "90 % interval", "over branched", "its interval", "branched is faster", "measure next"),
-        [
-            (
-                control_words(r.name),
-                f"{r.ms:.2f}",
-                f"{r.low_ms:.2f} to {r.high_ms:.2f}",
-                f"{r.ratio:.2f}×",
-                f"{r.low:.2f} to {r.high:.2f}",
-                chance(r.probability),
-                r.measure or "",
-            )
-            for r in plan.comparisons
-        ],
-        right=(1, 2, 3, 4, 5),
-        folded=True,
-    )
-    return Section(
-        "controls",
-        "Against what else could be run",
-        (),
-        [intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms"), table],
-        printed=False,
-    )
+    titles = ("control", "ms", "90 % interval", "over branched", "its interval", "branched is faster", "measure next")
+    numbers = []
+    for r in plan.comparisons:
+        spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", f"{r.ratio:.2f}×", f"{r.low:.2f} to {r.high:.2f}")
+        numbers.append((control_words(r.name), f"{r.ms:.2f}", *spans, chance(r.probability), r.measure or ""))
+    table = Grid("Controls in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
+    drawn = intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms")
+    return Section("controls", "Against what else could be run", (), [drawn, table], printed=False)
 
 
 def certainty_section(plan: PlanAnswer) -> Section:
@@ -419,31 +392,16 @@ def certainty_section(plan: PlanAnswer) -> Section:
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        note = (
-            f"Something else would be recommended with other {joined(turning)}." if turning else "None of them changes what is recommended."
-        )
-        parts.append(
-            spread(
-                "changes",
-                "Speed-up over the best control if a number were half or twice what it is",
-                note,
-                rows,
-                min(ratios),
-                "times as fast",
-            )
-        )
-    parts.append(
-        Grid(
-            "What would change with other numbers",
-            ("number", "times", "branched, ms", "over the best control", "recommended then"),
-            [
-                (c.numbers, f"{c.factor:g}", f"{c.makespan_ms:.2f}", "" if c.speedup is None else f"{c.speedup:.2f}×", c.recommended)
-                for c in predicted.changes
-            ],
-            right=(1, 2, 3),
-            folded=True,
-        )
-    )
+        other = f"Something else would be recommended with other {joined(turning)}."
+        title = "Speed-up over the best control if a number were half or twice what it is"
+        note = other if turning else "None of them changes what is recommended."
+        parts.append(spread("changes", title, note, rows, min(ratios), "times as fast"))
+    titles = ("number", "times", "branched, ms", "over the best control", "recommended then")
+    cells = [
+        (c.numbers, f"{c.factor:g}", f"{c.makespan_ms:.2f}", "" if c.speedup is None else f"{c.speedup:.2f}×", c.recommended)
+        for c in predicted.changes
+    ]
+    parts.append(Grid("What would change with other numbers", titles, cells, right=(1, 2, 3), folded=True))
     return Section("sure", "How certain this is", words, parts if predicted.changes else (), printed=False)
 
 
