@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort, Throughput
-    from scheduler.measure.energy.loop import MeasuredEnergy
+    from scheduler.measure.energy import MeasuredEnergy
     from scheduler.placement.place import Placement
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
@@ -185,7 +185,7 @@ def _measure(
 
 def _energy(out: Output, session: "Session", x: "np.ndarray[Any, Any]") -> "MeasuredEnergy":
     """Energy of an inference, if this machine measures it."""
-    from scheduler.measure.energy.loop import measure_energy
+    from scheduler.measure.energy import measure_energy
 
     with out.progress("measuring energy"):
         return measure_energy(lambda: session.run(x))

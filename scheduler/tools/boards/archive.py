@@ -5,6 +5,7 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
@@ -35,15 +36,9 @@ class BoardArchive:
 
     def write(self, stream: Any, step: Callable[[int], None] = lambda done: None) -> None:
         """Write them as a tar archive, without owners and times (`step`: told how many bytes of the files are done after each of them)."""
-        if self.compress:
-            with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
-                self._write(packed, step)
-        else:
-            self._write(stream, step)
-
-    def _write(self, stream: Any, step: Callable[[int], None]) -> None:
-        done = 0
-        with tarfile.open(fileobj=stream, mode="w|") as archive:
+        done, plain = 0, nullcontext(stream)
+        packed: Any = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) if self.compress else plain
+        with packed as target, tarfile.open(fileobj=target, mode="w|") as archive:
             for name in sorted(self.files):
                 with self.files[name].open("rb") as content:
                     member = tarfile.TarInfo(name)

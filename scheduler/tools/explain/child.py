@@ -6,6 +6,7 @@ import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -101,30 +102,20 @@ class _Definition:
 
         proto = onnx.load(str(file))
         weights = {tensor.name for tensor in proto.graph.initializer}
-        self._inputs = [_End(value) for value in proto.graph.input if value.name not in weights]
-        self._outputs = [_End(value) for value in proto.graph.output]
+        types = onnx.TensorProto.DataType
+
+        def end(value: Any) -> SimpleNamespace:
+            """Name, type and shape of an input or output, as ONNX Runtime words them."""
+            tensor = value.type.tensor_type
+            shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim]
+            return SimpleNamespace(name=value.name, type=f"tensor({types.Name(tensor.elem_type).lower()})", shape=shape)
+
+        self.get_inputs = lambda: [end(value) for value in proto.graph.input if value.name not in weights]
+        self.get_outputs = lambda: [end(value) for value in proto.graph.output]
         self._evaluator = ReferenceEvaluator(proto)
-
-    def get_inputs(self) -> list["_End"]:
-        return self._inputs
-
-    def get_outputs(self) -> list["_End"]:
-        return self._outputs
 
     def run(self, _names: None, feed: dict[str, Any]) -> list[Any]:
         return list(self._evaluator.run(None, feed))
-
-
-class _End:
-    """Name, type and shape of an input or output, as ONNX Runtime words them."""
-
-    def __init__(self, value: Any) -> None:
-        import onnx
-
-        tensor = value.type.tensor_type
-        self.name = value.name
-        self.type = f"tensor({onnx.TensorProto.DataType.Name(tensor.elem_type).lower()})"
-        self.shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim]
 
 
 def _runner(file: Path) -> Any:

@@ -86,6 +86,18 @@ _DISPATCH: Mapping[str, Dispatch] = {"cpu": "inline", "gpu": "async"}
 _KINDS: Mapping[Dispatch, str] = {"async": "kAsync", "blocking": "kBlocking", "inline": "kInline"}
 
 
+_HEAD = """\
+// Written by `stretch export --as cpp` for one TFLite file; it fits no other.
+#ifndef NN_STRETCH_RUNNER_PLAN_H_
+#define NN_STRETCH_RUNNER_PLAN_H_
+
+#include "plan_types.h"
+
+namespace plan {
+
+"""
+
+
 def plan_header(content: bytes, path: Path) -> str:
     """The text of `plan.h` for a file."""
     file = parse_tflite(content, path)
@@ -100,14 +112,7 @@ def plan_header(content: bytes, path: Path) -> str:
     steps = [plan.step(name) for name in sorted(plan.order, key=plan.order.__getitem__)]
     meetings = _meetings(plan)
     lines = [
-        "// Written by `stretch export --as cpp` for one TFLite file; it fits no other.",
-        "#ifndef NN_STRETCH_RUNNER_PLAN_H_",
-        "#define NN_STRETCH_RUNNER_PLAN_H_",
-        "",
-        '#include "plan_types.h"',
-        "",
-        "namespace plan {",
-        "",
+        *_HEAD.splitlines(),
         "inline constexpr Tensor kTensors[] = {",
         *(_tensor(tensor.name, tensor.shape, tensor.layout) for tensor in file.plan.tensors),
         "};",
@@ -228,13 +233,6 @@ def _plain(byte: int) -> bool:
 PLAN, MODEL = "plan.h", "model.tflite"
 
 
-def source_names() -> list[str]:
-    """Files of the runner that are the same for every bundle."""
-    return sorted(
-        source.name for source in files("scheduler.tools.runner").joinpath("cpp").iterdir() if source.name.endswith((".h", ".cpp", ".txt"))
-    )
-
-
 def write_runner(bundle: Bundle, out: Path) -> list[str]:
     """Write a folder that CMake builds a runner of one bundle in."""
     if out.exists():
@@ -242,7 +240,7 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     content = tflite_content(bundle)
     header = plan_header(content, bundle.path / str(bundle.manifest.tflite))
     sources = files("scheduler.tools.runner").joinpath("cpp")
-    names = source_names()
+    names = [source.name for source in sources.iterdir() if source.name.endswith((".h", ".cpp", ".txt"))]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
