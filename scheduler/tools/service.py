@@ -5,7 +5,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -172,17 +172,13 @@ def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
     plan, places = session.plan, session.places
     times = {}
     for step in plan.order:
-        ms = _step_ms(traces[1:], step)
+        # what a step took of its queue; conversions at its border lie within it
+        ms = median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces[1:])
         if step in places:
             times[step] = StepTime(places[step].queue, (("subgraph", ms),))
         else:
             times[step] = StepTime(next(span.queue for span in traces[-1].spans if span.name == step), (("join", ms),))
     return Network(name, plan, places, times)
-
-
-def _step_ms(traces: Sequence[Trace], step: str) -> float:
-    """Median of what a step took of its queue, ms; conversions at its border lie within it."""
-    return median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces)
 
 
 #: Name of the model where a session is given without one.

@@ -65,7 +65,8 @@ def compare(
 def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
-    from stretch.comparison import CompareAnswer, warnings_of
+    from scheduler.bundle.load import load_bundle
+    from stretch.comparison import CompareAnswer, bundle_row, rows_of_file, warnings_of
     from stretch.tools.report.comparison import comparison_page
 
     models = [name for name in what if not _is_result(name)]
@@ -81,21 +82,16 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
     with out.progress("comparing", total=len(what)) as step:
         for name in what:
             step(name)
-            rows += _result_rows(name) if _is_result(name) else _model_rows(name, profiles, request, trust_code)
+            if Path(name).is_dir():
+                rows.append(bundle_row(name.rstrip("/"), load_bundle(Path(name))))
+            else:
+                rows += rows_of_file(Path(name)) if _is_result(name) else _model_rows(name, profiles, request, trust_code)
     out.show(CompareAnswer(rows=rows, warnings=warnings_of(rows)), comparison_page, html)
 
 
 def _is_result(name: str) -> bool:
     """Whether a word names a bundle or a file rather than a model."""
     return Path(name).is_dir() or name.endswith(".json")
-
-
-def _result_rows(name: str) -> "list[ComparedRow]":
-    from scheduler.bundle.load import load_bundle
-    from stretch.comparison import bundle_row, rows_of_file
-
-    path = Path(name)
-    return [bundle_row(name.rstrip("/"), load_bundle(path))] if path.is_dir() else list(rows_of_file(path))
 
 
 def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":

@@ -97,7 +97,9 @@ def extract(
         subnet = next((s for s in supernet.pool if s.design == wanted), None)
         subnet = subnet or Subnet(wanted, supernet.sharing, torch.device("cpu"), channels_last=False)
         subnet.load(supernet.flat)
-        _copy_statistics(model, subnet.model)
+        # batch-norm statistics are each subnet's own
+        for mine, there in zip(subnet.model.buffers(), model.buffers(), strict=True):
+            mine.copy_(there)
         inside = evaluate(subnet.model, test_set, normalise, plain)
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
@@ -116,13 +118,6 @@ def extract(
 def _some(source: ImageSource, count: int, normalise: Normalise) -> list[torch.Tensor]:
     """Batches of some images of a set, preprocessed without randomness."""
     return [normalise(images.cpu()) for images, _ in source.some(count).batches(BATCH)]
-
-
-def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
-    """Copy batch-norm statistics between networks of the same design."""
-    buffers = dict(target.named_buffers())
-    for name, value in source.named_buffers():
-        buffers[name].copy_(value)
 
 
 def _bundle(

@@ -43,8 +43,8 @@ class RunWriter:
 
     def __init__(self, folder: RunFolder, run: Run, keep: KeepConfig, identity: Mapping[str, str], best: float | None) -> None:
         self.folder, self.run, self.keep, self.identity, self.best = folder, run, keep, dict(identity), best
-        self._log = Log(folder, keep.tensorboard)
-        self._log.restart(run.history.epochs)
+        self.log = Log(folder, keep.tensorboard)
+        self.log.restart(run.history.epochs)
         self._steps = 0
 
     def stepped(self) -> None:
@@ -60,7 +60,7 @@ class RunWriter:
         self._steps += 1
         run = self.run
         speed, memory = len(run.train_set) / row.seconds, memory_mib(run.world.device)
-        self._log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
+        self.log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
         if row.score is not None and (self.best is None or row.score > self.best):
             self.best = row.score
             write_tensors(self.folder.path / BEST, kept_weights(run))
@@ -70,10 +70,6 @@ class RunWriter:
     def ended(self) -> None:
         """The run is over."""
         write_tensors(self.folder.path / LAST, kept_weights(self.run))
-
-    def close(self) -> None:
-        """Let go of the log."""
-        self._log.close()
 
     def _checkpoint(self, done: int) -> None:
         save_checkpoint(self.folder.checkpoint(self.run.epoch, done), self.run, self.identity, self.best)
@@ -105,7 +101,10 @@ def train_recipe(
 ) -> TrainAnswer:
     """Train what a recipe says."""
     world, listener = world or World(), listener or Listener()
-    _set_up(recipe, world)
+    if recipe.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    if recipe.train.deterministic or world.device.type == "cuda":
+        torch.backends.cudnn.benchmark = not recipe.train.deterministic
     folder = RunFolder(out)
     if folder.exists and not resume and not dry_run:
         raise StretchError(f"there is a run in {out} already", "go on with --resume, or choose another folder with --out")
@@ -126,15 +125,6 @@ def train_recipe(
         hint = f"{error.hint}; the last good checkpoint is {newest[0]}" if newest else error.hint
         raise Diverged(error.message, hint) from error
     return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=ready.warnings)
-
-
-def _set_up(recipe: Recipe, world: World) -> None:
-    """Tell torch whether runs are to be equal or fast."""
-    if recipe.train.deterministic:
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-    elif world.device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
 
 
 def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
@@ -185,17 +175,16 @@ def _train(ready: Prepared, run: Run, keeper: RunWriter | None, listener: Listen
         for row in run.steps():
             if keeper is not None:
                 listener.stepped(run)
-            if row is None:
-                if keeper is not None:
-                    keeper.stepped()
-                continue
-            run.check_weights()
-            if keeper is not None:
+            if row is not None:
+                run.check_weights()
+            if keeper is not None and row is None:
+                keeper.stepped()
+            elif keeper is not None and row is not None:
                 keeper.finished(row)
                 listener.finished(row)
     finally:
         if keeper is not None:
-            keeper.close()
+            keeper.log.close()
     if keeper is not None:
         keeper.ended()
     run.world.barrier()
