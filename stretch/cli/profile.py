@@ -328,17 +328,10 @@ def _show(console: "Console", data: dict[str, Any]) -> None:
     from stretch.tools.report.fit import table
 
     titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")
-    rows = (
-        (
-            name,
-            str(row["networks"]),
-            str(row["kernels"]),
-            *(f"{row[key]:.0%}" for key in ("within_10", "within_20")),
-            f"{row['mape']:.1%}",
-            f"{row['coverage']:.0%}",
-        )
-        for name, row in data["processors"].items()
-    )
+    rows = []
+    for name, row in data["processors"].items():
+        shares = f"{row['within_10']:.0%}", f"{row['within_20']:.0%}", f"{row['mape']:.1%}", f"{row['coverage']:.0%}"
+        rows.append((name, str(row["networks"]), str(row["kernels"]), *shares))
     console.print(table(*titles, rows=rows))
     for family, row in data["links"].items():
         console.print(
@@ -444,19 +437,10 @@ def _show_fits(console: "Console", answer: FitAnswer) -> None:
     calibrated = any(row.measure_next for row in answer.held_out.values())
     what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
     numbers = (f">{what}", ">networks", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
-    rows = (
-        (
-            name,
-            str(row.groups),
-            str(row.networks),
-            "" if row.within_10 is None else f"{row.within_10:.0%}",
-            f"{row.within_20:.0%}",
-            f"{row.mape:.1%}",
-            f"{row.coverage:.0%}",
-            f"{row.low:.2f} to {row.high:.2f}",
-        )
-        for name, row in answer.held_out.items()
-    )
+    rows = []
+    for name, row in answer.held_out.items():
+        shares = "" if row.within_10 is None else f"{row.within_10:.0%}", f"{row.within_20:.0%}", f"{row.mape:.1%}", f"{row.coverage:.0%}"
+        rows.append((name, str(row.groups), str(row.networks), *shares, f"{row.low:.2f} to {row.high:.2f}"))
     console.print(table(f"on {what} left out", *numbers, rows=rows))
     for name, row in answer.held_out.items():
         if row.measure_next:

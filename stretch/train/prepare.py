@@ -219,17 +219,8 @@ def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator)
     if isinstance(old, nn.Linear):
         new: nn.Linear | nn.Conv2d = nn.utils.skip_init(nn.Linear, old.in_features, classes, bias=has_bias)
     else:
-        new = nn.utils.skip_init(
-            nn.Conv2d,
-            old.in_channels,
-            classes,
-            old.kernel_size,
-            stride=old.stride,
-            padding=old.padding,
-            dilation=old.dilation,
-            bias=has_bias,
-            padding_mode=old.padding_mode,
-        )
+        same = {key: getattr(old, key) for key in ("stride", "padding", "dilation", "padding_mode")}
+        new = nn.utils.skip_init(nn.Conv2d, old.in_channels, classes, old.kernel_size, bias=has_bias, **same)
     with torch.no_grad():
         nn.init.kaiming_uniform_(new.weight, a=math.sqrt(5), generator=generator)
         if new.bias is not None:

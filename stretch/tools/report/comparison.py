@@ -92,17 +92,11 @@ def bench_page(answer: BenchAnswer) -> Page:
         ChartInterval(row.name, t.median_ms, t.low_ms or t.median_ms, t.high_ms or t.median_ms) for row, t in zip(rows, times, strict=True)
     ]
     least = min(rows, key=lambda row: row.summary.median_ms)
-    files = [
-        (
-            file.name,
-            file.kind,
-            f"{file.bytes / 1e6:.2f}",
-            "–" if file.macs is None else f"{file.macs / 1e6:.1f}",
-            ", ".join(f"{name}: {shape}" for name, shape in file.inputs.items()),
-            file.sha256[:16],
-        )
-        for file in answer.files
-    ]
+    files = []
+    for file in answer.files:
+        size, macs = f"{file.bytes / 1e6:.2f}", "–" if file.macs is None else f"{file.macs / 1e6:.1f}"
+        inputs = ", ".join(f"{name}: {shape}" for name, shape in file.inputs.items())
+        files.append((file.name, file.kind, size, macs, inputs, file.sha256[:16]))
     machine = [
         ("processor", seen.processor),
         ("system", seen.system),
@@ -200,18 +194,10 @@ def advice_page(advice: Advice) -> Page:
 
 def _grid(answers: list[DeviceAdvice]) -> Grid:
     titles = ("device", "best alone", "ms", "exact", "stretched", "what to do", "why")
-    rows = [
-        (
-            answer.device,
-            f"{answer.best_single.processor} {answer.best_single.precision}",
-            f"{answer.best_single.ms:.2f}",
-            _ratio(answer.exact),
-            _ratio(answer.stretched),
-            answer.advice,
-            answer.reason,
-        )
-        for answer in answers
-    ]
+    rows = []
+    for answer in answers:
+        single, ratios = answer.best_single, (_ratio(answer.exact), _ratio(answer.stretched))
+        rows.append((answer.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, answer.advice, answer.reason))
     return Grid("Devices, the fastest as advised first", titles, rows)
 
 

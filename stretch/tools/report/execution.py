@@ -244,17 +244,11 @@ def _decisions(answer: SimulateAnswer) -> list[Grid]:
 
 
 def _beside(answer: SimulateAnswer) -> Grid:
-    rows = [
-        (
-            str(bundle.bundle),
-            bundle.arrivals or "as soon as it can",
-            str(bundle.inferences),
-            f"{bundle.makespan_ms:.2f}",
-            *("" if ms is None else f"{ms:.2f}" for ms in (bundle.p50_ms, bundle.p90_ms, bundle.p99_ms)),
-            "" if bundle.deadline_ms is None else f"{bundle.missed} of {bundle.deadline_ms:g} ms",
-        )
-        for bundle in answer.beside
-    ]
+    rows = []
+    for bundle in answer.beside:
+        times = [_ms(ms, 2) for ms in (bundle.makespan_ms, bundle.p50_ms, bundle.p90_ms, bundle.p99_ms)]
+        missed = "" if bundle.deadline_ms is None else f"{bundle.missed} of {bundle.deadline_ms:g} ms"
+        rows.append((str(bundle.bundle), bundle.arrivals or "as soon as it can", str(bundle.inferences), *times, missed))
     titles = ("bundle", "asked for", "inferences", "undisturbed, ms", "median", "p90", "p99", "deadlines missed")
     return Grid("What shared the processors", titles, rows, right=(2, 3, 4, 5, 6, 7))
 
@@ -316,17 +310,10 @@ def explanation_page(explanation: Explanation) -> Page:
 def runtime_page(explanation: RuntimeExplanation) -> Page:
     """The report of a file on a runtime: the counts, the first unsupported operator, what helps, and a row for each operator."""
     causes = {obstacle.operator: obstacle.cause for obstacle in explanation.obstacles}
-    rows = [
-        (
-            op.name,
-            op.op,
-            op.target or "",
-            "" if op.partition is None else str(op.partition),
-            f"{op.macs:,}",
-            f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason,
-        )
-        for op in explanation.operators
-    ]
+    rows = []
+    for op in explanation.operators:
+        part, why = "" if op.partition is None else str(op.partition), f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason
+        rows.append((op.name, op.op, op.target or "", part, f"{op.macs:,}", why))
     grid = Grid("Where each operator runs", ("operator", "kind", "runs on", "part", "MACs", "why"), rows, right=(3, 4))
     return Page(
         title=f"{explanation.file} on {explanation.runtime}",

@@ -152,13 +152,8 @@ def _timeline(plan: PlanAnswer) -> Section:
         if bar.kind == "computing":
             busy[bar.row] = busy.get(bar.row, 0.0) + bar.ms
     words = joined([f"{name} computes for {ms:.2f} ms" for name, ms in busy.items()]) + f" of {predicted.makespan_ms:.2f} ms"
-    drawn = timeline(
-        "timeline",
-        "Who computes when, predicted",
-        f"{words}; exchanges and joins take {predicted.communication_ms:.2f} ms.",
-        {"predicted": bars},
-        predicted.makespan_ms,
-    )
+    words += f"; exchanges and joins take {predicted.communication_ms:.2f} ms."
+    drawn = timeline("timeline", "Who computes when, predicted", words, {"predicted": bars}, predicted.makespan_ms)
     ideal = f"Divided without any loss the original would take {predicted.ideal_split_ms:.2f} ms; the design reaches {predicted.ideal_fraction:.0%} of that."
     return Section("when", "Timeline", [ideal], [drawn])
 
@@ -186,18 +181,11 @@ def _segments(plan: PlanAnswer) -> list[Grid]:
     many = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
     grids = [Grid(f"{many} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
     if plan.sides:
-        beside = [
-            (
-                side.name,
-                f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip(),
-                _first(side.reads),
-                _first(side.writes),
-                str(side.operators),
-                f"{side.macs / 1e6:.1f}",
-                f"{side.predicted_ms:.2f}",
-            )
-            for side in plan.sides
-        ]
+        beside = []
+        for side in plan.sides:
+            where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
+            numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
+            beside.append((side.name, where, _first(side.reads), _first(side.writes), *numbers))
         titles = ("beside", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts beside the backbone", titles, beside, right=(4, 5, 6)))
     return grids

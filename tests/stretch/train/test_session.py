@@ -243,7 +243,7 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     for row in run.steps():
         keeper.stepped() if row is None else keeper.finished(row)
     keeper.ended()
-    keeper.close()
+    keeper.log.close()
     assert not (folder.path / BEST).exists()
     assert keeper.best == 2.0
     last = load_file(folder.path / LAST)

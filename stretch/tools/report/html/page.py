@@ -95,13 +95,8 @@ def render(page: Page) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = resources.files("stretch.tools.report.html")
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-    )
+    loader = FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader)
     environment.tests["facts"] = lambda part: not isinstance(part, Grid | Chart | Stretched)
     environment.tests["grid"] = lambda part: isinstance(part, Grid)
     environment.tests["chart"] = lambda part: isinstance(part, Chart)
