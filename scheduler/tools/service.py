@@ -83,16 +83,17 @@ class Waiting:
 
     def next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
         """Take away the next request of the models that have room; None if there is none."""
-        able = [(self._key(request), number) for number, request in enumerate(self._requests) if room[request.model]]
-        return self._requests.pop(min(able)[1]) if able else None
+        able = [
+            (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s, number)
+            for number, request in enumerate(self._requests)
+            if room[request.model]
+        ]
+        return self._requests.pop(min(able)[-1]) if able else None
 
     def everything(self) -> list[ServiceRequest]:
         """Take away all."""
         requests, self._requests = self._requests, []
         return requests
-
-    def _key(self, request: ServiceRequest) -> tuple[float, float, float, float]:
-        return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)
 
 
 #: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
@@ -351,7 +352,9 @@ class Service:
                 while request is None:
                     if self._closed and not len(self._waiting) and not any(self._running.values()):
                         return
-                    self._changed.wait(self._until_deadline())
+                    # until a request that waits is late
+                    first = self._waiting.first_deadline
+                    self._changed.wait(None if first is None else max(0.0, first - time.monotonic()))
                     request = self._taken()
                 if request.future.set_running_or_notify_cancel():
                     self._running[request.model] += 1
@@ -370,11 +373,6 @@ class Service:
                 self._counters.note(late.model, "cancelled")
         room = {name: self._running[name] < session.in_flight for name, session in self._sessions.items()}
         return self._waiting.next(room)
-
-    def _until_deadline(self) -> float | None:
-        """Seconds until a request that waits is late; None if none will be."""
-        first = self._waiting.first_deadline
-        return None if first is None else max(0.0, first - time.monotonic())
 
     def _begin(self, request: ServiceRequest) -> None:
         began = time.monotonic()

@@ -28,7 +28,6 @@ from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files, write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
-from stretch.train.data import ImageSource
 from stretch.train.folder import BEST, RunFolder
 from stretch.train.loop import evaluate
 from stretch.train.pool import designs_between
@@ -104,7 +103,9 @@ def extract(
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
     write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
-    images = Images(*(_some(source, count, normalise) for source, count in ((train_set, RANGES), (test_set, HELD_BACK))))
+    # preprocessed without randomness
+    some = (train_set.some(RANGES), test_set.some(HELD_BACK))
+    images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
     compared, _ = compare_on(model, ready.captured, images.held_back)
     agreement = compared.agreement if compared else None
     manifest = None
@@ -113,11 +114,6 @@ def extract(
         agreement = manifest.agreement
     target = out / "bundle" if bundle else None
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
-
-
-def _some(source: ImageSource, count: int, normalise: Normalise) -> list[torch.Tensor]:
-    """Batches of some images of a set, preprocessed without randomness."""
-    return [normalise(images.cpu()) for images, _ in source.some(count).batches(BATCH)]
 
 
 def _bundle(

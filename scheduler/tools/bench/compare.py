@@ -67,7 +67,9 @@ class _Contender:
 def compare(request: BenchRequest, step: Callable[[], None] | None = None) -> BenchAnswer:
     """Time files in interleaved rounds."""
     warnings: list[str] = []
-    cores = _cores(request.cores)
+    cores, there = available_cores()[: request.cores], len(available_cores())
+    if request.cores is not None and not 1 <= request.cores <= there:
+        raise UsageError(f"{request.cores} cores are requested, this process may use {there}", f"give 1 to {there}")
     names = _names(request.what)
     began, start = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"), perf_counter()
     with ExitStack() as stack:
@@ -104,13 +106,6 @@ def compare(request: BenchRequest, step: Callable[[], None] | None = None) -> Be
         versions=dict(request.versions),
         warnings=warnings,
     )
-
-
-def _cores(count: int | None) -> tuple[int, ...]:
-    there = available_cores()
-    if count is not None and not 1 <= count <= len(there):
-        raise UsageError(f"{count} cores are requested, this process may use {len(there)}", f"give 1 to {len(there)}")
-    return there[:count]
 
 
 def _names(what: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -220,11 +221,10 @@ def _ask(file: str, runtime: str, device: str) -> Verdict:
     return verdict
 
 
-def _compare(before: str, _runtime: str, after: str) -> float:
-    return largest_difference(Path(before), Path(after))
-
-
-_WORK = {"ask": _ask, "compare": _compare}
+_WORK: dict[str, Callable[[str, str, str], Verdict | float]] = {
+    "ask": _ask,
+    "compare": lambda before, _, after: largest_difference(Path(before), Path(after)),
+}
 
 
 def main(answer: str, work: str, *words: str) -> None:

@@ -19,7 +19,7 @@ from scheduler.formats.onnx.file import external_locations
 from scheduler.tools.explain import on_qnn
 from scheduler.tools.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict
 from scheduler.tools.explain.child import ask_runtime, check_runtime, in_child
-from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
+from scheduler.tools.explain.model import ForeignModel, open_model
 
 #: Element types that accelerators compute with.
 USUAL = ("float", "float32", "float16", "int8", "uint8", "int32", "bool")
@@ -37,7 +37,10 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     named = next((name for name in op.attributes if _mentions(said, name)), None)
     if named is not None:
         return f"{named} = {_short(op.attributes[named])}", f"export it with another `{named}`, or replace it"
-    unusual = _type_in(said, op) or next((kind for kind in op.types if kind not in USUAL and not _is_index(op, kind)), None)
+    spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", said, re.IGNORECASE)), None)
+    # sizes and places are whole numbers, which runtimes read as constants
+    indices = {"int64", "int32"} if not {"float", "float32", "float16"}.isdisjoint(op.types) else set()
+    unusual = spoken or next((kind for kind in op.types if kind not in USUAL and kind not in indices), None)
     if unusual is not None and "quantize" not in op.op.lower():
         return f"type {unusual}", f"export the model without {unusual} tensors here"
     if op.dynamic:
@@ -55,16 +58,6 @@ def _mentions(words: str, name: str) -> bool:
     """Whether words speak of an attribute, in its spelling or with spaces or capitals."""
     parts = name.split("_")
     return len(name) > 3 and re.search(rf"(?<![a-z]){'[ _-]?'.join(map(re.escape, parts))}(?![a-z])", words, re.IGNORECASE) is not None
-
-
-def _type_in(words: str, op: ForeignOp) -> str | None:
-    """An element type of the operator that the words speak of."""
-    return next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", words, re.IGNORECASE)), None)
-
-
-def _is_index(op: ForeignOp, kind: str) -> bool:
-    """Whether a type is that of sizes and places, which runtimes read as constants."""
-    return kind in ("int64", "int32") and any(other in ("float", "float32", "float16") for other in op.types)
 
 
 def _sizes(shape: tuple[int | None, ...]) -> str:

@@ -28,14 +28,11 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     except (RuntimeError, ValueError) as error:
         verdict.refused = " ".join(str(error).split())[:600]
         match = _NUMBER.search(verdict.refused)
-        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else _first_custom(model, verdict.refused)
+        named = next((i for i, op in enumerate(model.ops) if op.op in verdict.refused), None)
+        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else named
         return verdict
     _read(interpreter, len(model.ops), verdict)
     return verdict
-
-
-def _first_custom(model: ForeignModel, words: str) -> int | None:
-    return next((i for i, op in enumerate(model.ops) if op.op in words), None)
 
 
 def _read(interpreter: Any, operators: int, verdict: Verdict) -> None:

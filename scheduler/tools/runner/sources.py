@@ -114,7 +114,10 @@ def plan_header(content: bytes, path: Path) -> str:
     lines = [
         *_HEAD.splitlines(),
         "inline constexpr Tensor kTensors[] = {",
-        *(_tensor(tensor.name, tensor.shape, tensor.layout) for tensor in file.plan.tensors),
+        *(
+            f"    {{{_text(t.name)}, {len(t.shape)}, {{{', '.join(map(str, t.shape))}}}, {str(t.layout == 'NHWC').lower()}}},"
+            for t in file.plan.tensors
+        ),
         "};",
         "inline constexpr Processor kProcessors[] = {",
         *(f"    {{{_text(name)}, Dispatch::{_KINDS[dispatch_of(name)]}}}," for name in processors),
@@ -193,11 +196,6 @@ def _meetings(plan: ExecutionPlan) -> dict[str, int]:
     return {sub.name: number for number, some in enumerate(several) for sub in some}
 
 
-def _tensor(name: str, shape: Sequence[int], layout: str) -> str:
-    last = "true" if layout == "NHWC" else "false"
-    return f"    {{{_text(name)}, {len(shape)}, {{{', '.join(map(str, shape))}}}, {last}}},"
-
-
 def _lists(number: int, step: PlannedSubgraph | PlannedJoin, tensors: Mapping[str, int], content: bytes, file: TfliteFile) -> list[str]:
     rows = step.rows if isinstance(step, PlannedSubgraph) else {}
     reads = ", ".join("{{{}, {}, {}}}".format(tensors[name], *rows.get(name, (0, 0))) for name in step.inputs)
@@ -221,12 +219,9 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
 
 def _text(text: str) -> str:
     """A string of C++, whatever is in it: names come from files of others."""
-    return '"' + "".join(chr(byte) if _plain(byte) else f"\\{byte:03o}" for byte in text.encode()) + '"'
-
-
-def _plain(byte: int) -> bool:
     # `?` may begin a trigraph
-    return 0x20 <= byte < 0x7F and byte not in b'"\\?'
+    plain = set(range(0x20, 0x7F)) - set(b'"\\?')
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 #: Names of what is written beside the sources.

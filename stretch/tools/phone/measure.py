@@ -519,7 +519,12 @@ def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order
     wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
     known = ((next((kind for kind, words in _WORDS if words.search(operator.kind)), None), operator) for operator in operators)
     lines = [(kind, operator) for kind, operator in known if kind is not None]
-    same = len(wanted) == len(lines) and all(_alike(kernel, kind) for kernel, (kind, _) in zip(wanted, lines, strict=True))
+    # a convolution of one pixel is a matrix product, and a product of one group may be either
+    both = {"conv", "linear"}
+    same = len(wanted) == len(lines) and all(
+        (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == both)
+        for kernel, (kind, _) in zip(wanted, lines, strict=True)
+    )
     return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
 
 
@@ -533,12 +538,6 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
         if name in owner:
             times[owner[name]] = times.get(owner[name], 0.0) + operator.ms
     return [(kernels[number], ms) for number, ms in sorted(times.items()) if ms > 0]
-
-
-def _alike(kernel: Kernel, kind: str) -> bool:
-    """Whether a line may be of a kernel: a convolution of one pixel is a matrix product, and a product of one group may be either."""
-    kernel_kind = _KINDS[kernel.cost.kind]
-    return kernel_kind == kind or (kernel.cost.pixels == 1 and {kernel_kind, kind} == {"conv", "linear"})
 
 
 @dataclass(frozen=True)

@@ -523,7 +523,9 @@ class Profiled:
 def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
     """The folder of measurements of a profile."""
     check_target(name, out)
-    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
+    runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
+    notes = f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
+    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", notes)
     return Table.open(out / f"{name}.measurements", source, resume)
 
 
@@ -541,11 +543,6 @@ def machine() -> str:
     """This machine in words."""
     cores = len(available_cores())
     return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''} available, {platform.system()}"
-
-
-def _notes(places: Sequence[Place]) -> str:
-    runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
-    return f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
 
 
 def profile_machine(

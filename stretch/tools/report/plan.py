@@ -216,6 +216,8 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
     precision = predicted.best_single_precision
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
+    sure = f"with a probability of {chance(predicted.probability_faster['all'])}"
+    sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
     params = "of which the original has none" if plan.params_ratio is None else f"{plan.params_ratio:.3f} of the original"
     return [
         ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
@@ -242,7 +244,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
         *([("energy", _energy(predicted))] if predicted.energy_mj else []),
-        ("faster than all of these", _probability(predicted)),
+        ("faster than all of these", sure),
         ("recommended", plan.recommended),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
         *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
@@ -284,11 +286,6 @@ def _links(predicted: Predicted) -> str:
         f"{row.makespan_ms:.2f} ms" + (f" ({row.speedup:.2f}×)" if row.speedup else "") + f" at {row.factor:g} times their time"
         for row in rows
     )
-
-
-def _probability(predicted: Predicted) -> str:
-    sure = f"with a probability of {chance(predicted.probability_faster['all'])}"
-    return sure + (f"; measure next: {predicted.measure_next}" if predicted.measure_next else "")
 
 
 def _changes(plan: PlanAnswer) -> str:

@@ -31,7 +31,10 @@ def prediction_page(
     """The page of a prediction; a terminal lists kernels if it is to."""
     ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]
-    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), _table(ranked)])]
+    rows = [(at, row.precision, *_times(row), str(row.kernel_count), ORIGINS[row.origin]) for at, row in ranked]
+    titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
+    numbers = Grid("The same in numbers", titles, rows, right=(2, 3, 4, 5))
+    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), numbers])]
     if roofline is not None:
         caption, figure = roofline()
         drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
@@ -86,11 +89,6 @@ def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
     ]
     words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
     return intervals(chart, "The network on each processor, predicted, with 90 % intervals", words, rows, "ms")
-
-
-def _table(ranked: list[tuple[str, PredictedLatency]]) -> Grid:
-    rows = [(name, row.precision, *_times(row), str(row.kernel_count), ORIGINS[row.origin]) for name, row in ranked]
-    return Grid("The same in numbers", ("processor", "precision", "ms", "low", "high", "kernels", "from"), rows, right=(2, 3, 4, 5))
 
 
 def _kernels(name: str, row: PredictedLatency) -> Grid:
