@@ -234,12 +234,5 @@ def _change(outcome: "Outcome") -> AgreementChange | None:
     if outcome.before is None or outcome.after is None:
         return None
     before, after = outcome.before.agreement, outcome.after.agreement
-    return filled(
-        AgreementChange,
-        after,
-        before=before.value,
-        after=after.value,
-        error_before=before.error,
-        error_after=after.error,
-        source="measured",
-    )
+    both = {"before": before.value, "after": after.value, "error_before": before.error, "error_after": after.error}
+    return filled(AgreementChange, after, **both, source="measured")

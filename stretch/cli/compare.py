@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from scheduler.tools.bench.compare import BenchRequest
-from scheduler.tools.bench.rounds import PANEL, MeasurementLength
+from scheduler.tools.bench import PANEL, BenchRequest, MeasurementLength
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
 from stretch.cli.pages import Html

@@ -272,18 +272,8 @@ def _list_delegates(out: Output) -> None:
             if origin(name) is None:
                 raise
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
-        items.append(
-            filled(
-                ListedDelegate,
-                delegate,
-                name=name,
-                summary=str(delegate.summary) or _documented(delegate),
-                available=problem is None,
-                reason=problem,
-                module=delegate.__module__,
-                origin=origin(name),
-            )
-        )
+        stated = {"summary": str(delegate.summary) or _documented(delegate), "module": delegate.__module__, "origin": origin(name)}
+        items.append(filled(ListedDelegate, delegate, name=name, available=problem is None, reason=problem, **stated))
     for name, problem in sorted(broken.items()):
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 

@@ -6,13 +6,11 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
 
 import numpy as np
-from typer import Option
 
 from predictors.errors import StretchError, UsageError
 from predictors.structs import filled
@@ -20,40 +18,14 @@ from scheduler.cores import available_cores, pinned
 from scheduler.delegates.base import Array
 from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.sequential import relative
+from scheduler.tools.bench import BenchRequest
 from scheduler.tools.bench.answer import BenchAnswer, BenchContender, BenchFile, summarise, verdict
-from scheduler.tools.bench.rounds import PANEL, MeasurementLength, RawTimes, conditions, look, play
+from scheduler.tools.bench.rounds import RawTimes, conditions, look, play
 from scheduler.tools.bench.runtimes import RUNTIMES, Ready, expected_of, prepare, runtimes_for, used_cores, version_of
 from scheduler.tools.bench.subject import UNNAMED, InputShapes, Subject, hash_of, open_subject
 
 #: Files of one measurement.
 MAX_FILES = 64
-
-
-@dataclass(frozen=True)
-class BenchRequest:
-    """Parameters of a benchmark."""
-
-    what: Sequence[str]  # Paths of files and bundles.
-    runtimes: Annotated[
-        Sequence[str],
-        Option(
-            "--with",
-            help="Runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
-            rich_help_panel=PANEL,
-        ),
-    ] = ()
-    cores: Annotated[
-        int | None,
-        Option(help="Cores for each contender, one thread per core. Default: all of this process.", min=1, rich_help_panel=PANEL),
-    ] = None
-    inputs: InputShapes = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
-    effort: MeasurementLength = field(default_factory=MeasurementLength)
-    seed: Annotated[
-        int, Option(help="Random seed of inputs and of the order within rounds.", min=0, max=1 << 32, rich_help_panel=PANEL)
-    ] = 0
-    processor: str = "unknown"  # Name of the processor, for the record.
-    system: str = "unknown"  # Operating system and architecture.
-    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of packages, for the record.
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Rounds of contenders in several starts, and what the machine was like meanwhile."""
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,13 +9,12 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from typer import Option
 
 from predictors import system
-from predictors.errors import UsageError
 from scheduler.delegates.base import Array
 from scheduler.measure.steady import Steady
-from scheduler.measure.turns import MOST_STARTS, known, play_round
+from scheduler.measure.turns import known, play_round
+from scheduler.tools.bench import MeasurementLength
 from scheduler.tools.bench.runtimes import Ready
 
 #: Rounds of a warm-up window, and the largest relative difference between the medians of two windows.
@@ -24,42 +22,6 @@ WINDOW, DRIFT = 5, 0.05
 
 #: Fewest starts if `MeasurementLength.width` ends the measurement.
 LEAST_STARTS = 3
-
-
-#: Heading of the options of timing in the help of `stretch compare`.
-PANEL = "Options of --measure"
-
-
-@dataclass(frozen=True)
-class MeasurementLength:
-    """Length of a measurement."""
-
-    rounds: Annotated[int, Option(help="Measured rounds per start.", min=1, max=100_000, rich_help_panel=PANEL)] = 20
-    starts: Annotated[
-        int,
-        Option(
-            help="Number of starts, each of which loads all files again; with --width, the maximum.",
-            min=1,
-            max=MOST_STARTS,
-            rich_help_panel=PANEL,
-        ),
-    ] = 5
-    warmup: Annotated[
-        int, Option(help="Maximum number of warm-up rounds; they end when times are stable.", min=0, max=100_000, rich_help_panel=PANEL)
-    ] = 50
-    width: Annotated[
-        float | None,
-        Option(help="After 3 starts, stop when the interval of every median is narrower than this share of it.", rich_help_panel=PANEL),
-    ] = None
-
-    def __post_init__(self) -> None:
-        """Reject parameters that give no interval."""
-        if self.rounds < 1 or not 1 <= self.starts <= MOST_STARTS or self.warmup < 0:
-            raise UsageError(
-                f"{self.rounds} rounds of {self.starts} starts are not a measurement", f"1 to {MOST_STARTS} starts are possible"
-            )
-        if self.width is not None and not 0 < self.width < math.inf:
-            raise UsageError(f"a width of {self.width:g} is no share of a time", "give 0.02 for 2 %")
 
 
 @dataclass

@@ -173,18 +173,9 @@ def _opening(plan: ExecutionPlan) -> bytes:
         name: Placement(name, "litert", (), name, dispatch_of(name), False, "the runner's thread for it")
         for name in dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
     }
-    opening = Opening(
-        SCHEMA,
-        0,
-        plan.inputs,
-        plan.outputs,
-        tuple(plan.subgraphs.values()),
-        tuple(plan.joins.values()),
-        {name: places[sub.processor] for name, sub in plan.subgraphs.items()},
-        1,
-        True,
-    )
-    return msgspec.json.encode(opening)
+    subgraphs, joins = tuple(plan.subgraphs.values()), tuple(plan.joins.values())
+    where = {name: places[sub.processor] for name, sub in plan.subgraphs.items()}
+    return msgspec.json.encode(Opening(SCHEMA, 0, plan.inputs, plan.outputs, subgraphs, joins, where, 1, True))
 
 
 def _meetings(plan: ExecutionPlan) -> dict[str, int]:
