@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from scheduler.delegates import Delegate
     from stretch.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
@@ -272,7 +271,9 @@ def _list_delegates(out: Output) -> None:
             if origin(name) is None:
                 raise
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
-        stated = {"summary": str(delegate.summary) or _documented(delegate), "module": delegate.__module__, "origin": origin(name)}
+        # the first line of a class is the summary of a delegate that states none
+        first = ((delegate.__dict__.get("__doc__") or "").strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
+        stated = {"summary": str(delegate.summary) or first, "module": delegate.__module__, "origin": origin(name)}
         items.append(filled(ListedDelegate, delegate, name=name, available=problem is None, reason=problem, **stated))
     for name, problem in sorted(broken.items()):
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
@@ -292,12 +293,6 @@ def _list_delegates(out: Output) -> None:
         console.print(table("delegate", "what it is", "available", "how work reaches it", rows=rows))
 
     out.emit({"items": items, "broken": broken}, human)
-
-
-def _documented(delegate: "type[Delegate]") -> str:
-    """First line of a delegate's class docstring, for delegates without a summary."""
-    docstring = delegate.__dict__.get("__doc__") or ""
-    return (docstring.strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
 
 
 def _list_environment(out: Output) -> None:
