@@ -12,7 +12,7 @@ from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.checks.judge import Judgement
 from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Rate, Throughput, Verdict, judge_speed
-from scheduler.measure.energy.loop import MeasuredEnergy
+from scheduler.measure.energy import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 from math import isfinite
 from time import perf_counter_ns
 
@@ -149,7 +151,7 @@ class _Rounds:
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
         """The rounds summed up."""
-        timings = {name: _timing(name, values) for name, values in self.times.items()}
+        timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90)), len(v)) for n, v in self.times.items()}
         ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
         efficiency = float(np.median([ms / trace.makespan_ms for ms, trace in zip(ideal, self._traces, strict=True)]))
         sequential, same_macs = _best(timings, "original"), _best(timings, "sequential_same_macs")
@@ -202,12 +204,10 @@ def shares_a_core(session: Session) -> bool:
     """Whether two branches of a segment run on one core or one queue."""
     if session.moved:
         return True
-    places = list(dict.fromkeys(session.places.values()))
-    for i, one in enumerate(places):
-        for other in places[i + 1 :]:
-            if one.processor != other.processor and (one.queue == other.queue or set(one.cores) & set(other.cores)):
-                return True
-    return False
+    return any(
+        one.processor != other.processor and (one.queue == other.queue or not set(one.cores).isdisjoint(other.cores))
+        for one, other in combinations(dict.fromkeys(session.places.values()), 2)
+    )
 
 
 def ideal_ms(session: Session, alone_ms: Mapping[str, float]) -> float:
@@ -220,10 +220,6 @@ def ideal_ms(session: Session, alone_ms: Mapping[str, float]) -> float:
         branches = segments.setdefault(subgraph.segment, {})
         branches[subgraph.processor] = branches.get(subgraph.processor, 0.0) + alone_ms[name]
     return sum(max(branches.values()) for branches in segments.values())
-
-
-def _timing(name: str, values: Sequence[float]) -> Timing:
-    return Timing(name, float(np.median(values)), float(np.percentile(values, 90)), len(values))
 
 
 def _best(timings: Mapping[str, Timing], control: str) -> Timing | None:
@@ -353,10 +349,7 @@ class Throughput:
 def throughput(
     session: Session, x: Values, in_flight: int, rounds: int = 10, burst: int = 8, warmup: int = 1, step: Callable[[], None] | None = None
 ) -> Throughput:
-    """Measure a session's rates.
-
-    Each round runs a burst of every contestant, in an order that rotates.
-    """
+    """Measure a session's rates: each round runs a burst of every contestant, in an order that rotates."""
     cores = used_cores(session)
     whole = session.bundle.file(session.bundle.manifest.whole)
     one, every = Sequential(whole, cores[:1]), Sequential(whole, cores)
@@ -367,32 +360,26 @@ def throughput(
         for future in [session.submit(x) for _ in range(burst)]:
             future.result()
 
-    def timed(burst_of: Callable[[], object]) -> Callable[[], float]:
-        def rate() -> float:
-            start = perf_counter_ns()
-            burst_of()
-            return burst / ((perf_counter_ns() - start) / 1e9)
+    def rate(burst_of: Callable[[], object]) -> float:
+        start = perf_counter_ns()
+        burst_of()
+        return burst / ((perf_counter_ns() - start) / 1e9)
 
-        return rate
-
-    def repeated(call: Callable[[], object]) -> Callable[[], None]:
-        def run() -> None:
-            for _ in range(burst):
-                call()
-
-        return run
+    def repeat(call: Callable[[], object]) -> None:
+        for _ in range(burst):
+            call()
 
     contestants = {
-        f"branched, {in_flight} in flight": timed(submitted),
-        "branched, one at a time": timed(repeated(lambda: session.run(x))),
-        "same net as one graph, 1 thread": timed(repeated(one.time)),
-        f"same net as one graph, {len(cores)} threads": timed(repeated(every.time)),
+        f"branched, {in_flight} in flight": partial(rate, submitted),
+        "branched, one at a time": partial(rate, partial(repeat, lambda: session.run(x))),
+        "same net as one graph, 1 thread": partial(rate, partial(repeat, one.time)),
+        f"same net as one graph, {len(cores)} threads": partial(rate, partial(repeat, every.time)),
     }
     measured: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(warmup + rounds):
-        for name, rate in play_round(contestants, number).items():
+        for name, per_second in play_round(contestants, number).items():
             if number >= warmup:
-                measured[name].append(rate)
+                measured[name].append(per_second)
         if step is not None:
             step()
     several, single, one_core, all_cores = (

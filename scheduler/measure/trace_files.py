@@ -32,30 +32,18 @@ def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequenc
         for number, trace in enumerate(traces):
             for span in trace.spans:
                 tid = threads.setdefault(span.processor, len(threads) + 1)
-                events.append(
-                    {
-                        "ph": "X",
-                        "pid": pid,
-                        "tid": tid,
-                        "name": span.name,
-                        "cat": span.kind,
-                        "ts": (span.start_ns - zero) / 1000,
-                        "dur": (span.end_ns - span.start_ns) / 1000,
-                        "args": {"queue": span.queue, "inference": number},
-                    }
-                )
+                when = {"ts": (span.start_ns - zero) / 1000, "dur": (span.end_ns - span.start_ns) / 1000}
+                event = {"ph": "X", "pid": pid, "tid": tid, "name": span.name, "cat": span.kind} | when
+                events.append(event | {"args": {"queue": span.queue, "inference": number}})
             if trace.load is not None:
                 events.append(_counter(pid, "load average", trace.end_ns - zero, {"load": trace.load}))
         events += [_counter(pid, "running", at - zero, {"subgraphs": count}) for at, count in _running(traces)]
         for depth in (depths or {}).get(group, ()):
             if depth.at_ns >= zero:
                 events.append(_counter(pid, "waiting", depth.at_ns - zero, dict(depth.waiting)))
-        events += [
-            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": processor}} for processor, tid in threads.items()
-        ]
-        events += [
-            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}} for tid in threads.values()
-        ]
+        for processor, tid in threads.items():
+            for name, args in (("thread_name", {"name": processor}), ("thread_sort_index", {"sort_index": tid})):
+                events.append({"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args})
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

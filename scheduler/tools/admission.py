@@ -115,25 +115,13 @@ def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Se
     allowed = [demand.deadline_ms or scene.in_flight * period for demand, period in zip(demands, periods, strict=True)]
     span = min(max(REQUESTS * period for period in periods), min(MOST_REQUESTS * period for period in periods))
     order = sorted(range(len(networks)), key=lambda index: -periods[index])
-    scenes = {
-        index: replace(
-            scene,
-            runs=MOST_RUNS,
-            arrivals=Arrivals("periodic", periods[index]),
-            deadline_ms=demands[index].deadline_ms,
-            priority=demands[index].priority,
-        )
-        for index in order
-    }
-    first = order[0]
-    scenes[first] = replace(scenes[first], runs=max(1, ceil(span / periods[first])))
-    clock = Clock(
-        networks[first],
-        scenes[first],
-        [(networks[index], scenes[index]) for index in order[1:]],
-        sharing=TurnTaking(tuple(demands[index].weight for index in order)),
-    )
-    ran = clock.run()
+    scenes: dict[int, Scene] = {}
+    for index in order:
+        demand, arrivals = demands[index], Arrivals("periodic", periods[index])
+        runs = MOST_RUNS if scenes else max(1, ceil(span / periods[index]))
+        scenes[index] = replace(scene, runs=runs, arrivals=arrivals, deadline_ms=demand.deadline_ms, priority=demand.priority)
+    (network, first), *others = ((networks[index], scenes[index]) for index in order)
+    ran = Clock(network, first, others, sharing=TurnTaking(tuple(demands[index].weight for index in order))).run()
     served = dict(zip(order, ran.clients, strict=True))
     return {
         network.name: _kept(served[index], periods[index], allowed[index], alone[index], ran.elapsed_ms, scenes[index].runs)

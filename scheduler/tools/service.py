@@ -5,7 +5,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -83,16 +83,17 @@ class Waiting:
 
     def next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
         """Take away the next request of the models that have room; None if there is none."""
-        able = [(self._key(request), number) for number, request in enumerate(self._requests) if room[request.model]]
-        return self._requests.pop(min(able)[1]) if able else None
+        able = [
+            (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s, number)
+            for number, request in enumerate(self._requests)
+            if room[request.model]
+        ]
+        return self._requests.pop(min(able)[-1]) if able else None
 
     def everything(self) -> list[ServiceRequest]:
         """Take away all."""
         requests, self._requests = self._requests, []
         return requests
-
-    def _key(self, request: ServiceRequest) -> tuple[float, float, float, float]:
-        return (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s)
 
 
 #: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
@@ -172,17 +173,13 @@ def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
     plan, places = session.plan, session.places
     times = {}
     for step in plan.order:
-        ms = _step_ms(traces[1:], step)
+        # what a step took of its queue; conversions at its border lie within it
+        ms = median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces[1:])
         if step in places:
             times[step] = StepTime(places[step].queue, (("subgraph", ms),))
         else:
             times[step] = StepTime(next(span.queue for span in traces[-1].spans if span.name == step), (("join", ms),))
     return Network(name, plan, places, times)
-
-
-def _step_ms(traces: Sequence[Trace], step: str) -> float:
-    """Median of what a step took of its queue, ms; conversions at its border lie within it."""
-    return median(sum(span.ms for span in trace.spans if span.name == step) for trace in traces)
 
 
 #: Name of the model where a session is given without one.
@@ -355,7 +352,9 @@ class Service:
                 while request is None:
                     if self._closed and not len(self._waiting) and not any(self._running.values()):
                         return
-                    self._changed.wait(self._until_deadline())
+                    # until a request that waits is late
+                    first = self._waiting.first_deadline
+                    self._changed.wait(None if first is None else max(0.0, first - time.monotonic()))
                     request = self._taken()
                 if request.future.set_running_or_notify_cancel():
                     self._running[request.model] += 1
@@ -374,11 +373,6 @@ class Service:
                 self._counters.note(late.model, "cancelled")
         room = {name: self._running[name] < session.in_flight for name, session in self._sessions.items()}
         return self._waiting.next(room)
-
-    def _until_deadline(self) -> float | None:
-        """Seconds until a request that waits is late; None if none will be."""
-        first = self._waiting.first_deadline
-        return None if first is None else max(0.0, first - time.monotonic())
 
     def _begin(self, request: ServiceRequest) -> None:
         began = time.monotonic()

@@ -1,5 +1,6 @@
 """Simulation of a bundle, or of a table of steps, and its results as plain data: the fields of the structs are the keys of the JSON."""
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from scheduler.progress import Progress, silent
 from scheduler.runtime.inputs import checked_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.clock import Clock, Decided, Served, Simulated, TurnTaking
+from scheduler.simulate.clock import Clock, Served, Simulated, TurnTaking
 from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import (
     Network,
@@ -37,7 +38,7 @@ from scheduler.simulate.networks import (
     without_bytes,
 )
 from scheduler.simulate.scene import MOST_RUNS, Arrivals, Frequency, Load, Scene, parse_arrivals
-from scheduler.tools.admission import Demand, admit
+from scheduler.tools.admission import Demand, Kept, admit
 
 
 class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,30 +186,22 @@ def parse_other(text: str, bundle: Bundle) -> Other:
     return Other(text, load_bundle(Path(text), check_hashes=True))
 
 
-def parse_workload(text: str) -> tuple[Path, Arrivals | None, str | None, float | None]:
+def parse_workload(text: str) -> ConcurrentWorkload:
     """A concurrent workload in the form of the command line: ``FOLDER``, ``FOLDER@ARRIVALS`` or ``FOLDER@ARRIVALS@DEADLINE``."""
     form = re.fullmatch(r"(.+?)@((?:periodic|poisson):[^@]*)(?:@(.*))?", text)
-    if form is None:
-        return Path(text), None, None, None
-    return Path(form[1]), parse_arrivals(form[2]), form[2], None if form[3] is None else _deadline(form[3])
-
-
-def _deadline(text: str) -> float:
-    try:
-        milliseconds = float(text)
-    except ValueError:
-        milliseconds = 0.0
-    if not (isfinite(milliseconds) and milliseconds > 0):
-        raise UsageError(f"`{text}` is no deadline", "write milliseconds, as runs/other@periodic:33.3@50")
-    return milliseconds
+    folder, written, deadline = form.groups() if form is not None else (text, None, None)
+    arrivals = None if written is None else parse_arrivals(written)
+    milliseconds = None
+    if deadline is not None:
+        with contextlib.suppress(ValueError):
+            milliseconds = float(deadline)
+        if milliseconds is None or not (isfinite(milliseconds) and milliseconds > 0):
+            raise UsageError(f"`{deadline}` is no deadline", "write milliseconds, as runs/other@periodic:33.3@50")
+    return ConcurrentWorkload(load_bundle(Path(folder), check_hashes=True), arrivals, written, milliseconds)
 
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
-    """A bundle on a device.
-
-    Args:
-        name: Of the network; the bundle's folder if None.
-    """
+    """A bundle on a device (`name`: of the network; the bundle's folder if None)."""
     elsewhere = device.id != bundle.manifest.device
     manifest = with_times(bundle, device, anew=elsewhere)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
@@ -220,28 +213,6 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list
     return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
 
 
-def check_alternatives(bundle: Bundle, others: Sequence[Other]) -> None:
-    """Refuse bundles that cannot take the place of one."""
-    for other in others:
-        for what, one, two in _compared(bundle.manifest, other.bundle.manifest):
-            if one != two:
-                raise UsageError(
-                    f"{other.name} cannot take the place of {bundle.path}: its {what} is {two}, not {one}",
-                    "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
-                )
-
-
-def check_workloads(bundle: Bundle, workloads: Sequence[ConcurrentWorkload]) -> None:
-    """Refuse bundles that were planned for other devices."""
-    for workload in workloads:
-        planned = workload.bundle.manifest.device
-        if planned != bundle.manifest.device:
-            raise UsageError(
-                f"{workload.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
-                "name the device to simulate them on with --device",
-            )
-
-
 def _moved(manifest: Manifest, names: Sequence[str]) -> Manifest:
     """The plan on some of its processors: what moves computes in the precision that the plan has there."""
     planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
@@ -251,6 +222,30 @@ def _moved(manifest: Manifest, names: Sequence[str]) -> Manifest:
         for before, after in zip(manifest.subgraphs, moved.subgraphs, strict=True)
     )
     return msgspec.structs.replace(moved, subgraphs=entries)
+
+
+def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "SimulationRequest") -> None:
+    """Refuse workloads of other devices, bundles that cannot take this one's place, and rates that nobody stated."""
+    for workload in request.workloads:
+        planned = workload.bundle.manifest.device
+        if device.id == bundle.manifest.device != planned:
+            raise UsageError(
+                f"{workload.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
+                "name the device to simulate them on with --device",
+            )
+    for other in request.alternatives:
+        for what, one, two in _compared(bundle.manifest, other.bundle.manifest):
+            if one != two:
+                raise UsageError(
+                    f"{other.name} cannot take the place of {bundle.path}: its {what} is {two}, not {one}",
+                    "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
+                )
+    for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
+        if request.admit and arrivals is None:
+            raise UsageError(
+                f"{path} has no request rate, so admission cannot be checked",
+                "give the first bundle --arrivals periodic:MS, and others as runs/other@periodic:MS",
+            )
 
 
 def _compared(one: Manifest, two: Manifest) -> list[tuple[str, object, object]]:
@@ -306,12 +301,8 @@ def simulate(
         progress: Called after each `PROGRESS_EVERY` inferences.
     """
     warnings: list[str] = []
-    if device.id == bundle.manifest.device:
-        check_workloads(bundle, request.workloads)
-    check_alternatives(bundle, request.alternatives)
+    _check(bundle, device, scene, request)
     shared = request.shared or request.admit
-    if request.admit:
-        _check_rates(bundle, scene, request)
     company = scene.in_flight > 1 or bool(request.workloads)
     networks = [
         prepare(other.bundle, device, company, warnings, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)
@@ -345,11 +336,7 @@ def simulate_steps(
     request: SimulationRequest,
     progress: Progress = silent,
 ) -> tuple[SimulateAnswer, Simulated]:
-    """Simulate a table of steps.
-
-    Args:
-        device: Whose links and contention count; None for the times of the table alone.
-    """
+    """Simulate a table of steps (`device`: whose links and contention count; None for the times of the table alone)."""
     warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:
         raise UsageError(f"{table.path} is a table of steps, which runs alone", "other plans and other clients are bundles: leave them out")
@@ -404,16 +391,6 @@ def _simulated(
     return _answer(subject, scene, request, alone, simulated, heat, warnings), simulated
 
 
-def _check_rates(bundle: Bundle, scene: Scene, request: SimulationRequest) -> None:
-    """Reject workloads without a request rate."""
-    for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
-        if arrivals is None:
-            raise UsageError(
-                f"{path} has no request rate, so admission cannot be checked",
-                "give the first bundle --arrivals periodic:MS, and others as runs/other@periodic:MS",
-            )
-
-
 def _admission(networks: Sequence[Network], scene: Scene, request: SimulationRequest) -> AdmissionAnswer:
     rates = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
     demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in rates if arrivals is not None]
@@ -422,20 +399,9 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
     admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    demand_answers = []
-    for network, demand in zip(named, demands, strict=True):
-        kept = admission.kept.get(network.name)
-        demand_answers.append(
-            DemandAnswer(
-                bundle=network.name,
-                per_second=demand.per_second,
-                deadline_ms=demand.deadline_ms,
-                requests=0 if kept is None else kept.requests,
-                missed=0 if kept is None else kept.missed,
-                worst_ms=None if kept is None else kept.worst_ms,
-            )
-        )
-    return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(demand_answers))
+    kept = [admission.kept.get(network.name, Kept(0, 0, 0.0, None)) for network in named]
+    answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(named, demands, kept, strict=True)]
+    return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
 
 
 def _heat(heat: Heat, simulated: Simulated) -> HeatAnswer:
@@ -474,7 +440,7 @@ def _answer(
     warnings: list[str],
 ) -> SimulateAnswer:
     device, deadline, first = subject.device, request.deadline_ms, simulated.clients[0]
-    p50, p90, p99 = (float(percentile) for percentile in np.percentile(simulated.latencies_ms, (50, 90, 99)))
+    p50, p90, p99 = map(float, np.percentile(simulated.latencies_ms, (50, 90, 99)))
     ideal, efficiency, planned = (_number(subject.figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
     energy = None if device is None else EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
     energy = energy if heat is None else heat.processors_mj
@@ -503,7 +469,7 @@ def _answer(
         plans=tuple(
             PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(first.ran.items(), alone, strict=False)
         ),
-        decisions=tuple(_decision(decided) for decided in first.decided),
+        decisions=tuple(filled(DecisionAnswer, d.decision, at_ms=d.at_ms, factors=dict(d.decision.factors)) for d in first.decided),
         beside=tuple(
             _workload(workload, ms, served)
             for workload, ms, served in zip(request.workloads, alone[len(first.ran) :], simulated.clients[1:], strict=True)
@@ -517,14 +483,9 @@ def _answer(
     )
 
 
-def _decision(decided: Decided) -> DecisionAnswer:
-    what = decided.decision
-    return filled(DecisionAnswer, what, at_ms=decided.at_ms, factors=dict(what.factors))
-
-
 def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> WorkloadAnswer:
     ended = served.latencies_ms
-    p50, p90, p99 = (float(percentile) for percentile in np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
+    p50, p90, p99 = map(float, np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
     return WorkloadAnswer(
         bundle=workload.bundle.path,
         model=workload.bundle.manifest.model.name,

@@ -37,27 +37,25 @@ def random_state_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def garbage_collection_frozen() -> Iterator[None]:
     """Exclude existing objects from garbage collection, which would otherwise scan all of torch's modules again and again; no effect if the caller froze objects."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+    if ours := not gc.get_freeze_count():
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if ours:
+            gc.unfreeze()
 
 
 @contextlib.contextmanager
 def garbage_collection_paused() -> Iterator[None]:
     """Collect no garbage for a while that is short and builds many objects that stay; no effect if the caller paused it."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
+    if ours := gc.isenabled():
+        gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if ours:
+            gc.enable()
 
 
 def full_shape(shape: InputShapes) -> InputShapes:

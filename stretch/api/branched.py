@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from predictors.errors import UsageError
 from predictors.structs import filled
@@ -33,9 +32,6 @@ UNKNOWN_ACCURACY = Message(
     "train it (`stretch train`), or calibrate it with {}, and measure it with `stretch evaluate`",
     OptionName("images"),
 )
-
-#: Said of networks of several outputs.
-NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
 
 
 @dataclass
@@ -120,7 +116,7 @@ class Branched:
             )
         from stretch.api.arguments import as_it_is, fingerprint
         from stretch.export.staging import check_target
-        from stretch.stages.build import write_bundle
+        from stretch.stages.build import with_files, write_bundle
 
         folder = Path(path)
         check_target(folder)
@@ -129,7 +125,14 @@ class Branched:
         if trained:
             # what was measured is no longer true of it
             self.agreement = None
-        networks, weights = (model, sequential), self._weights(trained)
+        networks, weights, images, original = (model, sequential), self._weights(trained), self.images, self.original
+
+        def agreeing(bundle: "Bundle") -> "Agreement | None":
+            count, tell = self.run_images, progress or silent
+            if images is None:
+                return self.agreement
+            return with_files(self.agreement, bundle, original, images, count, self.mapping, self.warnings, tell)
+
         self.manifest = write_bundle(
             folder,
             self.plan,
@@ -139,7 +142,7 @@ class Branched:
             self.preprocessing,
             controls=controls,
             agreement=self.agreement,
-            agreeing=partial(self._agreeing, progress=progress or silent),
+            agreeing=agreeing,
             calibrated_on=self.images.fingerprints if self.images else (),
             progress=progress or silent,
         )
@@ -147,19 +150,6 @@ class Branched:
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
         return folder
-
-    def _agreeing(self, bundle: "Bundle", progress: Progress) -> "Agreement | None":
-        """What was measured of the network, with the same of its files as they are planned to run."""
-        if self.agreement is None or self.images is None or self.original is None or not self.run_images:
-            return self.agreement
-        from stretch.stages.build import run_on
-
-        if len(bundle.manifest.outputs) > 1:
-            self.warnings.append(NOT_RUN)
-            return self.agreement
-        agreement, said = run_on(bundle, self.original, self.images, self.run_images, self.mapping, progress=progress)
-        self.warnings += [warning for warning in said if warning not in self.warnings]
-        return replace(self.agreement, bundle=agreement)
 
     def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
         """What was planned and made, as plain data.

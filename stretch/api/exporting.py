@@ -68,11 +68,7 @@ def export(
     return exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **taken)
 
 
-def _with_options(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the options of all forms."""
-    *stated, progress, _ = signature.parameters.values()
-    known = {name: option for form in (*FORMS, *exporters) for name, option in exporters.get(form).options.items()}
-    return signature.replace(parameters=[*stated, *known.values(), progress])
-
-
-export.__signature__ = _with_options(inspect.signature(export))  # type: ignore[attr-defined]
+# the signature has the options of all forms
+*_stated, _progress, _ = inspect.signature(export).parameters.values()
+_options = {name: option for form in (*FORMS, *exporters) for name, option in exporters.get(form).options.items()}
+export.__signature__ = inspect.signature(export).replace(parameters=[*_stated, *_options.values(), _progress])  # type: ignore[attr-defined]

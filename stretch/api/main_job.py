@@ -41,33 +41,32 @@ Make = Callable[[PlanConfig], "Branched"]
 
 def check_request(config: PlanConfig, minutes: float | None, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
     """Refuse what cannot be measured or refined, before any work is done for it."""
-    if minutes is not None:
-        if not 0 < minutes < MAX_MINUTES:
-            raise UsageError(
-                Message("{} asks for {} minutes, which is no time to refine for", OptionName("refine"), f"{minutes:g}"),
-                "give minutes, more than none and less than a week",
-            )
-        if not images:
-            raise UsageError("a network is refined on images, and there are none", Message("give {}", OptionName("images", "DIR")))
-        if dry_run:
-            raise UsageError("a dry run builds no network that could be refined", Message("leave out {}", OptionName("refine")))
-    if config.min_agreement is None:
-        if repair:
-            raise UsageError(
-                "there is nothing to repair without a bound", Message("say how often to agree with {}", OptionName("min_agreement", 0.95))
-            )
-        return
-    if dry_run and not config.accuracy:
-        raise UsageError(
+    refined, bounded = minutes is not None, config.min_agreement is not None
+    refine, least, repaired = (OptionName(name) for name in ("refine", "min_agreement", "repair"))
+    folder = OptionName("images", "DIR")
+    no_time = Message("{} asks for {} minutes, which is no time to refine for", refine, f"{minutes or 0.0:g}")
+    bound = Message("say how often to agree with {}", OptionName("min_agreement", 0.95))
+    predicted = Message("leave out {}, or give {}", least, OptionName("accuracy", "FILE"))
+    beside = Message("leave out {} or {}", repaired, OptionName("design"))
+    for wrong, problem, hint in (
+        (minutes is not None and not 0 < minutes < MAX_MINUTES, no_time, "give minutes, more than none and less than a week"),
+        (refined and not images, "a network is refined on images, and there are none", Message("give {}", folder)),
+        (refined and dry_run, "a dry run builds no network that could be refined", Message("leave out {}", refine)),
+        (repair and not bounded, "there is nothing to repair without a bound", bound),
+        (
+            bounded and dry_run and not config.accuracy,
             "a dry run builds no network that could agree with the original",
-            Message("leave out {}, or give {}", OptionName("min_agreement"), OptionName("accuracy", "FILE")),
-        )
-    if not images and not dry_run:
-        raise UsageError(
-            "how often two networks agree is measured on images, and there are none", Message("give {}", OptionName("images", "DIR"))
-        )
-    if repair and design:
-        raise UsageError("a design that is given is not changed", Message("leave out {} or {}", OptionName("repair"), OptionName("design")))
+            predicted,
+        ),
+        (
+            bounded and not images and not dry_run,
+            "how often two networks agree is measured on images, and there are none",
+            Message("give {}", folder),
+        ),
+        (bounded and repair and design, "a design that is given is not changed", beside),
+    ):
+        if wrong:
+            raise UsageError(problem, hint)
 
 
 def check_run(count: int, *, mapped: bool, images: bool) -> None:

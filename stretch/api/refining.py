@@ -9,9 +9,10 @@ import msgspec
 import typer
 
 from predictors.errors import UsageError
+from predictors.structs import filled
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
-from stretch.api.main_job import MAX_MINUTES, import_torch
+from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
 from stretch.parameters import NO_PLACES, Word, read_places
 from stretch.planning.messages import Message, OptionName
 
@@ -160,6 +161,7 @@ def refine_bundle(
 
 def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> None:
     """Refuse a refinement without a step, before any work is done for it."""
+    check_run(run_images, mapped=False, images=True)
     if minutes is not None and not 0 < minutes < MAX_MINUTES:
         raise UsageError(
             Message("{} is no time to refine for", OptionName("minutes", f"{minutes:g}")),
@@ -167,8 +169,6 @@ def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> 
         )
     if steps is not None and steps < 1:
         raise UsageError(Message("{} is no number of steps", OptionName("steps", steps)), "give one or more")
-    if run_images < 0:
-        raise UsageError(Message("{} is no number of images", OptionName("run_images", run_images)), "give 0 for none, or more")
 
 
 def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:
@@ -204,21 +204,14 @@ def _write(
     progress: Progress,
 ) -> tuple["Manifest", list[str]]:
     """The new bundle, with what was measured of the network and of its files, and what to say of these."""
-    from stretch.api.branched import NOT_RUN
     from stretch.export.reweigh import export_reweighed
-    from stretch.stages.build import run_on
+    from stretch.stages.build import with_files
 
     said: list[str] = []
 
     def agreeing(written: "Bundle") -> Agreement | None:
-        if outcome.after is None or not run_images:
-            return outcome.after.agreement if outcome.after else None
-        if len(written.manifest.outputs) > 1:
-            said.append(NOT_RUN)
-            return outcome.after.agreement
-        agreement, warnings = run_on(written, networks.original, images, run_images, mapping, progress=progress)
-        said.extend(warnings)
-        return msgspec.structs.replace(outcome.after.agreement, bundle=agreement)
+        measured = outcome.after.agreement if outcome.after else None
+        return with_files(measured, written, networks.original, images, run_images, mapping, said, progress)
 
     weights = _weights(bundle.manifest.weights, synthetic) if outcome.kept == "refined" else bundle.manifest.weights
     written = export_reweighed(
@@ -241,12 +234,5 @@ def _change(outcome: "Outcome") -> AgreementChange | None:
     if outcome.before is None or outcome.after is None:
         return None
     before, after = outcome.before.agreement, outcome.after.agreement
-    return AgreementChange(
-        before=before.value,
-        after=after.value,
-        low=after.low,
-        high=after.high,
-        error_before=before.error,
-        error_after=after.error,
-        images=after.images,
-    )
+    both = {"before": before.value, "after": after.value, "error_before": before.error, "error_after": after.error}
+    return filled(AgreementChange, after, **both, source="measured")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from msgspec import Meta
 from msgspec.structs import replace
 
-from predictors.devices import DeviceProfile, load_device
+from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
@@ -42,12 +43,13 @@ if TYPE_CHECKING:
     from stretch.planning.design.branch_design import DesignDraft
     from stretch.planning.pareto import FrontAnswer
     from stretch.planning.result import PlanResult
+    from stretch.stages.advise import Advice
     from stretch.stages.explain import Explanation
     from stretch.stages.network import CapturedNetwork, Readout
     from stretch.stages.predict import Prediction
     from stretch.tools.together import TogetherAnswer
     from stretch.train.answer import TrainAnswer
-    from stretch.train.listen import Listener
+    from stretch.train.loop import Listener
 
 #: Factor of the best design's value that alternatives may have.
 WITHIN = 1.2
@@ -480,7 +482,7 @@ def simulate(
     from scheduler.simulate.heat import thermal_of
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
-    from scheduler.tools.simulation import ConcurrentWorkload, SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.tools.simulation import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
     from scheduler.tools.simulation import simulate as simulate_bundle
 
     scene = Scene(
@@ -502,7 +504,6 @@ def simulate(
         raise UsageError(f"{bundle} is a table of steps, which runs alone", "--or and --beside are for bundles")
     if profile is None and heat is not None:
         raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
-    parsed = [parse_workload(text) for text in beside]
     request = SimulationRequest(
         arrivals=arrivals,
         deadline_ms=deadline,
@@ -512,9 +513,7 @@ def simulate(
         prefer=prefer,
         alternatives=tuple(parse_other(text, loaded) for text in alternatives) if loaded is not None else (),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
-        workloads=tuple(
-            ConcurrentWorkload(load_bundle(path, check_hashes=True), when, written, within) for path, when, written, within in parsed
-        ),
+        workloads=tuple(map(parse_workload, beside)),
     )
     if table is not None:
         answer, simulated = simulate_steps(table, profile, scene, request, progress or silent)
@@ -531,10 +530,12 @@ def train(
     recipe: str | Path,
     out: str | Path | None = None,
     *,
-    changes: Sequence[str] = (),
-    resume: bool = False,
-    dry_run: bool = False,
-    trust_code: bool = False,
+    changes: Annotated[Sequence[str], typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = (),
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")
+    ] = False,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
     listener: "Listener | None" = None,
 ) -> "TrainAnswer | None":
     """Train a branched network, or a supernet of many designs, from a recipe.
@@ -544,10 +545,6 @@ def train(
     Args:
         recipe: A TOML file, or the name of an installed recipe.
         out: Folder of the run; ``runs/RECIPE`` if None.
-        changes: ``key=value`` pairs that replace what the recipe says, such as ``train.epochs=5``.
-        resume: Whether to go on from the newest complete checkpoint.
-        dry_run: Build everything and train one step on synthetic images, without writing anything.
-        trust_code: Whether Python code that the recipe names as its model may be executed.
         listener: Is told what goes on.
 
     Returns:
@@ -650,3 +647,59 @@ def evaluate(
     return evaluate_bundle(
         bundle, images, classes, labels, image_count, mapping or {}, processors, preprocessing or None, progress or silent
     )
+
+
+def advise(
+    model: Model,
+    device: Annotated[
+        str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
+        typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
+        Word(str | None, str),
+    ] = "*",
+    *,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="fp32, fp16 or int8: each processor runs in it, or in the next wider one that it has. Default: that of each processor."
+        ),
+    ] = None,
+    input_shape: InputShape = None,
+    trust_code: TrustCode = False,
+    progress: Progress | None = None,
+) -> "Advice":
+    """Say for each device whether to branch a network: the best single processor, exact and stretched branches, and what to do.
+
+    No weights are read, for no time depends on them; a module stays as it is.
+
+    Args:
+        progress: Called with a few words for what comes next, and with each device that is answered for.
+
+    Returns:
+        An answer for each device, the fastest as advised first; what `stretch advise --json` prints.
+
+    Raises:
+        UsageError: If there is no such precision, or no device has it.
+        StretchError: Or one of its kinds: unknown names, networks that are not captured.
+    """
+    from stretch.api.arguments import garbage_collection_paused
+    from stretch.api.main_job import phase_of, read_model, torch_loaded
+    from stretch.stages.advise import advise as answers
+    from stretch.stages.advise import check_precision
+
+    profiles = _profiles(device)
+    check_precision(profiles, precision)
+    tell = progress or silent
+    phase = partial(phase_of, {}, tell)
+    with garbage_collection_paused(), torch_loaded(phase):
+        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
+        name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
+        return answers(name, graph, profiles, precision, progress=tell)
+
+
+def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:
+    """Each profile once."""
+    devices = [device] if isinstance(device, str | Path | DeviceProfile) else device
+    profiles: list[DeviceProfile] = []
+    for one in devices:
+        profiles += load_devices(one) if isinstance(one, str) else [one if isinstance(one, DeviceProfile) else load_device(one)]
+    return list({profile.id: profile for profile in profiles}.values())

@@ -132,15 +132,8 @@ class Verbs(TyperGroup):
         COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words
         run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
-        sys.exit(
-            guard(
-                run,
-                as_json="--json" in flags,
-                debug="--debug" in flags,
-                usage_hint=lambda error: _usage_hint(error, words),
-                grace_s=_grace_s(flags[:1]),
-            )
-        )
+        how = {"as_json": "--json" in flags, "debug": "--debug" in flags, "grace_s": _grace_s(flags[:1])}
+        sys.exit(guard(run, usage_hint=lambda error: _usage_hint(error, words), **how))
 
 
 def _purpose(name: str) -> str:

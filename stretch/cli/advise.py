@@ -1,7 +1,7 @@
 """`stretch advise`: whether to branch a model, on each of many devices."""
 
 from predictors.devices import load_devices
-from stretch.api.advising import advise as advise_model
+from stretch.api.verbs import advise as advise_model
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html

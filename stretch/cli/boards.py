@@ -45,11 +45,7 @@ def where(
 
 
 def flags(quiet: bool, **values: Any) -> list[str]:
-    """Arguments of a command line.
-
-    Args:
-        values: Values by flag, with `_` for `-`; None and False are omitted, and a list repeats the flag.
-    """
+    """Arguments of a command line (`values`: values by flag, with `_` for `-`; None and False are omitted, and a list repeats the flag)."""
     words = ["--quiet"] if quiet else []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"

@@ -2,13 +2,15 @@
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.options import settings
+from scheduler.tools.bench import PANEL, BenchRequest, MeasurementLength
+from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
 from stretch.cli.pages import Html
 from stretch.parameters import InputShape, TrustCode
@@ -16,12 +18,8 @@ from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
-    from scheduler.tools.bench.rounds import MeasurementLength
     from scheduler.tools.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
-
-#: Heading of the options of timing in the help.
-PANEL = "Options of --measure"
 
 #: Parameters of timing alone.
 TIMING = "runtimes cores rounds starts warmup width seed inputs"
@@ -29,8 +27,11 @@ TIMING = "runtimes cores rounds starts warmup width seed inputs"
 
 @verb
 @settings()
+@calls(BenchRequest, MeasurementLength)
 def compare(
     out: Output,
+    request: Call,
+    length: Call,
     *,
     what: Annotated[
         list[str],
@@ -47,48 +48,14 @@ def compare(
         bool,
         typer.Option("--measure", help="Time the files and bundles here in turns, with confidence intervals.", rich_help_panel=PANEL),
     ] = False,
-    runtimes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            help="Runtime for the files: onnxruntime, openvino, opencl or litert; repeatable. Default: all installed ones except opencl.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
-    cores: Annotated[
-        int | None,
-        typer.Option(help="Cores for each contender, one thread per core. Default: all of this process.", min=1, rich_help_panel=PANEL),
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Measured rounds per start.", min=1, max=100_000, rich_help_panel=PANEL)] = 20,
-    starts: Annotated[
-        int,
-        typer.Option(
-            help="Number of starts, each of which loads all files again; with --width, the maximum.", min=1, max=8, rich_help_panel=PANEL
-        ),
-    ] = 5,
-    warmup: Annotated[
-        int,
-        typer.Option(help="Maximum number of warm-up rounds; they end when times are stable.", min=0, max=100_000, rich_help_panel=PANEL),
-    ] = 50,
-    width: Annotated[
-        float | None,
-        typer.Option(
-            help="After 3 starts, stop when the interval of every median is narrower than this share of it.", rich_help_panel=PANEL
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Random seed of inputs and of the order within rounds.", min=0, max=1 << 32, rich_help_panel=PANEL)
-    ] = 0,
     inputs: InputShape = None,
     html: Html = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
     if measure:
-        from scheduler.tools.bench.rounds import MeasurementLength
-
         only_flags("--measure", f"what measure html {TIMING}")
-        _measure(out, what, runtimes or [], cores, _named_shapes(inputs), MeasurementLength(rounds, starts, warmup, width), seed, html)
+        _measure(out, request(what, inputs=_named_shapes(inputs), effort=length()), html)
     else:
         no_flags("a comparison without --measure", TIMING, "add --measure")
         _compare(out, what, device or [], config, html, trust_code)
@@ -97,7 +64,8 @@ def compare(
 def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
-    from stretch.comparison import CompareAnswer, warnings_of
+    from scheduler.bundle.load import load_bundle
+    from stretch.comparison import CompareAnswer, bundle_row, rows_of_file, warnings_of
     from stretch.tools.report.comparison import comparison_page
 
     models = [name for name in what if not _is_result(name)]
@@ -113,21 +81,16 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
     with out.progress("comparing", total=len(what)) as step:
         for name in what:
             step(name)
-            rows += _result_rows(name) if _is_result(name) else _model_rows(name, profiles, request, trust_code)
+            if Path(name).is_dir():
+                rows.append(bundle_row(name.rstrip("/"), load_bundle(Path(name))))
+            else:
+                rows += rows_of_file(Path(name)) if _is_result(name) else _model_rows(name, profiles, request, trust_code)
     out.show(CompareAnswer(rows=rows, warnings=warnings_of(rows)), comparison_page, html)
 
 
 def _is_result(name: str) -> bool:
     """Whether a word names a bundle or a file rather than a model."""
     return Path(name).is_dir() or name.endswith(".json")
-
-
-def _result_rows(name: str) -> "list[ComparedRow]":
-    from scheduler.bundle.load import load_bundle
-    from stretch.comparison import bundle_row, rows_of_file
-
-    path = Path(name)
-    return [bundle_row(name.rstrip("/"), load_bundle(path))] if path.is_dir() else list(rows_of_file(path))
 
 
 def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":
@@ -151,28 +114,16 @@ def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig,
     return rows
 
 
-def _measure(
-    out: Output,
-    what: Sequence[str],
-    runtimes: Sequence[str],
-    cores: int | None,
-    shapes: "InputShapes",
-    effort: "MeasurementLength",
-    seed: int,
-    html: Path | None,
-) -> None:
+def _measure(out: Output, request: BenchRequest, html: Path | None) -> None:
     """Time files and bundles in turns."""
-    from scheduler.tools.bench.compare import BenchRequest
     from scheduler.tools.bench.compare import compare as time_in_turns
     from stretch.environment import OTHERS, processor_name, version
     from stretch.tools.report.comparison import bench_page
 
     versions = {"python": platform.python_version()} | {name: known for name in ("nn-stretch", *OTHERS) if (known := version(name))}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    request = BenchRequest(what, runtimes, cores, shapes, effort, seed, processor_name(), system, versions)
-    with out.progress("timing", total=effort.rounds * effort.starts) as step:
-        answer = time_in_turns(request, step)
-
+    with out.progress("timing", total=request.effort.rounds * request.effort.starts) as step:
+        answer = time_in_turns(replace(request, processor=processor_name(), system=system, versions=versions), step)
     out.show(answer, bench_page, html)
 
 

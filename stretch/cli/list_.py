@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from scheduler.delegates import Delegate
     from stretch.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
@@ -185,16 +184,6 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
     return filled(ListedDevice, device, processors=processors, aliases=list(device.aliases), left_out=dict(device.left_out))
 
 
-def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool, trust_code: bool) -> None:
-    items = _listed_models(pattern)
-    if details:
-        _print_details(out, _detailed(out, items, pattern, shape, trust_code))
-        return
-    width = max(len(item.name) for item in items)
-    lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
-    out.emit({"items": items}, lambda console: console.print("\n".join(lines)))
-
-
 def _listed_models(pattern: str) -> list[ListedModel]:
     """The models that match a pattern, or a file."""
     from stretch.models import model_names
@@ -214,25 +203,28 @@ def _listed_models(pattern: str) -> list[ListedModel]:
     return [ListedModel(name=name, family=family, checked=name in checked) for name, family in known]
 
 
-def _detailed(
-    out: Output, items: Sequence[ListedModel], pattern: str, shape: "InputShapes | None", trust_code: bool
-) -> list[DetailedModel]:
-    """Capture models with random weights, or files with theirs."""
+def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool, trust_code: bool) -> None:
+    items = _listed_models(pattern)
+    if not details:
+        width = max(len(item.name) for item in items)
+        lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
+        out.emit({"items": items}, lambda console: console.print("\n".join(lines)))
+        return
     if len(items) > MOST_DETAILED:
         raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern")
     detailed = []
     with out.progress("models", total=len(items)) as step:
         for number, item in enumerate(items):
             step(item.name, number)
-            detailed.append(_details_of(item, shape, trust_code))
-    return detailed
+            detailed.append(_detailed(item, shape, trust_code))
+    out.emit({"items": detailed}, lambda console: _print_details(console, detailed))
 
 
-def _details_of(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
+def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
+    """A model captured with random weights, or a file with its own."""
     from stretch.planning.design.abilities import abilities
     from stretch.stages.network import read_network
 
-    listed = msgspec.structs.asdict(item)
     try:
         network = read_network(
             item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, settled=False
@@ -242,34 +234,30 @@ def _details_of(item: ListedModel, shape: "InputShapes | None", trust_code: bool
         # the request is wrong, not the model
         raise
     except StretchError as error:
-        return DetailedModel(**listed, million_macs=0.0, captured="refused", stages=[], why=error.message)
-    graph = network.graph
-    how: Literal["traced", "exported"] = "exported" if network.captured.refusal else "traced"
-    return DetailedModel(**listed, million_macs=round(graph.macs / 1e6, 1), captured=how, stages=stages, why="")
+        return filled(DetailedModel, item, million_macs=0.0, captured="refused", stages=[], why=error.message)
+    how = "exported" if network.captured.refusal else "traced"
+    return filled(DetailedModel, item, million_macs=round(network.graph.macs / 1e6, 1), captured=how, stages=stages, why="")
 
 
-def _print_details(out: Output, items: list[DetailedModel]) -> None:
-    def human(console: "Console") -> None:
-        from stretch.tools.report.fit import table
+def _print_details(console: "Console", items: Sequence[DetailedModel]) -> None:
+    from stretch.tools.report.fit import table
 
-        for item in items:
-            outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
-            console.print(f"{item.name}  ({outcome})")
-            rows = (
-                (
-                    stage.name,
-                    "×".join(map(str, stage.shape[1:])),
-                    f"{stage.min_depth} to {stage.depth}" if stage.min_depth < stage.depth else str(stage.depth),
-                    ", ".join(stage.scaled) or "-",
-                    ", ".join(stage.exact) or "placed only",
-                    stage.why,
-                )
-                for stage in item.stages
+    for item in items:
+        outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
+        console.print(f"{item.name}  ({outcome})")
+        rows = (
+            (
+                stage.name,
+                "×".join(map(str, stage.shape[1:])),
+                f"{stage.min_depth} to {stage.depth}" if stage.min_depth < stage.depth else str(stage.depth),
+                ", ".join(stage.scaled) or "-",
+                ", ".join(stage.exact) or "placed only",
+                stage.why,
             )
-            if item.stages:
-                console.print(table("stage", "shape", "blocks", "scaled", "exact", "why not stretched", rows=rows))
-
-    out.emit({"items": items}, human)
+            for stage in item.stages
+        )
+        if item.stages:
+            console.print(table("stage", "shape", "blocks", "scaled", "exact", "why not stretched", rows=rows))
 
 
 def _list_delegates(out: Output) -> None:
@@ -286,18 +274,10 @@ def _list_delegates(out: Output) -> None:
             if origin(name) is None:
                 raise
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
-        items.append(
-            ListedDelegate(
-                name=name,
-                summary=str(delegate.summary) or _documented(delegate),
-                available=problem is None,
-                reason=problem,
-                asynchronous=delegate.asynchronous,
-                computes=delegate.computes,
-                module=delegate.__module__,
-                origin=origin(name),
-            )
-        )
+        # the first line of a class is the summary of a delegate that states none
+        first = ((delegate.__dict__.get("__doc__") or "").strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
+        stated = {"summary": str(delegate.summary) or first, "module": delegate.__module__, "origin": origin(name)}
+        items.append(filled(ListedDelegate, delegate, name=name, available=problem is None, reason=problem, **stated))
     for name, problem in sorted(broken.items()):
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 
@@ -318,30 +298,17 @@ def _list_delegates(out: Output) -> None:
     out.emit({"items": items, "broken": broken}, human)
 
 
-def _documented(delegate: "type[Delegate]") -> str:
-    """First line of a delegate's class docstring, for delegates without a summary."""
-    docstring = delegate.__dict__.get("__doc__") or ""
-    return (docstring.strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
-
-
 def _list_environment(out: Output) -> None:
     from scheduler.cores import available_cores
     from stretch import __version__
     from stretch.environment import OTHERS, OURS, folder, opencl_devices, other_owner, processor_name, version
 
-    data: dict[str, Any] = {
-        "nn_stretch": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": processor_name(),
-        "cores": sorted(available_cores()),
-        "opencl": opencl_devices(),
-        "packages": {name: version(name) for name in OTHERS},
-        "imported_from": {name: str(folder(name)) for name in OURS},
-    }
+    machine = {"python": platform.python_version(), "system": platform.platform(), "processor": processor_name()}
+    data: dict[str, Any] = {"nn_stretch": __version__, **machine, "cores": sorted(available_cores()), "opencl": opencl_devices()}
+    data |= {"packages": {name: version(name) for name in OTHERS}, "imported_from": {name: str(folder(name)) for name in OURS}}
     lines = {
         "nn-stretch": __version__,
-        **{key: data[key] for key in ("python", "system", "processor")},
+        **machine,
         "cores": ", ".join(map(str, data["cores"])),
         "opencl": data["opencl"] or "none",
         **{name: version or "not installed" for name, version in data["packages"].items()},

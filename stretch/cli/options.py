@@ -51,17 +51,14 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
 
         others = [p.replace(kind=p.KEYWORD_ONLY) for p in rest[len(functions) :]]
         # the help begins with the options of whoever has the arguments
-        ordered = [*taken, *others] if any(_is_argument(p) for p in taken) else [*others, *taken]
+        has_argument = any(isinstance(note, ArgumentInfo) for p in taken for note in getattr(p.annotation, "__metadata__", ()))
+        ordered = [*taken, *others] if has_argument else [*others, *taken]
         command.__signature__ = signature.replace(parameters=[out, *ordered])  # type: ignore[attr-defined]
         # otherwise inspect would report the signature of the wrapped function
         del command.__wrapped__  # type: ignore[attr-defined]
         return command
 
     return decorate
-
-
-def _is_argument(parameter: inspect.Parameter) -> bool:
-    return any(isinstance(note, ArgumentInfo) for note in getattr(parameter.annotation, "__metadata__", ()))
 
 
 def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -123,11 +120,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
 def read_settings(
     known: Mapping[str, Option], file: Path | None, changes: Collection[str] = (), flags: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Values of a TOML file, with changes, by option.
-
-    Args:
-        changes: ``key=value`` each, which count more than the file.
-    """
+    """Values of a TOML file, with changes, by option (`changes`: ``key=value`` each, which count more than the file)."""
     raw = {} if file is None else read_toml(file, "configuration")
     for name, option in known.items():
         # files are relative to the one that names them

@@ -70,11 +70,7 @@ class Output:
         return replace(answer, warnings=self.warnings)
 
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
-        """Print the verb's result, once.
-
-        Args:
-            data: The JSON object without ``schema`` and ``version``, or a struct with its fields.
-        """
+        """Print the verb's result, once (`data`: the JSON object without ``schema`` and ``version``, or a struct with its fields)."""
         if self.as_json:
             print_json(data, self._stdout)
             return

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from predictors.devices import DeviceProfile
     from stretch.capture.inputs import InputShapes
-    from stretch.stages.predict import Prediction
 
 
 @verb
@@ -61,6 +60,7 @@ def predict(
     names = places(profile, processor, precision)
     if plot is not None:
         check_picture(plot, names)
+    from msgspec.structs import replace
 
     from predictors.predictor import LatencyPredictor
     from stretch.stages.network import read_graph
@@ -80,15 +80,9 @@ def predict(
     best, row = min(prediction.processors.items(), key=lambda item: item[1].latency_ms)
 
     drawn = partial(roofline, best, row.precision) if html is not None else None
-    shown = prediction if kernels else without_kernels(prediction)
+    bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
+    shown = prediction if kernels else replace(prediction, processors=bare)
     out.show(shown, lambda _: prediction_page(prediction, drawn, list_kernels=kernels), html)
-
-
-def without_kernels(prediction: "Prediction") -> "Prediction":
-    """The prediction without its kernels."""
-    from msgspec.structs import replace
-
-    return replace(prediction, processors={name: replace(row, kernels=[]) for name, row in prediction.processors.items()})
 
 
 def _predict_many(

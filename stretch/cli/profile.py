@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.delegates.base import Tuning
     from scheduler.tools.boards.board import Where
+    from stretch.tools.profiling.ingest import Where as IngestWhere
     from stretch.tools.profiling.run import Profiled
 
 # Profile of a board: measured and fitted there, copied back and validated like any other file.
@@ -232,22 +233,26 @@ def profile(
         only_flags("--from", "name folder measured_file model processor precision runtime")
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        _ingest(out, measured_file, model, (name, processor, precision, runtime), target)
+        from stretch.tools.profiling.ingest import Where as IngestWhere
+
+        _ingest(out, measured_file, model, IngestWhere(name, processor, precision, runtime), target)
         return
     only_flags(
         "a measurement",
         "name processors budget folder resume most on there wheels extras ssh_config",
         "--model, --processor, --precision and --runtime go with --from, others with --fit or --tune",
     )
+    names = [entry.strip() for entries in processors or () for entry in entries.split(",")]
+    if any(not entry for entry in names):
+        raise UsageError("--processors has an empty name", "write --processors cpu,gpu")
     board = place(more=("fit",))
     if board is not None:
-        measured = flags(out.quiet, processors=_split(processors or []), budget=budget or 10.0, networks=most)
-        _profile_there(out, board, (name, target, resume), measured)
+        _profile_there(out, board, (name, target, resume), flags(out.quiet, processors=names, budget=budget or 10.0, networks=most))
         return
     from stretch.tools.profiling.places import find_places
     from stretch.tools.profiling.run import open_table, profile_machine
 
-    places = find_places(_split(processors or []))
+    places = find_places(names)
     table = open_table(name, target, places, resume)
     with out.progress("measuring") as bar:
         done = profile_machine(name, places, table, (budget or 10.0) * 60, bar, most)
@@ -282,27 +287,20 @@ def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], 
     out.emit(data, lambda console: _show(console, data))
 
 
-def _ingest(out: Output, measured_file: Path, model: str | None, where: tuple[str, str, str | None, str], folder: Path) -> None:
+def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestWhere", folder: Path) -> None:
     """Import measurements of another device."""
     from stretch.stages.network import read_graph
-    from stretch.tools.profiling.ingest import Where, ingest
+    from stretch.tools.profiling.ingest import ingest
 
     with out.progress("capturing"):
-        rows = ingest(measured_file, model, Where(*where), folder, lambda name: read_graph(name).graph)
-    target = folder / f"{where[0]}.measurements"
+        rows = ingest(measured_file, model, where, folder, lambda name: read_graph(name).graph)
+    target = folder / f"{where.device}.measurements"
     known = {row.network: {"processor": f"{row.processor}[{row.core_set}]", "precision": row.precision, "ms": row.ms} for row in rows}
-    data = {"profile": where[0], "file": None, "measurements": target, "processors": {}, "held_out": {}, "networks": known}
+    data = {"profile": where.device, "file": None, "measurements": target, "processors": {}, "held_out": {}, "networks": known}
     said = (
         f"{len(rows)} network{'s' if len(rows) > 1 else ''} added to {target}; `stretch profile --fit` fits a profile to a dozen and more"
     )
     out.emit(data | {"warnings": out.warnings}, lambda console: console.print(said))
-
-
-def _split(entries: list[str]) -> list[str]:
-    names = [name.strip() for entry in entries for name in entry.split(",")]
-    if any(not name for name in names):
-        raise UsageError("--processors has an empty name", "write --processors cpu,gpu")
-    return names
 
 
 def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
@@ -330,17 +328,10 @@ def _show(console: "Console", data: dict[str, Any]) -> None:
     from stretch.tools.report.fit import table
 
     titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")
-    rows = (
-        (
-            name,
-            str(row["networks"]),
-            str(row["kernels"]),
-            *(f"{row[key]:.0%}" for key in ("within_10", "within_20")),
-            f"{row['mape']:.1%}",
-            f"{row['coverage']:.0%}",
-        )
-        for name, row in data["processors"].items()
-    )
+    rows = []
+    for name, row in data["processors"].items():
+        shares = f"{row['within_10']:.0%}", f"{row['within_20']:.0%}", f"{row['mape']:.1%}", f"{row['coverage']:.0%}"
+        rows.append((name, str(row["networks"]), str(row["kernels"]), *shares))
     console.print(table(*titles, rows=rows))
     for family, row in data["links"].items():
         console.print(
@@ -358,27 +349,26 @@ def _fit(
     from predictors.devices import PROFILE_FOLDER, list_devices
     from predictors.fits import prior_path
 
+    related, on = measurements == RELATIVES, None
     if measurements.endswith(".csv"):
         if file is None or measured_on:
             raise UsageError(
                 "a calibration by networks writes a profile of its own", "name it with `--out mine`; --measured-on is for tables"
             )
         target = file.with_name(f"{file.name.removesuffix('.toml')}.toml")
-        rows = _from_networks(out, measurements, device, target, networks, trust_code)
-        answer = FitAnswer(profile=target.stem, file=str(target), measured_on=None, held_out=rows, warnings=out.warnings)
-        out.emit(answer, lambda console: _show_fits(console, answer))
-        return
-    profile = load_device(device)
-    related = measurements == RELATIVES
-    if related and measured_on:
-        raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
-    beside = prior_path if related else fit_path
-    target = file or beside(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
-    if not target.parent.is_dir():
-        raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
-    rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
-    on = None if related else measured_on or profile.id
-    answer = FitAnswer(profile=profile.id, file=str(target), measured_on=on, held_out=rows, warnings=out.warnings)
+        name, rows = target.stem, _from_networks(out, measurements, device, target, networks, trust_code)
+    else:
+        profile = load_device(device)
+        name = profile.id
+        if related and measured_on:
+            raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
+        beside = prior_path if related else fit_path
+        target = file or beside(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
+        if not target.parent.is_dir():
+            raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
+        rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
+        on = None if related else measured_on or name
+    answer = FitAnswer(profile=name, file=str(target), measured_on=on, held_out=rows, warnings=out.warnings)
     out.emit(answer, lambda console: _show_fits(console, answer))
 
 
@@ -447,19 +437,10 @@ def _show_fits(console: "Console", answer: FitAnswer) -> None:
     calibrated = any(row.measure_next for row in answer.held_out.values())
     what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
     numbers = (f">{what}", ">networks", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval", ">interval")
-    rows = (
-        (
-            name,
-            str(row.groups),
-            str(row.networks),
-            "" if row.within_10 is None else f"{row.within_10:.0%}",
-            f"{row.within_20:.0%}",
-            f"{row.mape:.1%}",
-            f"{row.coverage:.0%}",
-            f"{row.low:.2f} to {row.high:.2f}",
-        )
-        for name, row in answer.held_out.items()
-    )
+    rows = []
+    for name, row in answer.held_out.items():
+        shares = "" if row.within_10 is None else f"{row.within_10:.0%}", f"{row.within_20:.0%}", f"{row.mape:.1%}", f"{row.coverage:.0%}"
+        rows.append((name, str(row.groups), str(row.networks), *shares, f"{row.low:.2f} to {row.high:.2f}"))
     console.print(table(f"on {what} left out", *numbers, rows=rows))
     for name, row in answer.held_out.items():
         if row.measure_next:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from scheduler.checks.judge import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort, Throughput
-    from scheduler.measure.energy.loop import MeasuredEnergy
-    from scheduler.placement.place import Placement
     from scheduler.placement.priority import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
@@ -89,6 +87,9 @@ def run(
     from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle
     from scheduler.checks.verify import random_input
+    from scheduler.formats.npy import read_npy
+    from scheduler.measure.benchmark import Effort
+    from scheduler.measure.energy import measure_energy
     from scheduler.measure.trace_files import write_csv, write_perfetto
     from scheduler.runtime.session import Session
     from stretch.tools.report.execution import phone_page, run_page
@@ -108,7 +109,7 @@ def run(
         measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
         _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
         return
-    x = random_input(loaded) if input_file is None else read_input(input_file)
+    x = random_input(loaded) if input_file is None else read_npy(input_file, "input")
     if adb:
         from stretch.tools.phone.measure import measure
 
@@ -118,15 +119,13 @@ def run(
             answer = measure(loaded, request, x, step)
         out.show(answer, phone_page)
         return
-    options: dict[str, Any] = {
-        "processors": processors,
-        "priority": _priority(priority),
-        "delegates": _dsp(dsp_code, trust_code),
-    }
+    options: dict[str, Any] = {"processors": processors, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
     with Session(loaded, mapping, **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
-        result, right, rates = _measure(out, session, x, _effort(repeat, warmup), in_flight)
-        energy = _energy(out, session, x)
+        effort = Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
+        result, right, rates = _measure(out, session, x, effort, in_flight)
+        with out.progress("measuring energy"):
+            energy = measure_energy(lambda: session.run(x))
         answer = run_answer(session, result, right, rates, energy, trace=trace, csv=table, priority=priority, warnings=out.warnings)
         tracks = _tracks(session, result, out) if (trace, table, html) != (None, None, None) else {}
         depths = {"in flight": session.queue_depths}
@@ -146,11 +145,13 @@ def _run_there(
 
     from predictors.files import write_whole
     from scheduler.answer import read_run_answer
+    from scheduler.formats.npy import read_npy
     from scheduler.tools.boards.board import open_board
     from stretch.tools.report.execution import run_page
 
     if input_file is not None:
-        read_input(input_file)
+        # a wrong file is told of before anything is copied
+        read_npy(input_file, "input")
     with open_board(place, out) as board:
         bundle_there, folder = board.copy_bundle(bundle), board.scratch()
         copied = {"input": None if input_file is None else board.copy_file(folder, input_file)}
@@ -183,38 +184,18 @@ def _measure(
         return result, right, throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
 
 
-def _energy(out: Output, session: "Session", x: "np.ndarray[Any, Any]") -> "MeasuredEnergy":
-    """Energy of an inference, if this machine measures it."""
-    from scheduler.measure.energy.loop import measure_energy
-
-    with out.progress("measuring energy"):
-        return measure_energy(lambda: session.run(x))
-
-
-def _effort(repeat: int | None, warmup: int) -> "Effort":
-    from scheduler.measure.benchmark import Effort
-
-    return Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
-
-
 def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:
     """Print stand-ins for processors, moved subgraphs, and effects on efficiency."""
     from scheduler.measure.benchmark import shares_a_core
 
     for place in session.placements.values():
         if place.stand_in:
-            out.note(f"{place.processor} → {_where(place)}: {place.reason}")
+            cores = f" on core {'+'.join(map(str, place.cores))}" if place.cores else ""
+            out.note(f"{place.processor} → {place.delegate}{cores}: {place.reason}")
     for name, processor in session.moved.items():
         out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
     if shares_a_core(session):
         out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
-
-
-def read_input(path: Path) -> "np.ndarray[Any, Any]":
-    """The array in a .npy file."""
-    from scheduler.formats.npy import read_npy
-
-    return read_npy(path, "input")
 
 
 def _priority(text: str | None) -> "Priority | None":
@@ -255,7 +236,3 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
         if predicted is not None:
             tracks[f"predicted on {manifest.device}"] = [predicted]
     return tracks
-
-
-def _where(place: "Placement") -> str:
-    return f"{place.delegate} on core {'+'.join(map(str, place.cores))}" if place.cores else place.delegate

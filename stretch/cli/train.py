@@ -12,6 +12,7 @@ import typer
 from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from stretch.api.refining import checkpoint_folder, refine_bundle
+from stretch.api.verbs import train as train_recipe
 from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
     from stretch.api.refining import RefineAnswer
     from stretch.train.answer import TrainAnswer
-    from stretch.train.listen import Listener
-    from stretch.train.loop import Epoch, Run
+    from stretch.train.loop import Epoch, Listener, Run
 
 #: Steps of the progress bar of a refinement: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
 REFINING = 36
@@ -33,9 +33,10 @@ GRACE_S = WRITER_GRACE_S
 
 
 @verb
-@calls(refine_bundle)
+@calls(train_recipe, refine_bundle)
 def train(
     out: Output,
+    run: Call,
     refine: Call,
     recipe: Annotated[
         str,
@@ -49,12 +50,6 @@ def train(
         Path | None,
         typer.Option("--out", help="Folder of the run, by default runs/RECIPE; or of the new bundle, by default the bundle itself."),
     ] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")
-    ] = False,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
     gpus: Annotated[
         int, typer.Option(help="Number of processes, with one GPU each; more than one are started by torchrun.", min=1, max=64)
     ] = 1,
@@ -70,24 +65,21 @@ def train(
             raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
         _refine(out, refine, Path(recipe), images, folder)
         return
-    only_flags("a recipe", "recipe folder change resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
-    from stretch.api.verbs import train as train_recipe
+    only_flags("a recipe", "recipe folder changes resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
     from stretch.train.recipe import find_recipe, load_recipe
 
-    epochs = load_recipe(find_recipe(recipe), tuple(change or ())).train.epochs
+    epochs = load_recipe(find_recipe(recipe), tuple(run.keywords["changes"])).train.epochs
     if gpus > 1 and "RANK" not in os.environ:
         raise typer.Exit(_torchrun(gpus, out))
     import_torch("train")
     # of a run of many processes the first one speaks
     out.quiet = out.quiet or os.environ.get("RANK", "0") != "0"
     with out.progress("training") as step:
-        listener = _listener(out, step, epochs)
-        flags = {"changes": change or (), "resume": resume, "dry_run": dry_run, "trust_code": trust_code}
-        done = train_recipe(recipe, folder, **flags, listener=listener)
+        done = run(recipe, folder, listener=_listener(out, step, epochs))
     if done is None:
         return
     answer = out.with_warnings(done)
-    out.emit(answer, lambda console: console.print("\n".join(_lines(answer, trust_code)), soft_wrap=True))
+    out.emit(answer, lambda console: console.print("\n".join(_lines(answer, run.keywords["trust_code"])), soft_wrap=True))
 
 
 def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path | None) -> None:
@@ -119,7 +111,7 @@ def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":
     """The listener that prints the progress of a run."""
-    from stretch.train.listen import Listener
+    from stretch.train.loop import Listener
 
     class Teller(Listener):
         def said(self, what: str) -> None:

@@ -38,7 +38,7 @@ def _write(
     progress: Progress,
 ) -> "ExtractAnswer":
     from stretch.planning.cost.accuracy import save_accuracy
-    from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, ranking_answer
+    from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, RankingAnswer
     from stretch.train.extract import check_rank, extract
     from stretch.train.extract import rank as rank_designs
 
@@ -52,7 +52,7 @@ def _write(
     if rank:
         predictor = rank_designs(folder, rank, progress, trust_code=trust_code).predictor
         save_accuracy(target / "accuracy.json", predictor)
-        ranking = ranking_answer(target / "accuracy.json", predictor)
+        ranking = filled(RankingAnswer, predictor, file=target / "accuracy.json")
     return filled(
         ExtractAnswer,
         done,

@@ -190,15 +190,8 @@ class _Planned:
         """As plain data."""
         if self.result is None:
             return None
-        return BranchesAdvice(
-            ms=self.result.run.makespan_ms,
-            speedup=self.single.ratio,
-            low=self.single.low,
-            high=self.single.high,
-            processors=list(self.result.design.processors),
-            macs_ratio=self.result.macs_ratio,
-            recommended=self.result.recommended,
-        )
+        ms, processors, speedup = self.result.run.makespan_ms, list(self.result.design.processors), self.single.ratio
+        return filled(BranchesAdvice, self.single, self.result, ms=ms, speedup=speedup, processors=processors)
 
 
 def _on_device(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -162,6 +163,31 @@ def run_on(
     return measured.agreement, said
 
 
+#: Said of networks of several outputs.
+NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
+
+
+def with_files(
+    agreement: Agreement | None,
+    bundle: Bundle,
+    captured: Captured,
+    images: Images,
+    count: int,
+    mapping: Mapping[str, str] | None,
+    said: list[str],
+    progress: Progress = silent,
+) -> Agreement | None:
+    """The agreement of a network, with that of its bundle's files on so many of the images held back; warnings go to `said`."""
+    if agreement is None or not count:
+        return agreement
+    if len(bundle.manifest.outputs) > 1:
+        said.append(NOT_RUN)
+        return agreement
+    of_files, warnings = run_on(bundle, captured, images, count, mapping, progress=progress)
+    said += [warning for warning in warnings if warning not in said]
+    return msgspec.structs.replace(agreement, bundle=of_files)
+
+
 #: Warning if the refinement did not improve the network.
 KEPT = "refining brought the network no closer to the original on images held back, so its weights stay as they were"
 
@@ -186,50 +212,30 @@ def refine_and_compare(
     progress: Progress = silent,
     synthetic: Sequence[torch.Tensor] = (),
 ) -> Outcome:
-    """Refine a network where it can be refined fastest, and keep its start unless it is as close to the original afterwards.
+    """Refine a network, on a GPU where there is one, and keep its start unless it is as close to the original afterwards.
 
-    Closer is what sees the original's class more often, or as often with outputs that are less far off.
-
-    The images held back have no part in the steps, nor in which state of them is the best; they decide between two
-    networks, the first and the best.
+    Closer is what sees the original's class more often, or as often with outputs that are less far off. The images held back have no
+    part in the steps, nor in which state of them is the best: they decide between the first network and the best. Batches of
+    `synthetic` are made from the original itself, (n, channels, height, width).
     """
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
-    refinement = refined(model, captured, images.fitted, how, progress, checkpoint, synthetic)
+    place = next(model.parameters()).device
+    try:
+        if torch.cuda.is_available():
+            model.to("cuda")
+        refinement = refine(model, captured, images.fitted, how, progress, checkpoint, synthetic)
+    finally:
+        model.to(place)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
-    if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
+    # the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes
+    scores = [(one.agreement.value or 0.0, -one.agreement.error) for one in (before, after) if one]
+    if refinement.after < refinement.before and not (len(scores) == 2 and scores[1] < scores[0]):
         return Outcome(refinement, before, after, "refined", said)
     model.load_state_dict(start)
     return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
-
-
-def refined(
-    model: BranchedModel,
-    captured: Captured,
-    images: Sequence[torch.Tensor],
-    how: Refinement,
-    progress: Progress = silent,
-    checkpoint: Checkpoint | None = None,
-    synthetic: Sequence[torch.Tensor] = (),
-) -> Refined:
-    """Refine a network, on a GPU where there is one; it is back where it was afterwards.
-
-    Args:
-        images: Batches that it was calibrated with, (n, channels, height, width).
-        synthetic: Batches made from the original itself.
-    """
-    place = next(model.parameters()).device
-    try:
-        return refine(model.to("cuda") if torch.cuda.is_available() else model, captured, images, how, progress, checkpoint, synthetic)
-    finally:
-        model.to(place)
-
-
-def _worse(after: Agreement, before: Agreement) -> bool:
-    """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
-    return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)
 
 
 def write_bundle(

@@ -18,7 +18,6 @@ from scheduler.cores import pinned
 from scheduler.delegates import get_delegate
 from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import bundle_precisions, place_processors
-from scheduler.placement.place import Placement
 from scheduler.progress import Progress
 from stretch.export.repredict import runs_in
 
@@ -65,7 +64,10 @@ def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress)
     placements = place_processors(used, mapping, precisions=bundle_precisions(manifest))
     ops: list[PlacedOperator] = []
     for entry in manifest.subgraphs:
-        ops += _measured(bundle, entry, placements[entry.processor])
+        place = placements[entry.processor]
+        with pinned(place.cores[:1]):
+            nodes = get_delegate(place.delegate).create(place.cores).places_from(bundle, entry.name)
+        ops += [_placed(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured") for node in nodes]
         progress(entry.name)
     processors = {name: filled(PlacedProcessor, p) for name, p in placements.items()}
     return _explanation(bundle, "this machine", processors, ops)
@@ -88,14 +90,6 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress) -> Ex
         progress(entry.name)
     guessed = not_measured(profile.id, origins)
     return _explanation(bundle, profile.id, processors, ops, [guessed] if guessed else [])
-
-
-def _measured(bundle: Bundle, entry: SubgraphEntry, place: Placement) -> Iterator[PlacedOperator]:
-    """The operators of a subgraph where its delegate put them."""
-    with pinned(place.cores[:1]):
-        nodes = get_delegate(place.delegate).create(place.cores).places_from(bundle, entry.name)
-    for node in nodes:
-        yield _placed(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured")
 
 
 def _joined(before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str) -> PlacedProcessor:
@@ -147,23 +141,16 @@ def _explanation(
 ) -> Explanation:
     """The whole, with the meeting points after the operators."""
     manifest = bundle.manifest
+    meetings = []
+    for join in manifest.joins:
+        what = {"op": f"join {join.kind}", "subgraph": join.name, "reason": f"meeting point: {meeting_of(join.kind).reason}"}
+        meetings.append(filled(PlacedOperator, join, **what, delegate=None, ms=None, source=None))
     return Explanation(
         bundle=bundle.path,
         device=device,
         processors=processors,
         subgraphs=[_subgraph(entry, ops) for entry in manifest.subgraphs],
-        ops=ops
-        + [
-            PlacedOperator(
-                name=join.name,
-                op=f"join {join.kind}",
-                subgraph=join.name,
-                processor=join.processor,
-                delegate=None,
-                reason=f"meeting point: {meeting_of(join.kind).reason}",
-            )
-            for join in manifest.joins
-        ],
+        ops=ops + meetings,
         warnings=list(warnings),
     )
 

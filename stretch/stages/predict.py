@@ -110,9 +110,7 @@ def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> Predi
 
 def _kernel(estimate: KernelEstimate) -> PredictedKernel:
     kernel, spent = estimate.kernel, estimate.time
-    times = {name: getattr(spent, name) for name in ("ms", "launch_ms", "compute_ms", "memory_ms", "origin")}
-    bound = "the CPU" if kernel.elsewhere else spent.bound
-    return filled(PredictedKernel, kernel, kind=kernel.cost.kind, bound=bound, **times)
+    return filled(PredictedKernel, spent, kernel, kind=kernel.cost.kind, bound="the CPU" if kernel.elsewhere else spent.bound)
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,14 +144,9 @@ class PredictionTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predicted_rows(model: str, graph: OpGraph, places: Sequence[tuple[LatencyPredictor, str, str | None]]) -> list[PredictedRow]:
-    """One network in many places.
-
-    Args:
-        places: Predictor of a device, processor, and precision or None for the default.
-    """
-    rows = []
-    for predictor, processor, precision in places:
-        row = _latency(predictor.predict(graph, processor, precision), predictor.device, False)
-        same = {name: getattr(row, name) for name in ("precision", "latency_ms", "low_ms", "high_ms", "calibrated", "origin")}
-        rows.append(PredictedRow(model=model, device=predictor.device.id, processor=processor, macs=graph.macs, **same))
-    return rows
+    """One network in many places (`places`: predictor of a device, processor, and precision or None for the default)."""
+    return [
+        filled(PredictedRow, estimate, model=model, device=predictor.device.id, macs=graph.macs, latency_ms=estimate.ms)
+        for predictor, processor, precision in places
+        for estimate in (predictor.predict(graph, processor, precision),)
+    ]

@@ -56,7 +56,8 @@ def reopen(bundle: Bundle) -> Reopened:
     file = _opened(bundle.file(manifest.controls["original"]))
     graph = file.graph
     design = _design(bundle, graph, read_passed_on(file.proto))
-    captured = _captured(graph, _tensors(file), design)
+    bare = Captured(graph, _tensors(file), nn.Identity())
+    captured = Captured(graph, bare.weights, build(bare, whole_design(bare, design)))
     model = BranchedModel(graph, design)
     if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
         raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _AGAIN)
@@ -92,7 +93,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
             raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _AGAIN)
         if not part.branches or min(min(branch.width, branch.align) for branch in part.branches) < 1:
             raise StretchError(f"segment `{part.name}` of {bundle.path} has a branch of no width", _AGAIN)
-        ends = {what: _written(getattr(part, what), passed_on) for what in ("start", "end")}
+        ends = {what: passed_on.get(getattr(part, what), getattr(part, what)) for what in ("start", "end")}
         for name in ends.values():
             if name not in graph.by_name:
                 raise StretchError(f"segment `{part.name}` of {bundle.path} ends at `{name}`, which the original does not have", _AGAIN)
@@ -105,17 +106,6 @@ def _largest(stated: object) -> int:
     if isinstance(stated, Mapping | list | tuple):
         return max((_largest(element) for element in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
     return abs(stated) if isinstance(stated, int) else 0
-
-
-def _written(name: str, passed_on: Mapping[str, str]) -> str:
-    """The tensor that one is in a file."""
-    return passed_on.get(name, name)
-
-
-def _captured(graph: OpGraph, weights: Weights, design: BranchDesign) -> Captured:
-    """The original as data and as a module."""
-    bare = Captured(graph, weights, nn.Identity())
-    return Captured(graph, weights, build(bare, whole_design(bare, design)))
 
 
 @torch.no_grad()

@@ -5,9 +5,7 @@ from typing import Any
 
 import msgspec
 
-from predictors.structs import filled
 from scheduler.bundle.agreement import Agreement
-from stretch.planning.cost.accuracy import AccuracyPredictor
 
 
 class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +48,3 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
     checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
     ranking: RankingAnswer | None  # Of the supernet's designs, if requested.
     warnings: list[str]  # What a person should know.
-
-
-def ranking_answer(file: Path, predictor: AccuracyPredictor) -> RankingAnswer:
-    """Ranking quality of the predictor in `file`."""
-    return filled(RankingAnswer, predictor, file=file)

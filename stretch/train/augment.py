@@ -1,26 +1,17 @@
 """Normalisation and augmentation of whole batches on the device that trains."""
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
 from scheduler.bundle.preprocessing import Preprocessing
-
-if TYPE_CHECKING:
-    from stretch.train.source import ImageSource
+from stretch.train.data import ImageSource
 
 #: Share of the shorter side that evaluation crops from images decoded on demand.
 VIEW = 224 / 256
 
 
 class Normalise:
-    """uint8 images to floats of mean 0 and deviation 1 per colour.
-
-    Args:
-        mean: (3,), in 0 to 255.
-        deviation: (3,), in 0 to 255.
-    """
+    """uint8 images to floats of mean 0 and deviation 1 per colour (`mean`: (3,), in 0 to 255; `deviation`: (3,), in 0 to 255)."""
 
     def __init__(self, mean: torch.Tensor, deviation: torch.Tensor, device: torch.device) -> None:
         self.scale = (1 / deviation).to(device)[None, :, None, None]
@@ -31,7 +22,7 @@ class Normalise:
         return images.float() * self.scale + self.shift
 
 
-def preprocessing(images: "ImageSource") -> Preprocessing:
+def preprocessing(images: ImageSource) -> Preprocessing:
     """Preprocessing that treats an image like the test images of the training."""
     mean, deviation = (moments.double() / 255 for moments in images.moments())
     # images of one colour have no deviation

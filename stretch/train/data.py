@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,39 @@ MAX_SYNTHETIC = 1 << 30
 
 #: Format of `load_arrays`.
 _NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
+
+
+class ImageSource(Protocol):
+    """Where training images come from; `ImageSet` and `ImageStream` are two."""
+
+    augmented: bool
+
+    def __len__(self) -> int:
+        """Number of images."""
+
+    def to(self, device: torch.device) -> "ImageSource":
+        """The source, its batches on that device."""
+
+    def some(self, count: int) -> "ImageSource":
+        """At most so many of the images, spread over all."""
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of each colour, (3,) float32, in 0 to 255."""
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All images in order, for evaluation."""
+
+
+def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share: tuple[int, int]) -> tuple[torch.Tensor, list[range]]:
+    """Order of the images of `ImageSource.epoch`, and the positions in it of each batch."""
+    part, size = share[0], batch // share[1]
+    starts = range(skip * batch + part * size, count - batch + part * size + 1, batch)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + number)), [range(s, s + size) for s in starts]
 
 
 @dataclass(frozen=True)
@@ -77,27 +110,15 @@ class ImageSet:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch in an order that depends only on its number and the seed.
-
-        Args:
-            share: (k, n): part k of n of every batch.
-        """
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).to(self.labels.device)
-        part, parts = share
-        per_process = batch // parts
-        for start in range(skip * batch, len(self) - batch + 1, batch):
-            index = order[start + part * per_process : start + (part + 1) * per_process]
+        """Full batches of one epoch."""
+        order, batches = epoch_order(len(self), number, batch, seed, skip, share)
+        for places in batches:
+            index = order[places.start : places.stop].to(self.labels.device)
             yield self.images[index], self.labels[index]
 
-    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Batches in order, or shuffled and full ones only if a generator is given."""
-        if generator is None:
-            yield from zip(self.images.split(size), self.labels.split(size), strict=True)
-            return
-        order = torch.randperm(len(self), generator=generator).to(self.labels.device)
-        for part in order.split(size):
-            if len(part) == size:
-                yield self.images[part], self.labels[part]
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches in order."""
+        return zip(self.images.split(size), self.labels.split(size), strict=True)
 
 
 def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:

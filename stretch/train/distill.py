@@ -45,9 +45,8 @@ def with_teacher(
     temperature: float,
 ) -> torch.Tensor:
     """A weighted sum of a loss on labels and one on the teacher's scores."""
-    taught = (
-        weighted_distill_loss(scores, teacher, labels, temperature) if kind == "weighted" else distill_loss(scores, teacher, temperature)
-    )
+    weighted = kind == "weighted"
+    taught = weighted_distill_loss(scores, teacher, labels, temperature) if weighted else distill_loss(scores, teacher, temperature)
     return (1 - share) * loss + share * taught
 
 

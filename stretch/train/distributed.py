@@ -40,11 +40,7 @@ class World:
 
 @contextmanager
 def join_world(device: str = "auto") -> Iterator[World]:
-    """Join the processes of torchrun, or run as the only process.
-
-    Args:
-        device: ``auto`` (a GPU if available), ``cpu`` or ``cuda``.
-    """
+    """Join the processes of torchrun, or run as the only process (`device`: ``auto`` (a GPU if available), ``cpu`` or ``cuda``)."""
     size, rank, local = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")))
     on_gpu = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if on_gpu and not torch.cuda.is_available():

@@ -25,7 +25,7 @@ from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, Images, build_control, compare_on, run_on, write_bundle
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files, write_bundle
 from stretch.stages.design import read_design
 from stretch.train.augment import Normalise, preprocessing
 from stretch.train.folder import BEST, RunFolder
@@ -33,7 +33,6 @@ from stretch.train.loop import evaluate
 from stretch.train.pool import designs_between
 from stretch.train.prepare import Prepared, prepare, sample
 from stretch.train.rounded import Ranges, RoundedModel
-from stretch.train.source import ImageSource
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
@@ -72,8 +71,7 @@ def extract(
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file in the supernet's pool or within its range; None for that of the run.
     """
-    run = open_run(folder, trust_code=trust_code)
-    ready, weights = run.ready, run.weights
+    ready, weights = open_run(folder, trust_code=trust_code)
     recipe = ready.recipe
     net = recipe.supernet
     wanted = ready.designs[0] if design is None else read_design(design, ready.captured.graph, ready.profile)
@@ -98,12 +96,16 @@ def extract(
         subnet = next((s for s in supernet.pool if s.design == wanted), None)
         subnet = subnet or Subnet(wanted, supernet.sharing, torch.device("cpu"), channels_last=False)
         subnet.load(supernet.flat)
-        _copy_statistics(model, subnet.model)
+        # batch-norm statistics are each subnet's own
+        for mine, there in zip(subnet.model.buffers(), model.buffers(), strict=True):
+            mine.copy_(there)
         inside = evaluate(subnet.model, test_set, normalise, plain)
         extracted = evaluate(model, test_set, normalise, plain)
     write_tensors(out / WEIGHTS, model.state_dict())
     write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
-    images = Images(*(_some(source, count, normalise) for source, count in ((train_set, RANGES), (test_set, HELD_BACK))))
+    # preprocessed without randomness
+    some = (train_set.some(RANGES), test_set.some(HELD_BACK))
+    images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
     compared, _ = compare_on(model, ready.captured, images.held_back)
     agreement = compared.agreement if compared else None
     manifest = None
@@ -112,18 +114,6 @@ def extract(
         agreement = manifest.agreement
     target = out / "bundle" if bundle else None
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
-
-
-def _some(source: ImageSource, count: int, normalise: Normalise) -> list[torch.Tensor]:
-    """Batches of some images of a set, preprocessed without randomness."""
-    return [normalise(images.cpu()) for images, _ in source.some(count).batches(BATCH)]
-
-
-def _copy_statistics(source: BranchedModel, target: BranchedModel) -> None:
-    """Copy batch-norm statistics between networks of the same design."""
-    buffers = dict(target.named_buffers())
-    for name, value in source.named_buffers():
-        buffers[name].copy_(value)
 
 
 def _bundle(
@@ -146,7 +136,7 @@ def _bundle(
     networks = (model, build_control(ready.captured, planned) if controls else None)
 
     def agreeing(files: Bundle) -> Agreement | None:
-        return None if agreement is None else msgspec.structs.replace(agreement, bundle=run_on(files, ready.captured, images)[0])
+        return with_files(agreement, files, ready.captured, images, RUN_IMAGES, None, [])
 
     weights = ("file", f"trained by nn-stretch, run {folder.name}")
     return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing, ranges=ranges)
@@ -181,16 +171,15 @@ def check_rank(folder: Path, count: int) -> None:
 def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> Ranked:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
     check_rank(folder, count)
-    run = open_run(folder, trust_code=trust_code)
-    ready, recipe = run.ready, run.ready.recipe
-    net = recipe.supernet
+    ready, weights = open_run(folder, trust_code=trust_code)
+    recipe, net = ready.recipe, ready.recipe.supernet
     assert net is not None
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
     train_set, test_set = ready.images()
     normalise = Normalise(*train_set.moments(), device)
     plain = msgspec.structs.replace(recipe.train, channels_last=False)
     supernet = Supernet(ready.captured, ready.designs, device, channels_last=False)
-    supernet.load_state_dict(run.weights)
+    supernet.load_state_dict(weights)
     batches = sample(train_set, net.images, recipe.train.seed, device)
     graph = ready.captured.graph
     designs = list(ready.designs)[:count]
@@ -231,16 +220,9 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     # Equal predictions for all have no order.
     correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(correlation_test.statistic), float(correlation_test.pvalue))
     by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
-    predictor = AccuracyPredictor(
-        model=graph.name,
-        base=float(base),
-        weights=by_segment,
-        designs=len(y),
-        rank_correlation=correlation,
-        p_value=p_value,
-        rmse=float(np.sqrt(np.mean((y - np.array(held_out)) ** 2))),
-    )
-    return predictor, held_out
+    rmse = float(np.sqrt(np.mean((y - np.array(held_out)) ** 2)))
+    ranked = {"designs": len(y), "rank_correlation": correlation, "p_value": p_value, "rmse": rmse}
+    return AccuracyPredictor(model=graph.name, base=float(base), weights=by_segment, **ranked), held_out
 
 
 def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
@@ -262,16 +244,8 @@ def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
     return float(y.mean() - mean @ weights), weights
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run with its weights."""
-
-    ready: Prepared  # Its prepared recipe, with the trained designs.
-    weights: dict[str, torch.Tensor]  # The best weights.
-
-
-def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
-    """Open a run for extraction."""
+def open_run(folder: Path, *, trust_code: bool = False) -> tuple[Prepared, dict[str, torch.Tensor]]:
+    """A run's prepared recipe, with the trained designs, and its best weights."""
     run = RunFolder(folder)
     recipe = run.recipe()
     if not (folder / BEST).is_file():
@@ -286,4 +260,4 @@ def open_run(folder: Path, *, trust_code: bool = False) -> FinishedRun:
     ready = prepare(again, folder, trust_code=trust_code)
     if run.facts().get("model") != ready.identity["model"]:
         raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
-    return FinishedRun(ready, load_file(folder / BEST))
+    return ready, load_file(folder / BEST)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from predictors.errors import MissingBackendError, StretchError
 from predictors.files import write_whole
 from predictors.install import install_line
@@ -16,7 +14,6 @@ from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.train.checkpoint import CheckpointState, read_state
 from stretch.train.loop import Epoch
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
-from stretch.transform.tensors import write_tensors
 
 RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
 
@@ -92,10 +89,6 @@ class RunFolder:
         """Remove all but the newest checkpoints."""
         for path in self.checkpoints()[:-keep]:
             path.unlink(missing_ok=True)
-
-    def weights(self, name: str, tensors: dict[str, torch.Tensor]) -> None:
-        """Write weights, such as the best so far."""
-        write_tensors(self.path / name, tensors)
 
 
 class Log:

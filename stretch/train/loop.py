@@ -13,10 +13,9 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.train.augment import Normalise, crop_and_flip
 from stretch.train.config import TrainConfig
-from stretch.train.data import ImageSet
+from stretch.train.data import ImageSet, ImageSource
 from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
-from stretch.train.source import ImageSource
 from stretch.train.step import GraphStep, Prepare, TrainingStep, autocast, unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
@@ -203,6 +202,19 @@ class Run:
         finally:
             if mean is not None:
                 mean.swap()
+
+
+class Listener:
+    """Observer of a run in its first process; the default does nothing."""
+
+    def said(self, what: str) -> None:
+        """Called with a message for the user."""
+
+    def stepped(self, run: Run) -> None:
+        """A step is done."""
+
+    def finished(self, row: Epoch) -> None:
+        """An epoch is done."""
 
 
 def train(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -28,43 +27,58 @@ from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
 from stretch.train.augment import Normalise, crop_and_flip
-from stretch.train.data import ImageSet, divided, load_arrays, load_unlabelled, synthetic
+from stretch.train.data import ImageSet, ImageSource, divided, load_arrays, load_unlabelled, synthetic
 from stretch.train.pool import fastest_designs, random_designs
 from stretch.train.recipe import DataConfig, Recipe, RoundingConfig
 from stretch.train.rounded import RoundedModel
-from stretch.train.source import ImageSource
 from stretch.train.stream import SUFFIXES, ImageStream, Item, folder_items, is_image, other_classes, shard_items
 from stretch.train.supernet import Supernet
 from stretch.transform.build import build
 from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
 
-if TYPE_CHECKING:
-    from stretch.train.source import ImageSource
-
 #: The folders of a set that is divided already.
 SPLITS = ("train", "val")
 
 
-def check_unlabelled(recipe: Recipe) -> None:
-    """Refuse what a recipe without labels cannot do, before anything is loaded."""
-    if recipe.data.labels != "none":
-        return
-    train = recipe.train
-    wrong = (
-        (recipe.supernet is not None, "a supernet", "leave out [supernet], or set data.labels = given"),
-        (recipe.classes > 0, f"a last layer of {recipe.classes} new classes", "leave out `classes`, or set data.labels = given"),
-        (train.distill_kind == "weighted", "train.distill_kind = weighted", "set train.distill_kind = soft"),
-        (train.label_smoothing > 0, "train.label_smoothing", "leave it out"),
-    )
-    for violated, what, hint in wrong:
-        if violated:
-            raise UsageError(f"{what} needs labels, and the recipe has data.labels = none", hint)
-    if train.distill == 0 and train.features == 0:
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse what a recipe without labels, with rounding or with a trained start cannot do, before anything is loaded."""
+    train, supernet, starts_trained = recipe.train, recipe.supernet is not None, recipe.start == "trained"
+    if starts_trained != bool(recipe.trained):
         raise UsageError(
-            "without labels there is only the original to learn from, and the recipe asks for nothing of it",
-            "set train.distill = 1, train.features, or both",
+            "a trained start takes start = trained and the file of weights, `trained`",
+            "give both: start = trained, trained = FILE" if starts_trained else "set start = trained, or leave out `trained`",
         )
+    needs, rounding = "{} needs labels, and the recipe has data.labels = none", "the recipe asks for rounding, but {}"
+    unlabelled, rounded = recipe.data.labels == "none", recipe.rounding is not None
+    scratch = "a rounded network keeps the statistics of its batch norms, and fresh ones have none"
+    nothing = "without labels there is only the original to learn from, and the recipe asks for nothing of it"
+    new_classes = f"a last layer of {recipe.classes} new classes"
+    for wrong, problem, hint in (
+        (unlabelled and supernet, needs.format("a supernet"), "leave out [supernet], or set data.labels = given"),
+        (unlabelled and recipe.classes > 0, needs.format(new_classes), "leave out `classes`, or set data.labels = given"),
+        (
+            unlabelled and train.distill_kind == "weighted",
+            needs.format("train.distill_kind = weighted"),
+            "set train.distill_kind = soft",
+        ),
+        (unlabelled and train.label_smoothing > 0, needs.format("train.label_smoothing"), "leave it out"),
+        (unlabelled and train.distill == train.features == 0, nothing, "set train.distill = 1, train.features, or both"),
+        (starts_trained and supernet, "a supernet does not start from the weights of one network", "set start = inherit"),
+        (
+            rounded and supernet,
+            rounding.format("many designs share the weights of a supernet"),
+            "leave out [supernet] or [rounding]",
+        ),
+        (
+            rounded and train.features > 0,
+            rounding.format("tensors at meeting points are not matched where they are rounded"),
+            "set train.features = 0",
+        ),
+        (rounded and recipe.start == "scratch", rounding.format(scratch), "set start = trained, calibrate or inherit"),
+    ):
+        if wrong:
+            raise UsageError(problem, hint)
 
 
 def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
@@ -205,17 +219,8 @@ def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator)
     if isinstance(old, nn.Linear):
         new: nn.Linear | nn.Conv2d = nn.utils.skip_init(nn.Linear, old.in_features, classes, bias=has_bias)
     else:
-        new = nn.utils.skip_init(
-            nn.Conv2d,
-            old.in_channels,
-            classes,
-            old.kernel_size,
-            stride=old.stride,
-            padding=old.padding,
-            dilation=old.dilation,
-            bias=has_bias,
-            padding_mode=old.padding_mode,
-        )
+        same = {key: getattr(old, key) for key in ("stride", "padding", "dilation", "padding_mode")}
+        new = nn.utils.skip_init(nn.Conv2d, old.in_channels, classes, old.kernel_size, bias=has_bias, **same)
     with torch.no_grad():
         nn.init.kaiming_uniform_(new.weight, a=math.sqrt(5), generator=generator)
         if new.bias is not None:
@@ -261,12 +266,12 @@ class Prepared:
         """Height and width of the input."""
         return self.captured.graph.input.shape[2]
 
-    def images(self) -> "tuple[ImageSource, ImageSource]":
+    def images(self) -> tuple[ImageSource, ImageSource]:
         """Training and test set."""
         graph = self.captured.graph
         return load_data(self.recipe.data, graph.by_name[graph.output].shape[1], self.size)
 
-    def network(self, device: torch.device, images: "ImageSource | None") -> nn.Module:
+    def network(self, device: torch.device, images: ImageSource | None) -> nn.Module:
         """The trained network on a device: a branched network or a supernet."""
         recipe, scratch = self.recipe, self.recipe.start == "scratch"
         torch.manual_seed(recipe.train.seed)
@@ -285,7 +290,7 @@ class Prepared:
             calibrate(model, self.captured, sample(images, 512, recipe.train.seed, device))
         return model if recipe.rounding is None else self.rounded(model, images)
 
-    def rounded(self, model: BranchedModel, images: "ImageSource | None") -> RoundedModel:
+    def rounded(self, model: BranchedModel, images: ImageSource | None) -> RoundedModel:
         """A network with the rounding of the recipe."""
         assert self.recipe.rounding is not None
         device = next(model.parameters()).device
@@ -321,8 +326,7 @@ class Prepared:
 
 def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepared:
     """Load and capture the model, decide the design."""
-    check_unlabelled(recipe)
-    check_rounding(recipe)
+    check_recipe(recipe)
     profile = load_device(recipe.device)
     if names_code(recipe.model) and not trust_code:
         raise UsageError(f"the recipe's model `{recipe.model}` is code that would be executed", "add --trust-code if you trust it")
@@ -371,31 +375,6 @@ def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:
         )
 
 
-def check_rounding(recipe: Recipe) -> None:
-    """Refuse what does not go together with rounding or with a trained start, before anything is loaded."""
-    if (recipe.start == "trained") != bool(recipe.trained):
-        raise UsageError(
-            "a trained start takes start = trained and the file of weights, `trained`",
-            "give both: start = trained, trained = FILE" if recipe.start == "trained" else "set start = trained, or leave out `trained`",
-        )
-    if recipe.start == "trained" and recipe.supernet is not None:
-        raise UsageError("a supernet does not start from the weights of one network", "set start = inherit")
-    if recipe.rounding is None:
-        return
-    wrong = (
-        (recipe.supernet is not None, "many designs share the weights of a supernet", "leave out [supernet] or [rounding]"),
-        (recipe.train.features > 0, "tensors at meeting points are not matched where they are rounded", "set train.features = 0"),
-        (
-            recipe.start == "scratch",
-            "a rounded network keeps the statistics of its batch norms, and fresh ones have none",
-            "set start = trained, calibrate or inherit",
-        ),
-    )
-    for violated, why, hint in wrong:
-        if violated:
-            raise UsageError(f"the recipe asks for rounding, but {why}", hint)
-
-
 def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
     """Fill a network with weights of the same design."""
     try:
@@ -419,7 +398,7 @@ def initialise(model: nn.Module) -> nn.Module:
     return model
 
 
-def sample(images: "ImageSource", count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
+def sample(images: ImageSource, count: int, seed: int, device: torch.device) -> list[torch.Tensor]:
     """Batches of training images as the network reads them while training, without labels.
 
     Statistics of batch-norms are to fit what the network met: images are shifted and

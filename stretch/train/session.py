@@ -12,18 +12,17 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.train.answer import TrainAnswer
 from stretch.train.checkpoint import load_checkpoint, save_checkpoint
-from stretch.train.data import ImageSet
+from stretch.train.data import ImageSet, ImageSource
 from stretch.train.distributed import World
 from stretch.train.folder import BEST, LAST, Log, RunFolder
-from stretch.train.listen import Listener
-from stretch.train.loop import Diverged, Epoch, Run
+from stretch.train.loop import Diverged, Epoch, Listener, Run
 from stretch.train.prepare import Prepared, macs_ratios, prepare
 from stretch.train.recipe import KeepConfig, Recipe
 from stretch.train.sandwich import SandwichStep
-from stretch.train.source import ImageSource
 from stretch.train.step import unwrapped
 from stretch.train.stream import ImageStream
 from stretch.train.supernet import Supernet
+from stretch.transform.tensors import write_tensors
 
 
 def memory_mib(device: torch.device) -> float:
@@ -44,8 +43,8 @@ class RunWriter:
 
     def __init__(self, folder: RunFolder, run: Run, keep: KeepConfig, identity: Mapping[str, str], best: float | None) -> None:
         self.folder, self.run, self.keep, self.identity, self.best = folder, run, keep, dict(identity), best
-        self._log = Log(folder, keep.tensorboard)
-        self._log.restart(run.history.epochs)
+        self.log = Log(folder, keep.tensorboard)
+        self.log.restart(run.history.epochs)
         self._steps = 0
 
     def stepped(self) -> None:
@@ -61,20 +60,16 @@ class RunWriter:
         self._steps += 1
         run = self.run
         speed, memory = len(run.train_set) / row.seconds, memory_mib(run.world.device)
-        self._log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
+        self.log.add(row, images_per_second=speed, memory_mib=memory, rate=float(run.step.rate))
         if row.score is not None and (self.best is None or row.score > self.best):
             self.best = row.score
-            self.folder.weights(BEST, kept_weights(run))
+            write_tensors(self.folder.path / BEST, kept_weights(run))
         if row.epoch % self.keep.every == 0 or row.epoch == run.config.epochs:
             self._checkpoint(0)
 
     def ended(self) -> None:
         """The run is over."""
-        self.folder.weights(LAST, kept_weights(self.run))
-
-    def close(self) -> None:
-        """Let go of the log."""
-        self._log.close()
+        write_tensors(self.folder.path / LAST, kept_weights(self.run))
 
     def _checkpoint(self, done: int) -> None:
         save_checkpoint(self.folder.checkpoint(self.run.epoch, done), self.run, self.identity, self.best)
@@ -106,7 +101,10 @@ def train_recipe(
 ) -> TrainAnswer:
     """Train what a recipe says."""
     world, listener = world or World(), listener or Listener()
-    _set_up(recipe, world)
+    if recipe.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    if recipe.train.deterministic or world.device.type == "cuda":
+        torch.backends.cudnn.benchmark = not recipe.train.deterministic
     folder = RunFolder(out)
     if folder.exists and not resume and not dry_run:
         raise StretchError(f"there is a run in {out} already", "go on with --resume, or choose another folder with --out")
@@ -127,15 +125,6 @@ def train_recipe(
         hint = f"{error.hint}; the last good checkpoint is {newest[0]}" if newest else error.hint
         raise Diverged(error.message, hint) from error
     return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=ready.warnings)
-
-
-def _set_up(recipe: Recipe, world: World) -> None:
-    """Tell torch whether runs are to be equal or fast."""
-    if recipe.train.deterministic:
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-    elif world.device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
 
 
 def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
@@ -166,17 +155,9 @@ def make_run(ready: Prepared, train_set: ImageSource, test_set: ImageSource, wor
         if not sandwich.largest:
             network.active = network.pool[0]
         make_step = lambda prepared, device: SandwichStep(network, recipe.train, prepared, teacher, device, sandwich, world)  # noqa: E731
-    return Run(
-        network,
-        train_set,
-        test_set,
-        recipe.train,
-        teacher=teacher,
-        world=world,
-        evaluate_every=recipe.keep.evaluate,
-        make_step=make_step,
-        labelled=recipe.data.labels != "none",
-    )
+    labelled, every = recipe.data.labels != "none", recipe.keep.evaluate
+    how = {"teacher": teacher, "world": world, "evaluate_every": every, "make_step": make_step, "labelled": labelled}
+    return Run(network, train_set, test_set, recipe.train, **how)
 
 
 def _train(ready: Prepared, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
@@ -186,17 +167,16 @@ def _train(ready: Prepared, run: Run, keeper: RunWriter | None, listener: Listen
         for row in run.steps():
             if keeper is not None:
                 listener.stepped(run)
-            if row is None:
-                if keeper is not None:
-                    keeper.stepped()
-                continue
-            run.check_weights()
-            if keeper is not None:
+            if row is not None:
+                run.check_weights()
+            if keeper is not None and row is None:
+                keeper.stepped()
+            elif keeper is not None and row is not None:
                 keeper.finished(row)
                 listener.finished(row)
     finally:
         if keeper is not None:
-            keeper.close()
+            keeper.log.close()
     if keeper is not None:
         keeper.ended()
     run.world.barrier()

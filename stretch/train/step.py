@@ -16,18 +16,10 @@ def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate
     on_gpu = rate.is_cuda
     # PyTorch's fused SGD leaves its momentum uninitialised where a scaler finds the first step's gradients infinite.
     fused = on_gpu and config.amp != "fp16"
+    both = {"lr": rate, "weight_decay": config.weight_decay, "fused": fused}
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(
-            weights, lr=rate, betas=(config.momentum, 0.999), weight_decay=config.weight_decay, fused=fused, capturable=on_gpu
-        )
-    return torch.optim.SGD(
-        weights,
-        lr=rate,
-        momentum=config.momentum,
-        nesterov=config.nesterov and config.momentum > 0,
-        weight_decay=config.weight_decay,
-        fused=fused,
-    )
+        return torch.optim.AdamW(weights, betas=(config.momentum, 0.999), capturable=on_gpu, **both)
+    return torch.optim.SGD(weights, momentum=config.momentum, nesterov=config.nesterov and config.momentum > 0, **both)
 
 
 def clip_(gradients: list[torch.Tensor], largest: float) -> None:

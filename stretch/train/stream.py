@@ -16,6 +16,7 @@ from torchvision.transforms.v2 import functional as F
 from predictors.errors import StretchError
 from scheduler.cores import available_cores
 from stretch.train.augment import VIEW
+from stretch.train.data import epoch_order
 
 #: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -191,27 +192,23 @@ class ImageStream:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch; see `ImageSet.epoch`."""
-        order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).tolist()
-        part, parts = share
-        per_process = batch // parts
-        starts = range(skip * batch, len(self.items) - batch + 1, batch)
-        sampler = [list(range(start + part * per_process, start + (part + 1) * per_process)) for start in starts]
-        yield from self._load(_Decoded(self.items, order, self.size, (seed, number)), sampler)
+        """Full batches of one epoch."""
+        order, batches = epoch_order(len(self.items), number, batch, seed, skip, share)
+        return self._load(_Decoded(self.items, order.tolist(), self.size, (seed, number)), batches)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """All images in order, their middle."""
         count = len(self.items)
         # Whole images are larger than those of small sets: a quarter of the batch will do.
         size = max(1, size // 4)
-        sampler = [list(range(start, min(start + size, count))) for start in range(0, count, size)]
-        yield from self._load(_Decoded(self.items, range(count), self.size, None), sampler)
+        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        return self._load(_Decoded(self.items, range(count), self.size, None), batches)
 
-    def _load(self, data: _Decoded, sampler: list[list[int]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _load(self, data: _Decoded, batches: list[range]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         pinned = self.device.type == "cuda"
         # More processes than cores decode no faster, and torch complains of them.
         workers = min(self.workers, len(available_cores()))
-        for images, labels, bad in DataLoader(data, batch_sampler=sampler, num_workers=workers, pin_memory=pinned):
+        for images, labels, bad in DataLoader(data, batch_sampler=batches, num_workers=workers, pin_memory=pinned):
             self.bad.update(int(number) for number in bad if number >= 0)
             if bool((labels < 0).any()):
                 first = self.items[int(bad[labels < 0][0])].path

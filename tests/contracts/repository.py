@@ -1,6 +1,7 @@
 """Files of the repository, for tests that read it."""
 
 import os
+import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +17,13 @@ def files(suffix: str) -> list[Path]:
         folders[:] = [name for name in folders if name not in SKIPPED]
         paths += [Path(folder, name).relative_to(ROOT) for name in names if name.endswith(suffix)]
     return sorted(paths)
+
+
+def copy_packages(folder: Path) -> Path:
+    """A folder with the packages as they are, to be added to."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 def sources() -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.contracts.repository import PACKAGES, ROOT
+from tests.contracts.repository import ROOT, copy_packages
 from tests.docs.pages import snippets
 from tests.predictors.specified import kept
 from tests.scheduler import bundles
@@ -178,10 +178,8 @@ computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("M
 @pytest.fixture
 def copy(tmp_path):
     """A folder with the packages as they are, to be added to."""
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
+    return copy_packages(tmp_path)
 
 
 def python(copy: Path, code: str, *words: str, ends: int = 0) -> str:

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.repository import PACKAGES, ROOT
+from tests.contracts.repository import copy_packages
 from tests.docs.pages import snippets
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
@@ -19,9 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch]
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     """A copy of the packages in which everything that the page says was done, and the environment of its commands."""
-    folder = tmp_path_factory.mktemp("copy")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = copy_packages(tmp_path_factory.mktemp("copy"))
     blocks = [snippet for snippet in snippets(Path("CONTRIBUTING.md")) if snippet.language in ("python", "toml", "sh")]
     for block in blocks:
         if name := re.match(r"# ([\w./]+)\n", block.text):

@@ -11,7 +11,7 @@ from scheduler.checks.judge import judge
 from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
 from scheduler.measure.benchmark import Effort, benchmark, throughput
-from scheduler.measure.energy.loop import MeasuredEnergy
+from scheduler.measure.energy import MeasuredEnergy
 from scheduler.runtime.session import Session
 
 CORE = available_cores()[0]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -92,17 +92,10 @@ def summarise(ns: Sequence[Sequence[int]], first: Sequence[Sequence[int]]) -> Su
     """What the times of a contender come to."""
     times = known([[n / 1e6 for n in start] for start in ns])
     ratio = known(paired(ns, first))
-    return Summary(
-        median_ms=times.value,
-        p90_ms=float(np.percentile(np.concatenate([np.asarray(start, float) for start in ns]), 90)) / 1e6,
-        low_ms=times.low,
-        high_ms=times.high,
-        repeat_low_ms=times.repeat_low,
-        repeat_high_ms=times.repeat_high,
-        ratio=ratio.value,
-        ratio_low=ratio.low,
-        ratio_high=ratio.high,
-    )
+    p90_ms = float(np.percentile(np.concatenate([np.asarray(start, float) for start in ns]), 90)) / 1e6
+    values = (times.value, p90_ms, times.low, times.high, times.repeat_low, times.repeat_high, ratio.value, ratio.low, ratio.high)
+    fields: dict[str, Any] = dict(zip(Summary.__struct_fields__, values, strict=True))
+    return Summary(**fields)
 
 
 def verdict(contenders: Sequence[BenchContender]) -> str:

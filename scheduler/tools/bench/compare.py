@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -18,28 +18,14 @@ from scheduler.cores import available_cores, pinned
 from scheduler.delegates.base import Array
 from scheduler.runtime.distance import TOLERANCE
 from scheduler.runtime.sequential import relative
+from scheduler.tools.bench import BenchRequest
 from scheduler.tools.bench.answer import BenchAnswer, BenchContender, BenchFile, summarise, verdict
-from scheduler.tools.bench.rounds import MeasurementLength, RawTimes, conditions, look, play
+from scheduler.tools.bench.rounds import RawTimes, conditions, look, play
 from scheduler.tools.bench.runtimes import RUNTIMES, Ready, expected_of, prepare, runtimes_for, used_cores, version_of
 from scheduler.tools.bench.subject import UNNAMED, InputShapes, Subject, hash_of, open_subject
 
 #: Files of one measurement.
 MAX_FILES = 64
-
-
-@dataclass(frozen=True)
-class BenchRequest:
-    """Parameters of a benchmark."""
-
-    what: Sequence[str]  # Paths of files and bundles.
-    runtimes: Sequence[str] = ()  # Names in `RUNTIMES`; empty for all installed ones.
-    cores: int | None = None  # Number of cores to use; None for all of this process.
-    inputs: InputShapes = field(default_factory=dict)  # Shapes of inputs, by name or under `UNNAMED`.
-    effort: MeasurementLength = field(default_factory=MeasurementLength)
-    seed: int = 0  # Of random inputs and of the order of contenders.
-    processor: str = "unknown"  # Name of the processor, for the record.
-    system: str = "unknown"  # Operating system and architecture.
-    versions: Mapping[str, str] = field(default_factory=dict)  # Versions of packages, for the record.
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,9 @@ class _Contender:
 def compare(request: BenchRequest, step: Callable[[], None] | None = None) -> BenchAnswer:
     """Time files in interleaved rounds."""
     warnings: list[str] = []
-    cores = _cores(request.cores)
+    cores, there = available_cores()[: request.cores], len(available_cores())
+    if request.cores is not None and not 1 <= request.cores <= there:
+        raise UsageError(f"{request.cores} cores are requested, this process may use {there}", f"give 1 to {there}")
     names = _names(request.what)
     began, start = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"), perf_counter()
     with ExitStack() as stack:
@@ -90,13 +78,6 @@ def compare(request: BenchRequest, step: Callable[[], None] | None = None) -> Be
         versions=dict(request.versions),
         warnings=warnings,
     )
-
-
-def _cores(count: int | None) -> tuple[int, ...]:
-    there = available_cores()
-    if count is not None and not 1 <= count <= len(there):
-        raise UsageError(f"{count} cores are requested, this process may use {len(there)}", f"give 1 to {len(there)}")
-    return there[:count]
 
 
 def _names(what: Sequence[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """Rounds of contenders in several starts, and what the machine was like meanwhile."""
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ import msgspec
 import numpy as np
 
 from predictors import system
-from predictors.errors import UsageError
 from scheduler.delegates.base import Array
 from scheduler.measure.steady import Steady
-from scheduler.measure.turns import MOST_STARTS, known, play_round
+from scheduler.measure.turns import known, play_round
+from scheduler.tools.bench import MeasurementLength
 from scheduler.tools.bench.runtimes import Ready
 
 #: Rounds of a warm-up window, and the largest relative difference between the medians of two windows.
@@ -23,26 +22,6 @@ WINDOW, DRIFT = 5, 0.05
 
 #: Fewest starts if `MeasurementLength.width` ends the measurement.
 LEAST_STARTS = 3
-
-
-@dataclass(frozen=True)
-class MeasurementLength:
-    """Length of a measurement."""
-
-    rounds: int = 20  # Measured rounds per start.
-    starts: int = 5  # Number of starts; the maximum if `width` is set.
-    warmup: int = 50  # Largest number of warm-up rounds; fewer if times become stable.
-    #: Relative interval width of all medians that ends the measurement; None for all starts.
-    width: float | None = None
-
-    def __post_init__(self) -> None:
-        """Reject parameters that give no interval."""
-        if self.rounds < 1 or not 1 <= self.starts <= MOST_STARTS or self.warmup < 0:
-            raise UsageError(
-                f"{self.rounds} rounds of {self.starts} starts are not a measurement", f"1 to {MOST_STARTS} starts are possible"
-            )
-        if self.width is not None and not 0 < self.width < math.inf:
-            raise UsageError(f"a width of {self.width:g} is no share of a time", "give 0.02 for 2 %")
 
 
 @dataclass
@@ -182,11 +161,7 @@ class MachineReading:
 
 
 def look(cores: Sequence[int], root: Path = Path("/")) -> MachineReading:
-    """The machine as it is now.
-
-    Args:
-        root: Where ``sys`` and ``proc`` are.
-    """
+    """The machine as it is now (`root`: where ``sys`` and ``proc`` are)."""
     mhz = {}
     for core in cores:
         with suppress(OSError, ValueError):

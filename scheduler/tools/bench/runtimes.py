@@ -1,7 +1,7 @@
 """Files made ready on a runtime: each gives the nanoseconds of one inference, and what it computed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter_ns
@@ -17,7 +17,7 @@ from scheduler.delegates import LiteRtDelegate, get_delegate
 from scheduler.delegates.base import Array
 from scheduler.delegates.litert import open_interpreter
 from scheduler.formats.tflite.file import MAX_BYTES, open_tflite
-from scheduler.runtime.inputs import Values, as_arrays, plain
+from scheduler.runtime.inputs import as_arrays, plain
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
 from scheduler.tools.bench.subject import Kind, Subject
@@ -40,9 +40,15 @@ _ON_REQUEST = frozenset({"opencl"})
 class Ready(ABC):
     """A subject on a runtime."""
 
-    @abstractmethod
+    _cores: tuple[int, ...]  # Of the calling thread.
+    _run: Callable[[], object]  # Runs once.
+
     def time(self) -> int:
         """Run once on its input; nanoseconds from the input ready to the output ready."""
+        with pinned(self._cores):
+            start = perf_counter_ns()
+            self._run()
+            return perf_counter_ns() - start
 
     @abstractmethod
     def outputs(self) -> dict[str, Array]:
@@ -120,13 +126,7 @@ class _Onnx(Ready):
         compiled = self._delegate.compile(subject.model)
         inputs = [np.ascontiguousarray(subject.inputs[name]) for name in compiled.inputs]
         self._outputs = {name: np.zeros(shape, types[name]) for name, shape in compiled.outputs.items()}
-        self._call = compiled.bind(inputs, list(self._outputs.values()))
-
-    def time(self) -> int:
-        with pinned(self._cores):
-            start = perf_counter_ns()
-            self._call.run()
-            return perf_counter_ns() - start
+        self._run = compiled.bind(inputs, list(self._outputs.values())).run
 
     def outputs(self) -> dict[str, Array]:
         return {name: array.copy() for name, array in self._outputs.items()}
@@ -145,16 +145,11 @@ class _Tflite(Ready):
         changed = {i: shape for i, shape in shapes.items() if shape != network.tensors[i].shape}
         content = read_bytes(subject.model, "model", MAX_BYTES)
         self._interpreter: Any = open_interpreter(content, len(cores), subject.path, changed)
+        self._run = self._interpreter.invoke
         for i in network.inputs:
             self._interpreter.set_tensor(i, subject.inputs[network.tensors[i].name])
         # names may be alike, their places are not
         self._outputs = {f"{place} {network.tensors[i].name}": i for place, i in enumerate(network.outputs)}
-
-    def time(self) -> int:
-        with pinned(self._cores):
-            start = perf_counter_ns()
-            self._interpreter.invoke()
-            return perf_counter_ns() - start
 
     def outputs(self) -> dict[str, Array]:
         return {name: self._interpreter.get_tensor(i) for name, i in self._outputs.items()}
@@ -174,7 +169,7 @@ class _Bundle(Ready):
                 f"{subject.path} would run on a stand-in that keeps no time ({', '.join(simulated) or 'null'})",
                 "`stretch run` with --map places it elsewhere",
             )
-        self._given = _values(subject)
+        self._given = plain(subject.inputs)
         self._made: Any = None
 
     def time(self) -> int:
@@ -195,9 +190,5 @@ def expected_of(subject: Subject, cores: tuple[int, ...]) -> dict[str, Array]:
     """What a bundle's own whole model computes on ONNX Runtime, by the names of its outputs."""
     bundle = load_bundle(Path(subject.path))
     with pinned(cores):
-        got = Sequential(bundle.file(bundle.manifest.whole), cores).run(_values(subject))
+        got = Sequential(bundle.file(bundle.manifest.whole), cores).run(plain(subject.inputs))
     return dict(bundle.manifest.named(as_arrays(got, bundle.manifest.outputs)))
-
-
-def _values(subject: Subject) -> Values:
-    return plain(subject.inputs)

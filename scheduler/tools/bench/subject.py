@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from scheduler.bundle.load import MANIFEST, load_bundle
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations
-from scheduler.formats.tflite.file import TfliteNetwork, open_tflite
+from scheduler.formats.tflite.file import TfliteNetwork, TfliteOperator, open_tflite
 
 Kind = Literal["onnx", "tflite", "bundle"]
 
@@ -282,21 +282,19 @@ def _tflite(name: str, path: Path, requested: InputShapes, seed: int, folder: Pa
 
 def tflite_macs(network: TfliteNetwork) -> int | None:
     """Multiply-accumulates of convolutions, linear layers and products of matrices; None where a shape does not tell."""
-    macs = list(_macs(network))
+    macs = [tflite_operator_macs(network, operator) for operator in network.operators]
     return None if None in macs else sum(n for n in macs if n is not None)
 
 
-def _macs(network: TfliteNetwork) -> Iterator[int | None]:
-    for operator in network.operators:
-        if operator.code in _UNCOUNTED:
-            yield None
-        if operator.code not in _FORMULAS:
-            continue
-        reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]
-        try:
-            yield _FORMULAS[operator.code](reads, network.tensors[operator.outputs[0]].shape, operator.settings)
-        except IndexError:
-            yield None
+def tflite_operator_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
+    """Multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape does not tell."""
+    if operator.code not in _FORMULAS:
+        return None if operator.code in _UNCOUNTED else 0
+    reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]
+    try:
+        return int(_FORMULAS[operator.code](reads, network.tensors[operator.outputs[0]].shape, operator.settings))
+    except IndexError:
+        return None
 
 
 #: Of what an operator reads and writes and its settings; weights are output × height × width × input, linear ones output × input.

@@ -2,19 +2,22 @@
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from importlib import metadata
-from importlib.resources import files
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib import metadata, resources
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Protocol, Self
@@ -24,12 +27,94 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.install import install_line
 from predictors.structs import filled
 from scheduler.bundle.load import MANIFEST, Bundle
 from scheduler.bundle.signature import SIGNATURE
 from scheduler.tools.boards.agent import CHUNK, MARK
-from scheduler.tools.boards.archive import BoardArchive, below, digest_of, distribution, our_archive
 from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
+
+# What goes to a board, as lists of files: their names there and here, their size, and a name for the whole by what is in it.
+
+#: Digits of a digest in a name.
+DIGITS = 16
+
+#: Of compression: twice as fast as the usual one, and hardly larger.
+_LEVEL = 4
+
+
+@dataclass(frozen=True)
+class BoardArchive:
+    """Files that become one folder on a board."""
+
+    name: str  # Of the folder there, with the digest of what decides its content at its end.
+    files: Mapping[str, Path]  # By name in that folder.
+    compress: bool = True  # Whether that makes them smaller.
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+    def write(self, stream: Any, step: Callable[[int], None] = lambda done: None) -> None:
+        """Write them as a tar archive, without owners and times (`step`: told how many bytes of the files are done after each of them)."""
+        done, plain = 0, nullcontext(stream)
+        packed: Any = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) if self.compress else plain
+        with packed as target, tarfile.open(fileobj=target, mode="w|") as archive:
+            for name in sorted(self.files):
+                with self.files[name].open("rb") as content:
+                    member = tarfile.TarInfo(name)
+                    member.size = os.fstat(content.fileno()).st_size
+                    archive.addfile(member, content)
+                done += member.size
+                step(done)
+
+
+def below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
+    """Files of a folder by their name in it."""
+    left_out = set(skipped)
+    paths = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """Some digits of the SHA-256 of several texts in their order."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.encode() + b"\0")
+    return whole.hexdigest()[:DIGITS]
+
+
+DISTRIBUTION = "nn-stretch"
+
+#: Packages that a board gets: the base install.
+PACKAGES = ("predictors", "scheduler", "stretch")
+
+_SKIPPED = ("__pycache__", ".mypy_cache")
+
+
+def distribution() -> metadata.Distribution:
+    """What is known of the installed distribution."""
+    try:
+        return metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError as error:
+        raise MissingBackendError("what nn-stretch needs on a board is known only where it is installed", install_line()) from error
+
+
+def our_archive() -> BoardArchive:
+    """The packages and their metadata, as a folder that Python imports from; named by their content."""
+    files: dict[str, Path] = {}
+    for package in PACKAGES:
+        folder = Path(str(resources.files(package)))
+        files |= {f"{package}/{name}": path for name, path in below(folder, _SKIPPED).items()}
+    about = distribution()
+    for entry in about.files or ():
+        # of an editable install, records and links of this machine stay here
+        if entry.parent.name.endswith(".dist-info") and entry.name in ("METADATA", "entry_points.txt", "LICENSE"):
+            files[entry.as_posix()] = Path(str(about.locate_file(entry)))
+    content = (f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(files.items()))
+    return BoardArchive(f"nn-stretch/{digest_of(content)}", files)
+
 
 # Packages of others that nn-stretch needs on a board: fetched here, for the board's processor and Python, by pip or uv.
 
@@ -94,7 +179,9 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
         ]
         done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
-            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", _mend(wheels))
+            reach = "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
+            mend = f"put the missing wheels into {wheels}" if wheels else reach
+            raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", mend)
         yield BoardArchive(name, below(target, ("__pycache__", "bin")))
 
 
@@ -129,17 +216,10 @@ def installer(facts: Facts) -> list[str]:
     return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", facts.series, "--python-platform", platform]
 
 
-def _mend(wheels: Path | None) -> str:
-    if wheels is not None:
-        return f"put the missing wheels into {wheels}"
-    return "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
-
-
 def _packages_reason(log: str) -> str:
     """The line in which pip or uv says what is missing."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    wrong = [line for line in lines if line.startswith("ERROR:")] or lines
-    return wrong[-1].removeprefix("ERROR: ")[:300] if wrong else "nothing was said"
+    wrong = [line for line in log.splitlines() if line.startswith("ERROR:")]
+    return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "nothing was said"
 
 
 #: Python there: of the same series as here, else whatever is called so, to be told of. Single quotes hold in every shell of a
@@ -165,31 +245,19 @@ _END_S, _INTERRUPTED_S = 10.0, 0.2
 
 
 class LostError(Exception):
-    """The program ended before it had answered.
-
-    Args:
-        greeting: What came instead of an agent; None if one had answered.
-    """
+    """The program ended before it had answered; `greeting` is what came instead of an agent, None if one had answered."""
 
     def __init__(self, code: int, output: str, greeting: str | None) -> None:
         super().__init__(output)
-        self.code = code
-        self.stderr = output
-        self.greeting = greeting
+        self.code, self.stderr, self.greeting = code, output, greeting
 
 
 class RefusedError(Exception):
-    """The agent could not do what it was asked for.
-
-    Args:
-        name: Of the error, such as ``ENOSPC``.
-    """
+    """The agent could not do what it was asked for; `name` is that of the error, such as ``ENOSPC``."""
 
     def __init__(self, reason: str, name: str, file: str) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.name = name
-        self.file = file
+        self.reason, self.name, self.file = reason, name, file
 
 
 def boot(names: Sequence[str]) -> str:
@@ -269,12 +337,9 @@ class AgentConnection:
         return bytes(content)
 
     def _give(self, question: str, make: Callable[[str], bytes] | None) -> None:
-        content, problem = b"", ""
+        content, problem = b"", "files are not served" if make is None else ""
         try:
-            if make is None:
-                problem = "files are not served"
-            else:
-                content = make(question)
+            content = make(question) if make is not None else b""
         except StretchError as error:
             problem = error.message
         self._write(json.dumps({"problem": problem}).encode() + b"\n")
@@ -284,7 +349,7 @@ class AgentConnection:
             sending.end()
 
     def _start(self) -> object:
-        source = files("scheduler.tools.boards").joinpath("agent.py").read_bytes()
+        source = resources.files("scheduler.tools.boards").joinpath("agent.py").read_bytes()
         self._write(b"%d\n" % len(source) + source, greeting="")
         greeting = b""
         while not (line := self._out.readline(_MAX_GREETING)).startswith(MARK.encode()):
@@ -448,7 +513,6 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
 
 def explain_start(host: str, lost: LostError) -> StretchError:
     """Why no agent answered."""
-    greeting = _last(lost.greeting or "")
     if lost.code == NO_PYTHON:
         return MissingBackendError(
             f"there is no Python on {host}", f"install Python {SERIES} there, and see that `ssh {host} python{SERIES} -V` finds it"
@@ -458,9 +522,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
             f"Python on {host} is older than 3.7, and here is {SERIES}: packages have to be of the same series",
             f"install Python {SERIES} there, as `python{SERIES}` on its PATH",
         )
-    if lost.code == 255 and (reason := _reason(lost.stderr)) is not None:
+    reason = next((reason for reason in _REASONS if re.search(reason.pattern, lost.stderr)), None)
+    if lost.code == 255 and reason is not None:
         return StretchError(reason.message.format(host=host), reason.hint.format(host=host))
-    said = _last(lost.stderr) or greeting or "it said nothing"
+    said = _last(lost.stderr) or _last(lost.greeting or "") or "it said nothing"
     if lost.code == 255:
         return StretchError(f"ssh does not connect to {host}: {said}", f"see what `ssh {host}` says")
     return StretchError(f"{host} does not start Python: {said}", f"see what `ssh {host} python{SERIES} -V` says")
@@ -468,15 +533,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
 
 def explain_loss(host: str, doing: str, lost: LostError) -> StretchError:
     """What it means that an agent fell silent while something was done."""
-    said = _last(lost.stderr)
     return StretchError(
-        f"the connection to {host} was lost while {doing}{f': {said}' if said else ''}",
+        f"the connection to {host} was lost while {doing}{f': {said}' if (said := _last(lost.stderr)) else ''}",
         "what was copied whole is kept there; give the command again once the connection is back",
     )
-
-
-def _reason(message: str) -> _Reason | None:
-    return next((reason for reason in _REASONS if re.search(reason.pattern, message)), None)
 
 
 def _last(text: str) -> str:
@@ -564,12 +624,12 @@ class Board:
         stated = requirements(extras, self.facts)
         name, ours = package_name(stated, self.facts, wheels), our_archive()
         self._copied |= {"packages": 0, "nn_stretch": 0}
-        if not self._keeps(name):
+        if not self.keeps(name):
             with ExitStack() as stack:
                 with self._teller.progress(f"fetching packages for {self.facts.arch}"):
                     packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
                 self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
-        if not self._keeps(ours.name):
+        if not self.keeps(ours.name):
             self._copied["nn_stretch"] = self._put(ours, "nn-stretch")
         self._imports = [name, ours.name]
 
@@ -586,7 +646,7 @@ class Board:
             compress=False,
         )
         self._copied["bundle"] = 0
-        if self._keeps(archive.name, digests):
+        if self.keeps(archive.name, digests):
             self._teller.note(f"{self.host} has the bundle already")
         else:
             self._copied["bundle"] = self._put(archive, f"the bundle {bundle.path}", replace=True)
@@ -608,10 +668,6 @@ class Board:
     def scratch(self) -> str:
         """Name of a new folder that is gone when the line is."""
         return str(self._ask("scratch")["name"])
-
-    def keeps(self, name: str) -> bool:
-        """Whether a folder of this name is there."""
-        return self._keeps(name)
 
     def remove(self, name: str) -> None:
         """Remove a folder there."""
@@ -643,7 +699,8 @@ class Board:
         content: bytes = self._asked(functools.partial(self._line.receive, name, most))
         return content
 
-    def _keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
+    def keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
+        """Whether a folder of this name is there, and in it these files with these SHA-256."""
         return bool(self._ask("keeps", name=name, files=files)["kept"])
 
     def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
@@ -712,8 +769,7 @@ def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
 
 def explain_trial(host: str, code: int, message: str) -> StretchError:
     """Why packages do not import there: mostly a library of the system is missing."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    last = lines[-1][:300] if lines else "nothing was said"
+    last = _last(message) or "nothing was said"
     if ".so" in last and "cannot open shared object file" in last:
         library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")
         return MissingBackendError(

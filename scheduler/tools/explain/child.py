@@ -4,16 +4,42 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.delegates import delegates
 from scheduler.delegates.cpu import load_runtime
 from scheduler.tools.explain.answer import Verdict
-from scheduler.tools.explain.model import open_model
+from scheduler.tools.explain.model import ForeignModel, open_model
+
+#: The delegate that knows whether a runtime is installed, and the kinds of files that the runtime reads; `on_<name>.py` asks it.
+RUNTIMES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "onnxruntime": ("cpu", ("ONNX",)),
+    "qnn": ("dsp", ("ONNX",)),
+    "openvino": ("openvino", ("ONNX", "TFLite")),
+    "litert": ("litert", ("TFLite",)),
+    "opencl": ("opencl", ("ONNX",)),
+}
+
+
+def check_runtime(runtime: str, model: ForeignModel) -> None:
+    """Refuse a runtime that is not known, does not read this kind of file, or is not installed."""
+    if runtime not in RUNTIMES:
+        raise UnknownNameError.among("runtime", runtime, RUNTIMES)
+    delegate, kinds = RUNTIMES[runtime]
+    if model.kind not in kinds:
+        others = [name for name, (_, known) in RUNTIMES.items() if model.kind in known]
+        raise UsageError(f"{runtime} does not read {model.kind} files, which {model.path} is", f"ask {' or '.join(others)}")
+    if problem := delegates.get(delegate).unavailable():
+        raise MissingBackendError(f"{runtime} is not available: {problem}")
+
 
 # Whether a changed model computes what the original does: on ONNX Runtime's CPU provider, or as ONNX itself defines it.
 
@@ -77,30 +103,20 @@ class _Definition:
 
         proto = onnx.load(str(file))
         weights = {tensor.name for tensor in proto.graph.initializer}
-        self._inputs = [_End(value) for value in proto.graph.input if value.name not in weights]
-        self._outputs = [_End(value) for value in proto.graph.output]
+        types = onnx.TensorProto.DataType
+
+        def end(value: Any) -> SimpleNamespace:
+            """Name, type and shape of an input or output, as ONNX Runtime words them."""
+            tensor = value.type.tensor_type
+            shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim]
+            return SimpleNamespace(name=value.name, type=f"tensor({types.Name(tensor.elem_type).lower()})", shape=shape)
+
+        self.get_inputs = lambda: [end(value) for value in proto.graph.input if value.name not in weights]
+        self.get_outputs = lambda: [end(value) for value in proto.graph.output]
         self._evaluator = ReferenceEvaluator(proto)
-
-    def get_inputs(self) -> list["_End"]:
-        return self._inputs
-
-    def get_outputs(self) -> list["_End"]:
-        return self._outputs
 
     def run(self, _names: None, feed: dict[str, Any]) -> list[Any]:
         return list(self._evaluator.run(None, feed))
-
-
-class _End:
-    """Name, type and shape of an input or output, as ONNX Runtime words them."""
-
-    def __init__(self, value: Any) -> None:
-        import onnx
-
-        tensor = value.type.tensor_type
-        self.name = value.name
-        self.type = f"tensor({onnx.TensorProto.DataType.Name(tensor.elem_type).lower()})"
-        self.shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim]
 
 
 def _runner(file: Path) -> Any:
@@ -201,18 +217,14 @@ def in_child(*words: str) -> tuple[Any, str]:
 
 
 def _ask(file: str, runtime: str, device: str) -> Verdict:
-    from scheduler.tools.explain.runtimes import asker
-
-    return asker(runtime)(open_model(Path(file)), device or None)
-
-
-def _compare(before: str, _runtime: str, after: str) -> float:
-    from scheduler.tools.explain.child import largest_difference
-
-    return largest_difference(Path(before), Path(after))
+    verdict: Verdict = import_module(f"scheduler.tools.explain.on_{runtime}").ask(open_model(Path(file)), device or None)
+    return verdict
 
 
-_WORK = {"ask": _ask, "compare": _compare}
+_WORK: dict[str, Callable[[str, str, str], Verdict | float]] = {
+    "ask": _ask,
+    "compare": lambda before, _, after: largest_difference(Path(before), Path(after)),
+}
 
 
 def main(answer: str, work: str, *words: str) -> None:

@@ -3,7 +3,8 @@
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations
 from scheduler.tools.explain import on_qnn
 from scheduler.tools.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict
-from scheduler.tools.explain.child import ask_runtime, in_child
-from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
-from scheduler.tools.explain.runtimes import check_runtime
+from scheduler.tools.explain.child import ask_runtime, check_runtime, in_child
+from scheduler.tools.explain.model import ForeignModel, open_model
 
 #: Element types that accelerators compute with.
 USUAL = ("float", "float32", "float16", "int8", "uint8", "int32", "bool")
@@ -37,7 +37,10 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     named = next((name for name in op.attributes if _mentions(said, name)), None)
     if named is not None:
         return f"{named} = {_short(op.attributes[named])}", f"export it with another `{named}`, or replace it"
-    unusual = _type_in(said, op) or next((kind for kind in op.types if kind not in USUAL and not _is_index(op, kind)), None)
+    spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", said, re.IGNORECASE)), None)
+    # sizes and places are whole numbers, which runtimes read as constants
+    indices = {"int64", "int32"} if not {"float", "float32", "float16"}.isdisjoint(op.types) else set()
+    unusual = spoken or next((kind for kind in op.types if kind not in USUAL and kind not in indices), None)
     if unusual is not None and "quantize" not in op.op.lower():
         return f"type {unusual}", f"export the model without {unusual} tensors here"
     if op.dynamic:
@@ -57,16 +60,6 @@ def _mentions(words: str, name: str) -> bool:
     return len(name) > 3 and re.search(rf"(?<![a-z]){'[ _-]?'.join(map(re.escape, parts))}(?![a-z])", words, re.IGNORECASE) is not None
 
 
-def _type_in(words: str, op: ForeignOp) -> str | None:
-    """An element type of the operator that the words speak of."""
-    return next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", words, re.IGNORECASE)), None)
-
-
-def _is_index(op: ForeignOp, kind: str) -> bool:
-    """Whether a type is that of sizes and places, which runtimes read as constants."""
-    return kind in ("int64", "int32") and any(other in ("float", "float32", "float16") for other in op.types)
-
-
 def _sizes(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
@@ -76,27 +69,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def kinds(taken: Mapping[int, str], target: str, model: ForeignModel) -> set[str]:
-    """Types of the operators that a target takes."""
-    return {model.ops[i].op for i, where in taken.items() if where == target}
-
-
 #: Characters of a log that are reported.
 LOG_LIMIT = 20_000
 
 #: Words in log lines about unsupported operators.
-_LOG_WORDS = (
-    "FAILED",
-    "REASON",
-    "Node name:",
-    "not supported",
-    "partition",
-    "delegate",
-    "placed on",
-    "fallback",
-    "not a registered",
-    "custom op",
-)
+_LOG_WORDS = re.compile("FAILED|REASON|Node name:|not supported|partition|delegate|placed on|fallback|not a registered|custom op")
 
 
 def explain_file(path: Path, runtime: str, device: str | None = None) -> RuntimeExplanation:
@@ -139,18 +116,14 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
 
 def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> RuntimeOperator:
     op, where = model.ops[i], verdict.taken.get(i)
+    taken: bool | None = False
+    reason = verdict.said.get(i) or f"{verdict.target} does not take it and gives no reason"
     if verdict.refused is not None:
-        taken, reason = (
-            False,
-            "the runtime rejects the file because of this operator" if i == verdict.at else "the runtime rejects the whole file",
-        )
+        reason = f"the runtime rejects the {'file because of this operator' if i == verdict.at else 'whole file'}"
     elif i in on:
         taken, reason = True, f"taken by {verdict.target}"
     elif i in verdict.gone:
         taken, reason = None, verdict.gone[i]
-    else:
-        taken = False
-        reason = verdict.said.get(i) or f"{verdict.target} does not take it and gives no reason"
     return filled(RuntimeOperator, op, target=where, taken=taken, partition=None, reason=reason)
 
 
@@ -159,56 +132,34 @@ def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]
     if verdict.parts:
         numbers = {part: n for n, part in enumerate(dict.fromkeys(verdict.parts[i] for i in sorted(verdict.parts)))}
         return {i: numbers[part] for i, part in verdict.parts.items()}
-    partitions: dict[int, int] = {}
-    part, inside = -1, False
-    for i, op in enumerate(operators):
-        if op.taken is None:
-            continue
-        if op.taken and not inside:
-            part += 1
-        inside = op.taken
-        if op.taken:
-            partitions[i] = part
-    return partitions
+    there = [i for i, op in enumerate(operators) if op.taken is not None]
+    runs = [list(run) for taken, run in groupby(there, lambda i: operators[i].taken) if taken]
+    return {i: part for part, run in enumerate(runs) for i in run}
 
 
 def _crossings(model: ForeignModel, on: set[int], off: set[int]) -> int:
     """Number of tensors passed between the processor and others, each counted once per direction."""
     producers = {name: i for i, op in enumerate(model.ops) for name in op.outputs}
-    crossing = set()
-    for i, op in enumerate(model.ops):
-        for name in op.inputs:
-            j = producers.get(name)
-            if j is not None and ((i in on and j in off) or (i in off and j in on)):
-                crossing.add((name, i in on))
-    return len(crossing)
+    read = [(i, name, producers[name]) for i, op in enumerate(model.ops) for name in op.inputs if name in producers]
+    return len({(name, i in on) for i, name, j in read if (i in on and j in off) or (i in off and j in on)})
 
 
 def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -> Iterator[UnsupportedReason]:
     """Reasons for all unsupported operators; if the whole file is rejected, for the operator that the error names."""
-    there = kinds(verdict.taken, verdict.target, model)
-    if verdict.refused is not None:
-        yield _unsupported_reason(model, verdict.at or 0, verdict.refused, there, known=verdict.at is not None)
-        return
-    for i in sorted(off):
-        yield _unsupported_reason(model, i, verdict.said.get(i), there)
-
-
-def _unsupported_reason(model: ForeignModel, i: int, words: str | None, there: set[str], known: bool = True) -> UnsupportedReason:
-    op = model.ops[i]
-    if not known:
-        return UnsupportedReason(
-            operator=op.name, op=op.op, cause="the file as a whole", words=words, change="correct the error that the runtime reports"
-        )
-    cause, change = find_cause(model, i, words, there)
-    return UnsupportedReason(operator=op.name, op=op.op, cause=cause, words=words, change=change)
+    taken_kinds = {model.ops[i].op for i, where in verdict.taken.items() if where == verdict.target}
+    for i in sorted(off) if verdict.refused is None else [verdict.at or 0]:
+        op, words = model.ops[i], verdict.said.get(i) if verdict.refused is None else verdict.refused
+        cause, change = "the file as a whole", "correct the error that the runtime reports"
+        if verdict.refused is None or verdict.at is not None:
+            cause, change = find_cause(model, i, words, taken_kinds)
+        yield UnsupportedReason(operator=op.name, op=op.op, cause=cause, words=words, change=change)
 
 
 def _shortened(log: str) -> str:
     """The log, or the lines of a long one about unsupported operators."""
     if len(log) <= LOG_LIMIT:
         return log
-    lines = "\n".join(line for line in log.splitlines() if any(word in line for word in _LOG_WORDS))
+    lines = "\n".join(line for line in log.splitlines() if _LOG_WORDS.search(line))
     return lines[-LOG_LIMIT:]
 
 
@@ -344,22 +295,16 @@ def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, 
         if not out.parent.is_dir():
             raise UsageError(f"the folder {out.parent} does not exist", "create it")
     model, problem = _changeable(explanation)
-    if problem is not None:
-        return _without(explanation, problem, out)
     with tempfile.TemporaryDirectory() as folder:
-        steps, changed, after = _search(model, explanation, Path(folder) / "changed.onnx", runtime, device)
-        if not steps:
-            return _without(explanation, "no known fix helps", out)
-        fix = Fix(steps=steps, operators=(explanation.off, after.off))
-        if out is not None:
-            fix = msgspec.structs.replace(fix, file=out, max_error=_written(explanation.file, changed, out))
-    return msgspec.structs.replace(explanation, fix=fix)
-
-
-def _without(explanation: RuntimeExplanation, why: str, out: Path | None) -> RuntimeExplanation:
-    if out is not None:
-        raise UsageError(f"{explanation.file} is not fixed: {why}", "leave out --fix to see what to change by hand")
-    return explanation
+        if problem is None:
+            steps, changed, after = _search(model, explanation, Path(folder) / "changed.onnx", runtime, device)
+            problem = None if steps else "no known fix helps"
+        if problem is not None:
+            if out is not None:
+                raise UsageError(f"{explanation.file} is not fixed: {problem}", "leave out --fix to see what to change by hand")
+            return explanation
+        error = None if out is None else _written(explanation.file, changed, out)
+    return msgspec.structs.replace(explanation, fix=Fix(steps=steps, operators=(explanation.off, after.off), file=out, max_error=error))
 
 
 def _changeable(explanation: RuntimeExplanation) -> tuple[Any, str | None]:
@@ -421,7 +366,11 @@ def _written(original: Path, changed: Any, out: Path) -> float:
     draft = out.with_name(f".{out.stem}-{os.getpid()}.onnx")
     try:
         draft.write_bytes(changed.SerializeToString())
-        error = _compared(original, draft)
+        error, _ = in_child("compare", str(original), "onnxruntime", str(draft))
+        # JSON has no infinity: it is None here
+        if error is None or error > ALLOWED:
+            shown = "non-finite values or other shapes" if error is None else f"{error:.1e} of the largest result"
+            raise StretchError(f"the changed model differs from {original} by {shown}, so it is not written", "change it by hand")
         os.link(draft, out)
     except FileExistsError as problem:
         raise UsageError(f"{out} exists already", "give another name, or remove it") from problem
@@ -429,14 +378,4 @@ def _written(original: Path, changed: Any, out: Path) -> float:
         raise StretchError(f"cannot write {out}: {problem.strerror or problem}", "make room, or give another folder") from problem
     finally:
         draft.unlink(missing_ok=True)
-    return error
-
-
-def _compared(original: Path, changed: Path) -> float:
-    """Largest relative difference between both models, if it is within `ALLOWED`."""
-    error, _ = in_child("compare", str(original), "onnxruntime", str(changed))
-    # JSON has no infinity: it is None here.
-    if error is None or error > ALLOWED:
-        shown = "non-finite values or other shapes" if error is None else f"{error:.1e} of the largest result"
-        raise StretchError(f"the changed model differs from {original} by {shown}, so it is not written", "change it by hand")
     return float(error)

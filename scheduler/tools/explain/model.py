@@ -12,6 +12,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.formats.inference import infer_shapes
 from scheduler.formats.onnx import open_onnx
 from scheduler.formats.tflite import TfliteNetwork, open_tflite
+from scheduler.tools.bench.subject import tflite_operator_macs
 
 #: Operators of one file.
 MAX_OPERATORS = 100_000
@@ -192,24 +193,7 @@ def _tflite(path: Path) -> ForeignModel:
                 },
                 types=tuple(dict.fromkeys(t.kind for t in (*reads, *writes))),
                 shapes=tuple(shapes),
-                macs=_tflite_macs(operator.code, [t.shape for t in reads], [t.shape for t in writes], operator.settings),
+                macs=tflite_operator_macs(network, operator) or 0,
             )
         )
     return ForeignModel(path, "TFLite", tuple(ops), network=network)
-
-
-def _tflite_macs(code: str, reads: list[tuple[int, ...]], writes: list[tuple[int, ...]], settings: Mapping[str, Any]) -> int:
-    """Multiply-accumulates, by the layouts of TFLite's weights."""
-    if len(reads) < 2 or not writes:
-        return 0
-    if code == "CONV_2D":
-        return math.prod(writes[0]) * math.prod(reads[1][1:])
-    if code == "DEPTHWISE_CONV_2D":
-        return math.prod(writes[0]) * math.prod(reads[1][1:3])
-    if code == "FULLY_CONNECTED" and reads[1]:
-        return math.prod(writes[0]) * reads[1][-1]
-    if code == "TRANSPOSE_CONV" and len(reads) > 2:
-        return math.prod(reads[2]) * math.prod(reads[1][:3])
-    if code == "BATCH_MATMUL" and len(reads[0]) > 1:
-        return math.prod(writes[0]) * reads[0][-2 if settings.get("adj_x") else -1]
-    return 0

@@ -13,11 +13,7 @@ _NUMBER = re.compile(r"Node number (\d+)")
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
-    """What XNNPACK takes of a file, the rest being kernels of LiteRT.
-
-    Args:
-        device: ``cpu`` or None.
-    """
+    """What XNNPACK takes of a file, the rest being kernels of LiteRT (`device`: ``cpu`` or None)."""
     if device not in (None, "cpu"):
         raise UnknownNameError.among("device of litert", device or "", ["cpu"])
     version = LiteRtDelegate.version()
@@ -32,14 +28,11 @@ def ask(model: ForeignModel, device: str | None) -> Verdict:
     except (RuntimeError, ValueError) as error:
         verdict.refused = " ".join(str(error).split())[:600]
         match = _NUMBER.search(verdict.refused)
-        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else _first_custom(model, verdict.refused)
+        named = next((i for i, op in enumerate(model.ops) if op.op in verdict.refused), None)
+        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else named
         return verdict
     _read(interpreter, len(model.ops), verdict)
     return verdict
-
-
-def _first_custom(model: ForeignModel, words: str) -> int | None:
-    return next((i for i, op in enumerate(model.ops) if op.op in words), None)
 
 
 def _read(interpreter: Any, operators: int, verdict: Verdict) -> None:

@@ -11,11 +11,7 @@ TARGET = "opencl"
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
-    """What kernels of the delegate compute of a file.
-
-    Args:
-        device: Part of the device's name, or None for the delegate's choice.
-    """
+    """What kernels of the delegate compute of a file (`device`: part of the device's name, or None for the delegate's choice)."""
     from importlib.metadata import version
 
     opened_device = open_device(())

@@ -14,11 +14,7 @@ _TYPE = re.compile(r"[\w.]+")
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
-    """What a plug-in takes of a file.
-
-    Args:
-        device: A plug-in in small letters, such as ``gpu``; the best one here if None.
-    """
+    """What a plug-in takes of a file (`device`: a plug-in in small letters, such as ``gpu``; the best one here if None)."""
     import openvino
 
     core = openvino.Core()
@@ -53,7 +49,9 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
     """Friendly names of the nodes that each operator of the file became: they are called like it or like what it writes."""
     place: dict[str, int] = {}
     for i, op in enumerate(model.ops):
-        place.update(dict.fromkeys((op.name, *_tensors(model, i)), i))
+        network_file = model.network
+        written = op.outputs if network_file is None else [network_file.tensors[t].name for t in network_file.operators[i].outputs]
+        place.update(dict.fromkeys((op.name, *written), i))
     names: dict[int, list[str]] = {}
     for node in network.get_ordered_ops():
         if node.get_type_name() in ("Parameter", "Result", "Constant"):
@@ -63,13 +61,6 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
                 names.setdefault(place[name], []).append(node.get_friendly_name())
                 break
     return names
-
-
-def _tensors(model: ForeignModel, i: int) -> tuple[str, ...]:
-    """Names of the tensors that an operator writes."""
-    if model.network is None:
-        return model.ops[i].outputs
-    return tuple(model.network.tensors[t].name for t in model.network.operators[i].outputs)
 
 
 def _readable(words: str) -> str:

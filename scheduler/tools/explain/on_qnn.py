@@ -17,11 +17,7 @@ _NAME = re.compile(r"Node name: (\S+)")
 
 
 def ask(model: ForeignModel, device: str | None) -> Verdict:
-    """What QNN's provider takes of a file, the rest being the CPU's.
-
-    Args:
-        device: ``htp`` or None.
-    """
+    """What QNN's provider takes of a file, the rest being the CPU's (`device`: ``htp`` or None)."""
     import onnxruntime
 
     if device not in (None, "htp"):

@@ -86,6 +86,18 @@ _DISPATCH: Mapping[str, Dispatch] = {"cpu": "inline", "gpu": "async"}
 _KINDS: Mapping[Dispatch, str] = {"async": "kAsync", "blocking": "kBlocking", "inline": "kInline"}
 
 
+_HEAD = """\
+// Written by `stretch export --as cpp` for one TFLite file; it fits no other.
+#ifndef NN_STRETCH_RUNNER_PLAN_H_
+#define NN_STRETCH_RUNNER_PLAN_H_
+
+#include "plan_types.h"
+
+namespace plan {
+
+"""
+
+
 def plan_header(content: bytes, path: Path) -> str:
     """The text of `plan.h` for a file."""
     file = parse_tflite(content, path)
@@ -100,16 +112,12 @@ def plan_header(content: bytes, path: Path) -> str:
     steps = [plan.step(name) for name in sorted(plan.order, key=plan.order.__getitem__)]
     meetings = _meetings(plan)
     lines = [
-        "// Written by `stretch export --as cpp` for one TFLite file; it fits no other.",
-        "#ifndef NN_STRETCH_RUNNER_PLAN_H_",
-        "#define NN_STRETCH_RUNNER_PLAN_H_",
-        "",
-        '#include "plan_types.h"',
-        "",
-        "namespace plan {",
-        "",
+        *_HEAD.splitlines(),
         "inline constexpr Tensor kTensors[] = {",
-        *(_tensor(tensor.name, tensor.shape, tensor.layout) for tensor in file.plan.tensors),
+        *(
+            f"    {{{_text(t.name)}, {len(t.shape)}, {{{', '.join(map(str, t.shape))}}}, {str(t.layout == 'NHWC').lower()}}},"
+            for t in file.plan.tensors
+        ),
         "};",
         "inline constexpr Processor kProcessors[] = {",
         *(f"    {{{_text(name)}, Dispatch::{_KINDS[dispatch_of(name)]}}}," for name in processors),
@@ -165,18 +173,9 @@ def _opening(plan: ExecutionPlan) -> bytes:
         name: Placement(name, "litert", (), name, dispatch_of(name), False, "the runner's thread for it")
         for name in dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
     }
-    opening = Opening(
-        SCHEMA,
-        0,
-        plan.inputs,
-        plan.outputs,
-        tuple(plan.subgraphs.values()),
-        tuple(plan.joins.values()),
-        {name: places[sub.processor] for name, sub in plan.subgraphs.items()},
-        1,
-        True,
-    )
-    return msgspec.json.encode(opening)
+    subgraphs, joins = tuple(plan.subgraphs.values()), tuple(plan.joins.values())
+    where = {name: places[sub.processor] for name, sub in plan.subgraphs.items()}
+    return msgspec.json.encode(Opening(SCHEMA, 0, plan.inputs, plan.outputs, subgraphs, joins, where, 1, True))
 
 
 def _meetings(plan: ExecutionPlan) -> dict[str, int]:
@@ -186,11 +185,6 @@ def _meetings(plan: ExecutionPlan) -> dict[str, int]:
         together.setdefault((sub.segment, tuple(sorted(set(sub.inputs)))), []).append(sub)
     several = [some for some in together.values() if len(some) > 1 and len({sub.processor for sub in some}) == len(some)]
     return {sub.name: number for number, some in enumerate(several) for sub in some}
-
-
-def _tensor(name: str, shape: Sequence[int], layout: str) -> str:
-    last = "true" if layout == "NHWC" else "false"
-    return f"    {{{_text(name)}, {len(shape)}, {{{', '.join(map(str, shape))}}}, {last}}},"
 
 
 def _lists(number: int, step: PlannedSubgraph | PlannedJoin, tensors: Mapping[str, int], content: bytes, file: TfliteFile) -> list[str]:
@@ -216,23 +210,13 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
 
 def _text(text: str) -> str:
     """A string of C++, whatever is in it: names come from files of others."""
-    return '"' + "".join(chr(byte) if _plain(byte) else f"\\{byte:03o}" for byte in text.encode()) + '"'
-
-
-def _plain(byte: int) -> bool:
     # `?` may begin a trigraph
-    return 0x20 <= byte < 0x7F and byte not in b'"\\?'
+    plain = set(range(0x20, 0x7F)) - set(b'"\\?')
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 #: Names of what is written beside the sources.
 PLAN, MODEL = "plan.h", "model.tflite"
-
-
-def source_names() -> list[str]:
-    """Files of the runner that are the same for every bundle."""
-    return sorted(
-        source.name for source in files("scheduler.tools.runner").joinpath("cpp").iterdir() if source.name.endswith((".h", ".cpp", ".txt"))
-    )
 
 
 def write_runner(bundle: Bundle, out: Path) -> list[str]:
@@ -242,7 +226,7 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     content = tflite_content(bundle)
     header = plan_header(content, bundle.path / str(bundle.manifest.tflite))
     sources = files("scheduler.tools.runner").joinpath("cpp")
-    names = source_names()
+    names = [source.name for source in sources.iterdir() if source.name.endswith((".h", ".cpp", ".txt"))]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:

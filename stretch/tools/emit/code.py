@@ -3,7 +3,7 @@
 import keyword
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,11 +61,14 @@ def literal(value: Any) -> str:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else f'float("{value}")'
     if isinstance(value, tuple | list):
-        inside = ", ".join(literal(element) for element in value)
-        if isinstance(value, list):
-            return f"[{inside}]"
-        return f"({inside},)" if len(value) == 1 else f"({inside})"
+        return sequence_code(value, map(literal, value))
     raise StretchError(f"{value!r} cannot be written as Python code")
+
+
+def sequence_code(value: tuple[Any, ...] | list[Any], elements: Iterable[str]) -> str:
+    """A tuple or list of elements that are code already."""
+    inside = ", ".join(elements)
+    return f"[{inside}]" if isinstance(value, list) else f"({inside},)" if len(value) == 1 else f"({inside})"
 
 
 def call(name: str, *arguments: Any, **settings: Any) -> str:

@@ -32,7 +32,7 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches
 from stretch.stages.network import read_network
 from stretch.stages.reopen import reopen
-from stretch.tools.emit.code import OWN, OperatorCode, attribute, class_name, code_of, literal
+from stretch.tools.emit.code import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
 from stretch.transform import BranchedModel
 from stretch.transform.parts import weights_in_parts
 
@@ -47,10 +47,7 @@ def returned_code(template: Any, variables: Mapping[str, str]) -> str:
         parts = [f"{literal(key)}: {returned_code(value, variables)}" for key, value in template.items()]
         return f"{{{', '.join(parts)}}}"
     if isinstance(template, tuple | list):
-        inside = ", ".join(returned_code(value, variables) for value in template)
-        if isinstance(template, list):
-            return f"[{inside}]"
-        return f"({inside},)" if len(template) == 1 else f"({inside})"
+        return sequence_code(template, (returned_code(value, variables) for value in template))
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         return returned_code({field.name: getattr(template, field.name) for field in dataclasses.fields(template)}, variables)
     return literal(template)
@@ -148,7 +145,8 @@ class _ClassWriter:
             reads = tuple(same[name] for name in op.inputs)
             expression = code.expression.replace(OWN, self._own(op, code))
             before = open_ends.pop(reads[0], None) if len(reads) == 1 else None
-            if before is not None and _nests(before, expression):
+            fits = before is not None and before.depth < MAX_NESTED and len(before.expression) + len(expression) < MAX_LINE
+            if before is not None and fits and expression.count("{0}") == 1:
                 lines.remove(before)
                 line = _Line(op.name, before.reads, _nested(expression, before.expression), before.depth + 1)
             else:
@@ -196,10 +194,6 @@ class _ClassWriter:
             variables[line.result] = _unused(variables.values())
             run.append(f"{variables[line.result]} = {text}")
         return run, variables
-
-
-def _nests(inner: _Line, outer: str) -> bool:
-    return inner.depth < MAX_NESTED and outer.count("{0}") == 1 and len(inner.expression) + len(outer) < MAX_LINE
 
 
 def _nested(outer: str, inner: str) -> str:
@@ -442,23 +436,14 @@ def emit(
             raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
         bundle = load_bundle(source, check_hashes=True)
         networks = reopen(bundle)
-        name = bundle.manifest.model.name
-        sources = branched_sources(networks.original.graph, networks.model)
-        files, error = write_package(folder, sources, networks.model, f"{sources.name} in branches, written by nn-stretch.")
-        count = len(networks.model.design.segments)
-        return EmitAnswer(package=folder, network=name, branched=True, files=files, segments=count, max_error=error, warnings=[])
-    network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code, portable=True)
-    sources = captured_sources(network.captured)
-    files, error = write_package(folder, sources, network.captured.module, f"{sources.name}, written by nn-stretch.")
-    return EmitAnswer(
-        package=folder,
-        network=network.graph.name,
-        branched=False,
-        files=files,
-        segments=1,
-        max_error=error,
-        warnings=list(network.loaded.warnings),
-    )
+        sources, model, how = branched_sources(networks.original.graph, networks.model), networks.model, " in branches"
+        facts = {"network": bundle.manifest.model.name, "segments": len(networks.model.design.segments), "warnings": []}
+    else:
+        network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code, portable=True)
+        sources, model, how = captured_sources(network.captured), network.captured.module, ""
+        facts = {"network": network.graph.name, "segments": 1, "warnings": list(network.loaded.warnings)}
+    files, error = write_package(folder, sources, model, f"{sources.name}{how}, written by nn-stretch.")
+    return EmitAnswer(package=folder, branched=bool(how), files=files, max_error=error, **facts)
 
 
 def check_folder(out: Path) -> None:
@@ -505,9 +490,11 @@ def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
     with _imported(folder) as package:
         module = getattr(package, sources.name)()
         missing, unexpected = module.load_state_dict(sources.tensors, strict=False)
-        names = set(sources.tensors)
-        shared = {name for name in missing if _shared(module, name, names)}
-        lacking = [name for name in missing if name not in shared and not name.endswith("num_batches_tracked")]
+        state = module.state_dict()
+        # a tensor may be one that another name filled
+        filled = {(state[name].data_ptr(), state[name].shape) for name in sources.tensors if name in state}
+        there = [name for name in missing if (state[name].data_ptr(), state[name].shape) in filled]
+        lacking = [name for name in missing if name not in there and not name.endswith("num_batches_tracked")]
         if lacking or unexpected:
             raise StretchError(f"the package lacks `{(lacking or unexpected)[0]}`", "please report this")
         save_model(module, str(folder / WEIGHTS))
@@ -522,12 +509,6 @@ def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
             raise StretchError("the package computes something else than the network", "please report this")
         largest = max(largest, float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))
     return largest
-
-
-def _shared(model: nn.Module, name: str, stored_names: set[str]) -> bool:
-    """Whether a tensor of the state dict is one that another name filled."""
-    state = model.state_dict()
-    return any(state[other].data_ptr() == state[name].data_ptr() for other in stored_names if state[other].shape == state[name].shape)
 
 
 @contextmanager

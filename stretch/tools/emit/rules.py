@@ -23,10 +23,8 @@ _APPLIED = f"{OWN}({{0}})"
 
 def _applied(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
     """A function of the one tensor that it reads, with literal settings; those that are None are left out."""
-    texts = [literal(argument) for argument in arguments] + [
-        f"{key}={literal(value)}" for key, value in settings.items() if value is not None
-    ]
-    return OperatorCode(f"{function}({', '.join(['{0}', *texts])})")
+    code = call(function, *arguments, **{key: value for key, value in settings.items() if value is not None})
+    return OperatorCode(code.replace("(", "({0}" + (", " if not code.endswith("()") else ""), 1))
 
 
 def _module(kind: type[torch.nn.Module], *arguments: Any, **settings: Any) -> OperatorCode:
@@ -168,18 +166,15 @@ def _rearrange(op: Op, shapes: list[Shape]) -> OperatorCode:
 def _conv(op: Op, shapes: list[Shape]) -> OperatorCode:
     a = op.attrs
     top, left, bottom, right = ints(a, "padding")
-    settings: dict[str, object] = {"kernel_size": _same(ints(a, "kernel"))}
-    if ints(a, "stride") != (1, 1):
-        settings["stride"] = _same(ints(a, "stride"))
     even = (top, left) == (bottom, right)
-    if even and (top, left) != (0, 0):
-        settings["padding"] = _same((top, left))
-    if ints(a, "dilation") != (1, 1):
-        settings["dilation"] = _same(ints(a, "dilation"))
-    if integer(a, "groups") != 1:
-        settings["groups"] = integer(a, "groups")
-    if not a["bias"]:
-        settings["bias"] = False
+    stated = {
+        "stride": (_same(ints(a, "stride")), 1),
+        "padding": (_same((top, left)) if even else 0, 0),
+        "dilation": (_same(ints(a, "dilation")), 1),
+        "groups": (integer(a, "groups"), 1),
+        "bias": (bool(a["bias"]), True),
+    }
+    settings = {"kernel_size": _same(ints(a, "kernel"))} | {key: value for key, (value, usual) in stated.items() if value != usual}
     channels = shapes[0][1], integer(a, "out_channels")
     if even:
         return OperatorCode(_APPLIED, call("nn.Conv2d", *channels, **settings))
@@ -216,16 +211,12 @@ def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
     for step in calls.calls:
         # it names a function of torch that was checked, and nothing else
         several = len(find_operator(step.operator)._schema.returns) > 1
+        if strange := [name for name in step.options if not name.isidentifier()]:
+            raise StretchError(f"`{strange[0]}` is no argument of a function")
         argument_texts = [_argument(value, expressions) for value in step.arguments]
-        argument_texts += [f"{_word(key)}={_argument(value, expressions)}" for key, value in step.options.items()]
+        argument_texts += [f"{key}={_argument(value, expressions)}" for key, value in step.options.items()]
         expressions.append(f"torch.ops.aten.{step.operator}({', '.join(argument_texts)})" + (f"[{int(step.result)}]" if several else ""))
     return OperatorCode(expressions[-1], tensors=tensors)
-
-
-def _word(name: str) -> str:
-    if not name.isidentifier():
-        raise StretchError(f"`{name}` is no argument of a function")
-    return name
 
 
 def _argument(value: Any, expressions: list[str]) -> str:

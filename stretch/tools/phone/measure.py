@@ -150,11 +150,7 @@ class Phone:
             partial.unlink(missing_ok=True)
 
     def shell(self, command: Sequence[str], *, limit: float | None = None) -> str:
-        """Run a command on the device and give what it printed.
-
-        Args:
-            limit: Seconds; those of the phone if None.
-        """
+        """Run a command on the device and give what it printed (`limit`: seconds; those of the phone if None)."""
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
 
     def attempt(self, command: Sequence[str], what: str) -> "CallResult":
@@ -163,6 +159,14 @@ class Phone:
 
     def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "CallResult":
         return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
+
+    def removed(self) -> bool:
+        """Remove the folder; whether that was possible."""
+        try:
+            self.shell(["rm", "-rf", self.folder], limit=ASKING_S)
+        except StretchError:
+            return False
+        return True
 
 
 def find_phone(serial: str | None, limit: float) -> Phone:
@@ -197,31 +201,19 @@ def workspace(phone: Phone) -> Iterator[Phone]:
     try:
         yield phone
     except StretchError as error:
-        if not _removed(phone):
+        if not phone.removed():
             error.hint = f"{error.hint}; " if error.hint else ""
             error.hint += f"{phone.folder} may still be on the phone: remove it once it is there again"
         raise
     except BaseException:
-        _removed(phone)
+        phone.removed()
         raise
-    if not _removed(phone):
+    if not phone.removed():
         raise StretchError(f"cannot remove {phone.folder} from the phone", "remove it once the phone is there again")
 
 
-def _removed(phone: Phone) -> bool:
-    try:
-        phone.shell(["rm", "-rf", phone.folder], limit=ASKING_S)
-    except StretchError:
-        return False
-    return True
-
-
 def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
-    """Run `adb`.
-
-    Args:
-        limit: Seconds after which it is ended.
-    """
+    """Run `adb` (`limit`: seconds after which it is ended)."""
     try:
         ran = subprocess.run([program, *words], capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
@@ -253,7 +245,7 @@ def _devices(text: str) -> dict[str, str]:
 
 
 #: Names on the phone.
-SIDE_BY_SIDE_GRAPH, SIDE_BY_SIDE_PROGRAM, RESULTS = "model.tflite", "runner", "results"
+GRAPH, PROGRAM, RUNNER, RESULTS, PROFILE = "model.tflite", "benchmark_model", "runner", "results", "profile.csv"
 
 _MAX_TIMES = 1 << 24
 
@@ -271,12 +263,12 @@ def run_side_by_side(
     bundle: Bundle, phone: Phone, runner: Path, libraries: Sequence[str], x: NDArray[Any], options: Sequence[str], trace: Path | None
 ) -> RunnerRow:
     """Run the runner in the phone's folder, where the TFLite file is already, and judge what it leaves."""
-    program = phone.push(runner, SIDE_BY_SIDE_PROGRAM, program=True)
+    program = phone.push(runner, RUNNER, program=True)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         np.save(scratch / "input.npy", np.ascontiguousarray(x, np.float32))
         input_path = phone.push(scratch / "input.npy", "input.npy")
-        words = [program, f"{phone.folder}/{SIDE_BY_SIDE_GRAPH}", "--input", input_path, "--out", f"{phone.folder}/{RESULTS}", *options]
+        words = [program, f"{phone.folder}/{GRAPH}", "--input", input_path, "--out", f"{phone.folder}/{RESULTS}", *options]
         words += _accelerators(bundle, libraries, phone.folder)
         ended = phone.attempt(["env", f"LD_LIBRARY_PATH={phone.folder}", *words], "run the branches on the phone")
         if ended.code != 0:
@@ -393,7 +385,8 @@ def read_spoken(text: str, target: Target) -> Spoken:
         us = float(mean[1]) if mean else float(counted[-1][2])
         std = float(counted[-1][3]) if counted and counted[-1][3] else None
     except (IndexError, ValueError) as error:
-        raise StretchError(f"benchmark_model told no time: {_last(text)}") from error
+        last = (text.strip().splitlines() or ["it printed nothing"])[-1].strip()
+        raise StretchError(f"benchmark_model told no time: {last}") from error
     if not 0 < us < _MAX_US or (std is not None and not 0 <= std < _MAX_US):
         raise StretchError(f"benchmark_model tells {us:g} μs, which no measurement gives")
     return Spoken(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
@@ -404,14 +397,7 @@ def _elsewhere(text: str) -> str | None:
         return None
     if partly := _PARTLY.search(text):
         return f"only parts of it ran there, in {partly[1]} pieces"
-    if _NOT.search(text):
-        return "nothing of it ran there"
-    return "benchmark_model does not say that all of it ran there"
-
-
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    return "nothing of it ran there" if _NOT.search(text) else "benchmark_model does not say that all of it ran there"
 
 
 #: Precision that a processor computes a signature's in. A file's fp16 are weights in half precision, which the CPU widens; a
@@ -452,11 +438,7 @@ class SignatureWork:
 
 
 def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
-    """The processors of a profile that are measured.
-
-    Args:
-        core_set: Of its CPU; its default if None.
-    """
+    """The processors of a profile that are measured (`core_set`: of its CPU; its default if None)."""
     measured_places: list[PhoneProcessor] = []
     for family, processor in profile.processors.items():
         target: Target = "cpu" if family == "cpu" else "gpu" if family == "gpu" else "npu"
@@ -492,11 +474,6 @@ def graph_of(bundle: Bundle, work: SignatureWork) -> OpGraph:
     """The operators of a signature, as measurements keep them."""
     file = next(sub.file for sub in bundle.manifest.subgraphs if sub.name == work.signature)
     return replace(read_source(bundle.file(file)).graph, name=work.network)
-
-
-def family_of(bundle: Bundle, work: SignatureWork) -> str:
-    """Relatives of a signature, which are left out with it when a fit is judged: the branches of its segment."""
-    return f"{bundle.manifest.model.name}:{work.segment}"
 
 
 def mask_of(cores: str | None) -> int:
@@ -540,8 +517,14 @@ def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order
     place = {name: number for number, name in enumerate(order)}
     inside = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
     wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
-    lines = [(kind, operator) for operator in operators if (kind := _kind(operator)) is not None]
-    same = len(wanted) == len(lines) and all(_alike(kernel, kind) for kernel, (kind, _) in zip(wanted, lines, strict=True))
+    known = ((next((kind for kind, words in _WORDS if words.search(operator.kind)), None), operator) for operator in operators)
+    lines = [(kind, operator) for kind, operator in known if kind is not None]
+    # a convolution of one pixel is a matrix product, and a product of one group may be either
+    both = {"conv", "linear"}
+    same = len(wanted) == len(lines) and all(
+        (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == both)
+        for kernel, (kind, _) in zip(wanted, lines, strict=True)
+    )
     return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
 
 
@@ -555,20 +538,6 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
         if name in owner:
             times[owner[name]] = times.get(owner[name], 0.0) + operator.ms
     return [(kernels[number], ms) for number, ms in sorted(times.items()) if ms > 0]
-
-
-def _kind(operator: ProfiledOperator) -> str | None:
-    return next((kind for kind, words in _WORDS if words.search(operator.kind)), None)
-
-
-def _alike(kernel: Kernel, kind: str) -> bool:
-    """Whether a line may be of a kernel: a convolution of one pixel is a matrix product, and a product of one group may be either."""
-    kernel_kind = _KINDS[kernel.cost.kind]
-    return kernel_kind == kind or (kernel.cost.pixels == 1 and {kernel_kind, kind} == {"conv", "linear"})
-
-
-#: Name of the operators' times on the phone.
-PROFILE = "profile.csv"
 
 
 @dataclass(frozen=True)
@@ -592,7 +561,9 @@ class PhoneTable:
                 f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
             )
         rows = [KernelLatency(*where, kernel.name, "", *kernel.cost, ms) for kernel, ms in kernels]
-        self.table.add(graph, family_of(bundle, work), Latency(*where, spoken.ms, spoken.std_ms), rows)
+        # relatives of a signature, which are left out with it when a fit is judged, are the branches of its segment
+        family = f"{bundle.manifest.model.name}:{work.segment}"
+        self.table.add(graph, family, Latency(*where, spoken.ms, spoken.std_ms), rows)
         self.table.save()
 
 
@@ -609,66 +580,46 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Signature
     return opened
 
 
-@dataclass(frozen=True)
-class SignatureTiming:
-    """Times signatures of a bundle."""
+def measured_row(
+    bundle: Bundle, content: bytes, phone: Phone, asked: AdbCall, table: PhoneTable, backend: str, work: SignatureWork
+) -> SignatureRow:
+    """Measure a signature and keep its time: it runs alone, and with the times of its operators, which take time themselves.
 
-    bundle: Bundle
-    content: bytes  # Of its TFLite file.
-    phone: Phone
-    request: AdbCall  # Of every signature.
-    table: PhoneTable  # Where times go.
-    profile: DeviceProfile  # That they are named after.
-    scratch: Path  # Folder for what is copied here.
-
-    def row(self, work: SignatureWork) -> SignatureRow:
-        """Measure a signature and keep its time.
-
-        It runs twice: alone, and with the times of its operators, which take time themselves.
-        """
-        request = replace(self.request, signature=work.signature, target=work.place.target, threads=work.place.threads)
-        what = f"measure {work.signature} on {work.place.name}"
-        ended = self.phone.attempt(request.command(), what)
-        if ended.code != 0:
-            return _row(work, None, [], f"benchmark_model failed: {ended.reason}")
+    Kernels are those of the fusion rules of `backend`; `content` is that of the bundle's TFLite file.
+    """
+    asked = replace(asked, signature=work.signature, target=work.place.target, threads=work.place.threads)
+    what = f"measure {work.signature} on {work.place.name}"
+    kernels: list[tuple[Kernel, float]] = []
+    ended, spoken = phone.attempt(asked.command(), what), None
+    if ended.code == 0:
         spoken = read_spoken(ended.err + ended.out, work.place.target)
-        if spoken.elsewhere is not None:
-            return _row(work, None, [], spoken.elsewhere)
-        profiled = self.phone.attempt(request.command(f"{self.phone.folder}/{PROFILE}"), what)
-        kernels = self._kernels(work, profiled)
-        self.table.add(self.bundle, work, spoken, kernels)
-        return _row(work, spoken, kernels, None)
-
-    def _kernels(self, work: SignatureWork, profiled: CallResult) -> list[tuple[Kernel, float]]:
-        if profiled.code != 0:
-            return []
-        path = self.scratch / PROFILE
-        self.phone.pull(PROFILE, path)
-        try:
-            operators = read_op_profile(path)
-        except StretchError:
-            return []  # some delegates tell no operator
-        backend = self.profile.processors[work.place.family].backend
-        order = [
-            name for name, _ in parse_tflite(self.content, self.bundle.path / str(self.bundle.manifest.tflite)).operators(work.signature)
-        ]
-        return pair(operators, fuse(graph_of(self.bundle, work), backend), order)
-
-
-def _row(work: SignatureWork, spoken: Spoken | None, kernels: list[tuple[Kernel, float]], reason: str | None) -> SignatureRow:
+    reason = f"benchmark_model failed: {ended.reason}" if spoken is None else spoken.elsewhere
+    if spoken is not None and reason is None:
+        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), what).code == 0:
+            kernels = _kernels(bundle, content, phone, backend, work)
+        table.add(bundle, work, spoken, kernels)
+    told = spoken if reason is None else None
     return SignatureRow(
         signature=work.signature,
         processor=work.place.name,
         precision=work.precision,
-        ms=None if spoken is None else spoken.ms,
-        std_ms=None if spoken is None else spoken.std_ms,
+        ms=told and told.ms,
+        std_ms=told and told.std_ms,
         kernels=len(kernels),
         reason=reason,
     )
 
 
-#: Names on the phone.
-GRAPH, PROGRAM = "model.tflite", "benchmark_model"
+def _kernels(bundle: Bundle, content: bytes, phone: Phone, backend: str, work: SignatureWork) -> list[tuple[Kernel, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        phone.pull(PROFILE, Path(folder, PROFILE))
+        try:
+            operators = read_op_profile(Path(folder, PROFILE))
+        except StretchError:
+            return []  # some delegates tell no operator
+    order = [name for name, _ in parse_tflite(content, bundle.path / str(bundle.manifest.tflite)).operators(work.signature)]
+    return pair(operators, fuse(graph_of(bundle, work), backend), order)
+
 
 #: Longest name of a phone in tables.
 MAX_NAME = 100
@@ -693,7 +644,9 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     where = places(profile, request.core_set, npu)
     wanted = works(bundle, where) if request.benchmark else []
     phone = find_phone(request.serial, request.limit)
-    name, version = _name(phone), phone.property("ro.build.version.release")
+    # as a name in tables
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")[:MAX_NAME] or "phone"
+    version = phone.property("ro.build.version.release")
     table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, wanted)
     rows: list[SignatureRow] = []
     with tempfile.TemporaryDirectory() as folder, workspace(phone):
@@ -705,25 +658,19 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
             phone.push(path, path.name)
         if request.benchmark is not None and table is not None:
             program = phone.push(request.benchmark, PROGRAM, program=True)
-            benchmark_request = AdbCall(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
-            timing = SignatureTiming(bundle, content, phone, benchmark_request, table, profile, scratch)
+            asked = AdbCall(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
             for work in wanted:
                 step(f"{work.signature} on {work.place.name}")
-                rows.append(timing.row(work))
+                rows.append(measured_row(bundle, content, phone, asked, table, profile.processors[work.place.family].backend, work))
         beside = None
         if request.runner is not None:
             step("all branches")
             threads = next((place.threads for place in where if place.target == "cpu"), 1)
-            options = (f"--repeat={request.runs}", f"--warmup={request.warmup}", f"--time-limit={request.limit:g}")
-            beside = run_side_by_side(
-                bundle,
-                phone,
-                request.runner,
-                [path.name for path in libraries],
-                x,
-                (*options, *_pinned(bundle, mask, threads)),
-                request.trace,
-            )
+            options = [f"--repeat={request.runs}", f"--warmup={request.warmup}", f"--time-limit={request.limit:g}"]
+            if any(sub.processor == "cpu" for sub in bundle.manifest.subgraphs):
+                cores = "+".join(str(core) for core in range(64) if mask >> core & 1)
+                options += [f"--threads=cpu={threads}", *([f"--cores=cpu={cores}"] if cores else [])]
+            beside = run_side_by_side(bundle, phone, request.runner, [path.name for path in libraries], x, options, request.trace)
     on_cpu = beside.on_cpu if beside is not None else []
     said = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
     return PhoneAnswer(
@@ -751,17 +698,3 @@ def _files(request: PhoneRequest) -> list[Path]:
     if not libraries:
         raise StretchError(f"--libraries: {request.libraries} is no folder with libraries (*.so)")
     return libraries
-
-
-def _name(phone: Phone) -> str:
-    """What the phone calls itself, as a name in tables."""
-    model = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")
-    return model[:MAX_NAME] or "phone"
-
-
-def _pinned(bundle: Bundle, mask: int, threads: int) -> tuple[str, ...]:
-    """Options of the runner for the CPU's threads and cores, where the bundle uses it."""
-    if not any(sub.processor == "cpu" for sub in bundle.manifest.subgraphs):
-        return ()
-    cores = "+".join(str(core) for core in range(64) if mask >> core & 1)
-    return (f"--threads=cpu={threads}", *([f"--cores=cpu={cores}"] if cores else []))

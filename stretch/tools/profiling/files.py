@@ -21,11 +21,6 @@ from predictors.shapes import Shape
 ASKS = "NN_STRETCH_ASKS"
 
 
-def can_ask() -> bool:
-    """Whether this program runs on a board, for somebody who answers."""
-    return ASKS in os.environ
-
-
 def ask_for_file(path: Path, question: str) -> None:
     """Have a file made by the machine that started this program, and wait for it."""
     questions, answers = map(int, os.environ[ASKS].split(","))
@@ -59,7 +54,7 @@ def write_network(graph: OpGraph, path: Path) -> Path:
 
     On a board, which has no torch, the connected machine creates the file.
     """
-    if can_ask():
+    if ASKS in os.environ:
         ask_for_file(path, graph.to_json().decode())
         return path
     from stretch.export.onnx import save_onnx, to_onnx

@@ -55,12 +55,15 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
         raise UsageError(f"{file} does not say which network it is of", "name it with --model, as resnet18")
     if not profiled and model is not None:
         raise UsageError("--model is for files of benchmark_model; benchncnn names its networks itself", "leave it out")
-    rows = _litert(file, str(model), where) if profiled else _ncnn(file, where)
+    if profiled:
+        rows = [where.row(str(model), "benchmark_model", where.precision or "fp32", network_ms(read_op_profile(file)))]
+    else:
+        rows = _ncnn(file, where)
     folder = out / f"{where.device}.measurements"
     table = Table.open(folder, brought_in(where.device), resume=True)
-    known = {(row.network, row.processor, row.core_set, row.precision, row.runtime) for row in table.latencies}
+    known = {_place(row) for row in table.latencies}
     for row in rows:
-        if (row.network, row.processor, row.core_set, row.precision, row.runtime) in known:
+        if _place(row) in known:
             raise StretchError(
                 f"{folder} has a time of {row.network} on {where.processor} already", "give another --runtime, or another --name"
             )
@@ -69,6 +72,10 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
         table.add(graph, family_of(row.network), row, [])
     table.save()
     return rows
+
+
+def _place(row: Latency) -> tuple[str, ...]:
+    return row.network, row.processor, row.core_set, row.precision, row.runtime
 
 
 def brought_in(device: str) -> Source:
@@ -84,10 +91,6 @@ def family_of(model: str) -> str:
     return match[0] if match else model
 
 
-def _litert(file: Path, model: str, where: Where) -> list[Latency]:
-    return [where.row(model, "benchmark_model", where.precision or "fp32", network_ms(read_op_profile(file)))]
-
-
 def _ncnn(file: Path, where: Where) -> list[Latency]:
     runs, _ = read_benchncnn(file)
     known_runs = [run for run in runs if run.name in NAMES]
@@ -95,12 +98,7 @@ def _ncnn(file: Path, where: Where) -> list[Latency]:
         names = ", ".join(sorted(NAMES))
         raise StretchError(f"{file} has none of the networks that are known here", f"those of benchncnn that are: {names}")
     rows = [
-        where.row(
-            NAMES[run.name],
-            "ncnn",
-            run.precision if where.precision is None or run.precision == "int8" else where.precision,
-            run.avg_ms,
-        )
+        where.row(NAMES[run.name], "ncnn", run.precision if run.precision == "int8" else where.precision or run.precision, run.avg_ms)
         for run in known_runs
     ]
     wanted = [row for row in rows if where.precision is None or row.precision == where.precision]

@@ -63,7 +63,7 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
         processors: Such as ``cpu``, ``gpu``, ``cpu[1core]`` or ``cpu=openvino``; empty for all with an available delegate.
     """
     places_by_family: dict[str, list[Place]] = {}
-    for entry in processors or _present():
+    for entry in processors or [HOST, *(kind for kind in ("gpu", "npu") if any(_available(_measured(kind))))]:
         name, _, chosen = entry.partition("=")
         family, bracket, core_set = name.partition("[")
         if family in places_by_family:
@@ -81,10 +81,6 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
     return [place for family in sorted(places_by_family, key=lambda name: name != HOST) for place in places_by_family[family]]
 
 
-def _present() -> list[str]:
-    return [HOST, *(kind for kind in ("gpu", "npu") if any(_available(_measured(kind))))]
-
-
 def _measured(kind: str) -> dict[str, type[Delegate]]:
     """Delegates that drive a kind of processor and tell the times of its kernels."""
     return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
@@ -94,14 +90,10 @@ def _available(able: Mapping[str, type[Delegate]]) -> Iterator[str]:
     return (name for name, delegate in able.items() if delegate.unavailable() is None)
 
 
-def _usual(kind: str) -> str:
-    """The delegate that measures a kind of processor; where none is available the first, which says why, or nothing."""
-    able = _measured(kind)
-    return first_driver(_available(able)) or next(iter(able), "")
-
-
 def _places(family: str, chosen: str) -> list[Place]:
-    name = chosen or (HOST if family == HOST else _usual(family))
+    # where no delegate that measures the processor is available the first says why
+    able = _measured(family)
+    name = chosen or (HOST if family == HOST else first_driver(_available(able)) or next(iter(able), ""))
     known = [name for name in delegates if delegates.get(name).fuses]
     if name not in known:
         if not chosen:

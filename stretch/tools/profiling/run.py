@@ -51,10 +51,9 @@ from scheduler.measure.steady import (
 from scheduler.runtime.threads import QueueThread
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.environment import processor_name
-from stretch.tools.profiling.drawing import Drawing
 from stretch.tools.profiling.files import write_network
 from stretch.tools.profiling.places import Place
-from stretch.tools.profiling.styles import STYLES, draw
+from stretch.tools.profiling.styles import STYLES, Drawing, draw
 from stretch.tools.profiling.table import Table
 from stretch.tools.profiling.writing import Crossing, MeasuredPlace, make_profile, valid_id
 
@@ -226,7 +225,9 @@ class Collector:
         chooser = Chooser(self._known())
         try:
             with tempfile.TemporaryDirectory() as folder:
-                self._watch = self._watched(Path(folder))
+                # the reference network tracks the machine's speed
+                watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx")
+                self._watch = runner(self._delegate.compile(watched), self.place.caller)
                 while monotonic() < end and (most is None or self._result.measured < most):
                     graphs = chooser.choose(BATCH, None if self._votes() is None else self._doubt)
                     self._measure(graphs, Path(folder), end)
@@ -280,10 +281,6 @@ class Collector:
             elif sample.time is not None and monotonic() < end:
                 self._add(sample.graph, sample.file, sample.time)
             sample.file.unlink()
-
-    def _watched(self, folder: Path) -> Callable[[], None]:
-        """Run the reference network, which tracks the machine's speed."""
-        return runner(self._delegate.compile(write_network(draw(*_WATCHED), folder / "watch.onnx")), self.place.caller)
 
     def _time(self, samples: Sequence[_NetworkSample], end: float) -> None:
         """Time a batch in turns with the reference network; repeat unstable times, or all if the machine was slowed down."""
@@ -378,13 +375,13 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
             for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()
         }
     else:
-        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, _busying(host, place, worker, folder), end)
+        # the processor is kept busy on its thread, then the host on the caller's
+        file = write_network(computing(), folder / "busy.onnx")
+        busy = worker.handing(runner(place.create().compile(file), ())), runner(host.create().compile(file), host.caller)
+        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, busy, end)
         worker.close()
-    handovers = []
-    for name, ms in spent.items():
-        handovers.append(Handover(*sizes(files[name][0]), max(0.0, ms)))
     delegate.close()
-    return handovers
+    return [Handover(*sizes(files[name][0]), max(0.0, ms)) for name, ms in spent.items()]
 
 
 def handed(channels: int, rows: int, out: int) -> OpGraph:
@@ -426,28 +423,17 @@ def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) ->
     return sum(operators.values()) + added
 
 
-def _after_work(runs: Mapping[str, Callable[[], float]], busy: Callable[[], object], end: float) -> dict[str, float]:
+def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable[[], object]], end: float) -> dict[str, float]:
     """Median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
         if number >= LEAST and monotonic() > end:
             break
         for name, run in runs.items():
-            busy()
+            for work in busy:
+                work()
             times[name].append(run())
     return {name: median(durations) for name, durations in times.items()}
-
-
-def _busying(host: Place, place: Place, worker: "Handing", folder: Path) -> Callable[[], None]:
-    """A function that keeps the processor busy on its thread, then the host on the caller's thread."""
-    file = write_network(computing(), folder / "busy.onnx")
-    run_host, run_other = runner(host.create().compile(file), host.caller), worker.handing(runner(place.create().compile(file), ()))
-
-    def busy() -> None:
-        run_other()
-        run_host()
-
-    return busy
 
 
 class Handing:
@@ -511,9 +497,7 @@ def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: floa
     """Slowdown factors of the host and the other processor."""
     file = write_network(graph, folder / f"{graph.name}.onnx")
     delegates = host.create(), other.create()
-    runs = [
-        runner(delegate.compile(file), place.caller) for delegate, place in zip(delegates, (host, other), strict=True)
-    ]  # fmt: skip
+    runs = [runner(delegate.compile(file), place.caller) for delegate, place in zip(delegates, (host, other), strict=True)]
     times = time_together(*runs, end=end)
     for delegate in delegates:
         delegate.close()
@@ -538,7 +522,9 @@ class Profiled:
 def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
     """The folder of measurements of a profile."""
     check_target(name, out)
-    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", _notes(places))
+    runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
+    notes = f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
+    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", notes)
     return Table.open(out / f"{name}.measurements", source, resume)
 
 
@@ -556,11 +542,6 @@ def machine() -> str:
     """This machine in words."""
     cores = len(available_cores())
     return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''} available, {platform.system()}"
-
-
-def _notes(places: Sequence[Place]) -> str:
-    runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
-    return f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
 
 
 def profile_machine(

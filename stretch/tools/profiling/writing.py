@@ -115,6 +115,8 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
     first = family_places[0]
     peaks = {place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured) for place in family_places}
     computing, moving = _contention(family, crossings)
+    # that of the fastest kernels
+    launch_us = float(np.percentile([row.ms for row in rows[first.core_set]], 2)) * 1e3 if rows[first.core_set] else 0.0
     return {
         "backend": first.backend,
         "layout": "NCHW",
@@ -122,7 +124,7 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
         "default_core_set": first.core_set,
         "width_slice": _is(16, "layout"),
         "reduce_slice": _is(1, "layout"),
-        "launch_us": _is(_launch_us(rows[first.core_set]), "measured"),
+        "launch_us": _is(launch_us, "measured"),
         "half_outputs": _is(0, "fits"),
         "epilogue_macs": _is(0, "fits"),
         "contention": _is(computing, "measured"),
@@ -179,11 +181,6 @@ def _network_gops(place: MeasuredPlace, measured: Measurements) -> float:
 def _efficiency(kind: str, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:
     rates = [2 * _products(row) / row.ms / 1e6 / peak for row in rows if row.kind == kind and row.ms > 0.02]
     return _is(min(1.0, max(1e-4, float(np.median(rates)))), "typical") if rates else _is(_UNMEASURED, "unmeasured")
-
-
-def _launch_us(rows: Sequence[KernelLatency]) -> float:
-    """Launch time, that of the fastest kernels, µs."""
-    return float(np.percentile([row.ms for row in rows], 2)) * 1e3 if rows else 0.0
 
 
 def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:

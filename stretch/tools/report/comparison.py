@@ -92,17 +92,11 @@ def bench_page(answer: BenchAnswer) -> Page:
         ChartInterval(row.name, t.median_ms, t.low_ms or t.median_ms, t.high_ms or t.median_ms) for row, t in zip(rows, times, strict=True)
     ]
     least = min(rows, key=lambda row: row.summary.median_ms)
-    files = [
-        (
-            file.name,
-            file.kind,
-            f"{file.bytes / 1e6:.2f}",
-            "–" if file.macs is None else f"{file.macs / 1e6:.1f}",
-            ", ".join(f"{name}: {shape}" for name, shape in file.inputs.items()),
-            file.sha256[:16],
-        )
-        for file in answer.files
-    ]
+    files = []
+    for file in answer.files:
+        size, macs = f"{file.bytes / 1e6:.2f}", "–" if file.macs is None else f"{file.macs / 1e6:.1f}"
+        inputs = ", ".join(f"{name}: {shape}" for name, shape in file.inputs.items())
+        files.append((file.name, file.kind, size, macs, inputs, file.sha256[:16]))
     machine = [
         ("processor", seen.processor),
         ("system", seen.system),
@@ -114,6 +108,7 @@ def bench_page(answer: BenchAnswer) -> Page:
         ("cores' time that the host gave to others", _known(seen.stolen, ".1%")),
         ("cores' time in which they computed", _known(seen.busy, ".0%")),
     ]
+    titles = ("file", "kind", "MB", "M MACs", "inputs", "SHA-256")
     repeated = "“Another run” is where the median of another such measurement is expected in 95 % of all cases."
     contenders = Grid("A dash stands for what is not known", BENCH_HEADINGS, [bench_cells(row) for row in rows], range(1, 9))
     return Page(
@@ -127,13 +122,7 @@ def bench_page(answer: BenchAnswer) -> Page:
         sections=[
             *_times("Median of each with its 95 % interval", drawn),
             Section("contenders", "Side by side", (repeated,), [contenders]),
-            Section(
-                "files",
-                "Files",
-                (),
-                [Grid("What was timed", ("file", "kind", "MB", "M MACs", "inputs", "SHA-256"), files, (2, 3))],
-                printed=False,
-            ),
+            Section("files", "Files", (), [Grid("What was timed", titles, files, (2, 3))], printed=False),
             Section("machine", "The machine", (), [Grid("As the system told it", ("what", "how"), machine)]),
         ],
         warnings=answer.warnings,
@@ -187,14 +176,8 @@ def advice_page(advice: Advice) -> Page:
     if rows:
         words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
         title = "Times as fast as the best single processor, with 90 % intervals"
-        sections.append(
-            Section(
-                "pays",
-                "Where branches pay",
-                ["Above 1 they are faster; bold is advised."],
-                [intervals("ratios", title, words, rows, "times")],
-            )
-        )
+        drawn, said = intervals("ratios", title, words, rows, "times"), ["Above 1 they are faster; bold is advised."]
+        sections.append(Section("pays", "Where branches pay", said, [drawn]))
     sections.append(Section("devices", "What to do", (), [_grid(advice.answers)]))
     return Page(
         title=f"{advice.model}: should it be branched?",
@@ -211,18 +194,10 @@ def advice_page(advice: Advice) -> Page:
 
 def _grid(answers: list[DeviceAdvice]) -> Grid:
     titles = ("device", "best alone", "ms", "exact", "stretched", "what to do", "why")
-    rows = [
-        (
-            answer.device,
-            f"{answer.best_single.processor} {answer.best_single.precision}",
-            f"{answer.best_single.ms:.2f}",
-            _ratio(answer.exact),
-            _ratio(answer.stretched),
-            answer.advice,
-            answer.reason,
-        )
-        for answer in answers
-    ]
+    rows = []
+    for answer in answers:
+        single, ratios = answer.best_single, (_ratio(answer.exact), _ratio(answer.stretched))
+        rows.append((answer.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, answer.advice, answer.reason))
     return Grid("Devices, the fastest as advised first", titles, rows)
 
 

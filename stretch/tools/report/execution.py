@@ -50,32 +50,19 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
     here = "here" if answer.on is None else f"on {answer.on.host}"
     weights = answer.weights.source + (f" ({answer.weights.detail})" if answer.weights.detail else "")
     measured = [_inference("measured", "The inference in the middle of all by its time, measured here", typical(traces))] if traces else []
-    expected = (
-        [
-            f"The second timeline is what the plan expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It says nothing of this machine."
-        ]
-        if predicted is not None
-        else []
-    )
+    expected = []
     if predicted is not None:
+        ms = f"{predicted.makespan_ms:.2f} ms"
+        expected.append(f"The second timeline is what the plan expects on {answer.device}: {ms}. It says nothing of this machine.")
         measured.append(_inference("predicted", f"An inference on {answer.device}, predicted", predicted))
     rows = [
         (name, place.delegate, ", ".join(map(str, place.cores)), f"{place.busy_ms:.2f}", "yes" if place.stand_in else "no", place.reason)
         for name, place in answer.processors.items()
     ]
-    places = Grid(
-        "Processors of the device, and what ran their work",
-        ("processor", "delegate", "cores", "busy, ms", "stands in", "why"),
-        rows,
-        right=(3,),
-    )
-    alone = Grid(
-        "Each subgraph with everything else idle",
-        ("subgraph", "median, ms"),
-        [(name, f"{ms:.3f}") for name, ms in answer.subgraphs_alone_ms.items()],
-        right=(1,),
-        folded=True,
-    )
+    titles = ("processor", "delegate", "cores", "busy, ms", "stands in", "why")
+    places = Grid("Processors of the device, and what ran their work", titles, rows, right=(3,))
+    times = [(name, f"{ms:.3f}") for name, ms in answer.subgraphs_alone_ms.items()]
+    alone = Grid("Each subgraph with everything else idle", ("subgraph", "median, ms"), times, right=(1,), folded=True)
     turns = "All took turns, round by round, on the same cores."
     return Page(
         title=f"{answer.model}, planned for {answer.device}, on {'this machine' if answer.on is None else answer.on.host}",
@@ -257,17 +244,11 @@ def _decisions(answer: SimulateAnswer) -> list[Grid]:
 
 
 def _beside(answer: SimulateAnswer) -> Grid:
-    rows = [
-        (
-            str(bundle.bundle),
-            bundle.arrivals or "as soon as it can",
-            str(bundle.inferences),
-            f"{bundle.makespan_ms:.2f}",
-            *("" if ms is None else f"{ms:.2f}" for ms in (bundle.p50_ms, bundle.p90_ms, bundle.p99_ms)),
-            "" if bundle.deadline_ms is None else f"{bundle.missed} of {bundle.deadline_ms:g} ms",
-        )
-        for bundle in answer.beside
-    ]
+    rows = []
+    for bundle in answer.beside:
+        times = [_ms(ms, 2) for ms in (bundle.makespan_ms, bundle.p50_ms, bundle.p90_ms, bundle.p99_ms)]
+        missed = "" if bundle.deadline_ms is None else f"{bundle.missed} of {bundle.deadline_ms:g} ms"
+        rows.append((str(bundle.bundle), bundle.arrivals or "as soon as it can", str(bundle.inferences), *times, missed))
     titles = ("bundle", "asked for", "inferences", "undisturbed, ms", "median", "p90", "p99", "deadlines missed")
     return Grid("What shared the processors", titles, rows, right=(2, 3, 4, 5, 6, 7))
 
@@ -329,17 +310,10 @@ def explanation_page(explanation: Explanation) -> Page:
 def runtime_page(explanation: RuntimeExplanation) -> Page:
     """The report of a file on a runtime: the counts, the first unsupported operator, what helps, and a row for each operator."""
     causes = {obstacle.operator: obstacle.cause for obstacle in explanation.obstacles}
-    rows = [
-        (
-            op.name,
-            op.op,
-            op.target or "",
-            "" if op.partition is None else str(op.partition),
-            f"{op.macs:,}",
-            f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason,
-        )
-        for op in explanation.operators
-    ]
+    rows = []
+    for op in explanation.operators:
+        part, why = "" if op.partition is None else str(op.partition), f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason
+        rows.append((op.name, op.op, op.target or "", part, f"{op.macs:,}", why))
     grid = Grid("Where each operator runs", ("operator", "kind", "runs on", "part", "MACs", "why"), rows, right=(3, 4))
     return Page(
         title=f"{explanation.file} on {explanation.runtime}",

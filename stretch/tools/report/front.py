@@ -30,14 +30,10 @@ AXES = {
 def value_of(row: FrontDesign, name: str) -> float:
     """A design's value in an objective, in display units."""
     accuracy = row.accuracy
-    value = {
-        "latency": row.predicted_ms,
-        "macs": row.macs_ratio,
-        "memory": row.peak_bytes / 1e6,
-        "energy": row.energy_mj,
-        "agreement": accuracy.agreement if accuracy else None,
-        "accuracy": accuracy.top1 if accuracy else None,
-    }[name]
+    values = {"latency": row.predicted_ms, "macs": row.macs_ratio, "memory": row.peak_bytes / 1e6, "energy": row.energy_mj}
+    if accuracy is not None:
+        values |= {"agreement": accuracy.agreement, "accuracy": accuracy.top1}
+    value = values[name]
     assert value is not None
     return value
 
@@ -70,30 +66,20 @@ def front_page(answer: FrontAnswer) -> Page:
         sections=sections,
         warnings=answer.warnings,
         source=answer.source,
-        made_from=[
-            ("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in answer.seconds.items())),
-        ],
+        made_from=[("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in answer.seconds.items()))],
     )
 
 
 def _facts(answer: FrontAnswer, fastest: FrontDesign) -> list[Fact]:
     precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
+    single = f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}{precision}"
     facts = [
         Fact("fastest design", f"{fastest.predicted_ms:.2f} ms", f"design {fastest.name}"),
-        Fact(
-            "against the best single processor",
-            f"{fastest.speedup:.2f}×",
-            f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}{precision}",
-        ),
+        Fact("against the best single processor", f"{fastest.speedup:.2f}×", single),
     ]
-    if answer.sequential_same_macs_ms is not None:
-        facts.append(
-            Fact(
-                "against a plain network of the same MACs",
-                f"{answer.sequential_same_macs_ms / fastest.predicted_ms:.2f}×",
-                f"{answer.sequential_same_macs_ms:.2f} ms on {answer.sequential_same_macs_processor}, to be trained",
-            )
-        )
+    if (plain_ms := answer.sequential_same_macs_ms) is not None:
+        note = f"{plain_ms:.2f} ms on {answer.sequential_same_macs_processor}, to be trained"
+        facts.append(Fact("against a plain network of the same MACs", f"{plain_ms / fastest.predicted_ms:.2f}×", note))
     exact = [row for row in answer.designs if row.exact]
     if exact:
         best = min(exact, key=lambda row: row.predicted_ms)
@@ -101,9 +87,8 @@ def _facts(answer: FrontAnswer, fastest: FrontDesign) -> list[Fact]:
         facts.append(Fact("fastest that computes the same", f"{best.predicted_ms:.2f} ms", words))
     if answer.sensitivity is not None:
         on = answer.sensitivity
-        words = f"compared on {on.held_back} others in {on.seconds:.0f} s" + (
-            "" if on.complete else ", not all: more time is more certainty"
-        )
+        more = "" if on.complete else ", not all: more time is more certainty"
+        words = f"compared on {on.held_back} others in {on.seconds:.0f} s{more}"
         facts.append(Fact("agreement predicted from single segments", f"calibrated on {on.images} images", words))
     proof = "every design is proved to be on the front" if answer.pareto else "proved to be the best"
     gap = f"at most {answer.gap:.2%} from the best" if answer.gap is not None else "how far from the best is not known"

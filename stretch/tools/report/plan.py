@@ -8,7 +8,7 @@ from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
-from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, exact_words
+from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer, exact_words
 from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, intervals, spread, timeline
 from stretch.tools.report.html.page import Fact, Grid, Page, Section, Stretched
 from stretch.tools.report.html.stretched import stretched_rows
@@ -55,7 +55,7 @@ def plan_page(
         facts_printed=False,
         sections=[*sections, Section("figures", "All figures", (), [everything])],
         warnings=plan.warnings,
-        source="predicted" + (", agreement measured" if agreement_of(plan) is not None else ""),
+        source="predicted" + (", agreement measured" if getattr(plan, "agreement", None) is not None else ""),
         made_from=[
             *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in origins.items()],
             *([("bundle", bundle)] if bundle else []),
@@ -127,27 +127,21 @@ def _network(plan: PlanAnswer) -> Section:
 def plan_bars(plan: PlanAnswer) -> list[Bar]:
     """The predicted run as bars."""
     bars = []
+
+    def add(name: str, at: float, part: "BranchAnswer | SideAnswer", ms: float) -> None:
+        for kind, spent in (("exchange", part.in_ms), ("computing", ms), ("exchange", part.out_ms)):
+            if spent > 0:
+                bars.append(Bar(part.processor, at, spent, kind, name))
+            at += spent
+
     for segment in plan.segments:
         for branch in segment.branches:
-            at = segment.start_ms + branch.start_ms
-            for kind, ms in (
-                ("exchange", branch.in_ms),
-                ("computing", branch.predicted_ms + branch.contention_ms),
-                ("exchange", branch.out_ms),
-            ):
-                if ms > 0:
-                    bars.append(Bar(branch.processor, at, ms, kind, segment.name))
-                at += ms
+            add(segment.name, segment.start_ms + branch.start_ms, branch, branch.predicted_ms + branch.contention_ms)
         if segment.join_ms > 0:
-            bars.append(
-                Bar(segment.branches[0].processor, segment.start_ms + segment.predicted_ms - segment.join_ms, segment.join_ms, "join")
-            )
+            met = segment.start_ms + segment.predicted_ms - segment.join_ms
+            bars.append(Bar(segment.branches[0].processor, met, segment.join_ms, "join"))
     for side in plan.sides:
-        at = side.start_ms
-        for kind, ms in (("exchange", side.in_ms), ("computing", side.predicted_ms), ("exchange", side.out_ms)):
-            if ms > 0:
-                bars.append(Bar(side.processor, at, ms, kind, side.name))
-            at += ms
+        add(side.name, side.start_ms, side, side.predicted_ms)
     return bars
 
 
@@ -158,13 +152,8 @@ def _timeline(plan: PlanAnswer) -> Section:
         if bar.kind == "computing":
             busy[bar.row] = busy.get(bar.row, 0.0) + bar.ms
     words = joined([f"{name} computes for {ms:.2f} ms" for name, ms in busy.items()]) + f" of {predicted.makespan_ms:.2f} ms"
-    drawn = timeline(
-        "timeline",
-        "Who computes when, predicted",
-        f"{words}; exchanges and joins take {predicted.communication_ms:.2f} ms.",
-        {"predicted": bars},
-        predicted.makespan_ms,
-    )
+    words += f"; exchanges and joins take {predicted.communication_ms:.2f} ms."
+    drawn = timeline("timeline", "Who computes when, predicted", words, {"predicted": bars}, predicted.makespan_ms)
     ideal = f"Divided without any loss the original would take {predicted.ideal_split_ms:.2f} ms; the design reaches {predicted.ideal_fraction:.0%} of that."
     return Section("when", "Timeline", [ideal], [drawn])
 
@@ -192,18 +181,11 @@ def _segments(plan: PlanAnswer) -> list[Grid]:
     many = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
     grids = [Grid(f"{many} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
     if plan.sides:
-        beside = [
-            (
-                side.name,
-                f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip(),
-                _first(side.reads),
-                _first(side.writes),
-                str(side.operators),
-                f"{side.macs / 1e6:.1f}",
-                f"{side.predicted_ms:.2f}",
-            )
-            for side in plan.sides
-        ]
+        beside = []
+        for side in plan.sides:
+            where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
+            numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
+            beside.append((side.name, where, _first(side.reads), _first(side.writes), *numbers))
         titles = ("beside", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts beside the backbone", titles, beside, right=(4, 5, 6)))
     return grids
@@ -234,10 +216,13 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
     precision = predicted.best_single_precision
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
-    rows = [
+    sure = f"with a probability of {chance(predicted.probability_faster['all'])}"
+    sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
+    params = "of which the original has none" if plan.params_ratio is None else f"{plan.params_ratio:.3f} of the original"
+    return [
         ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
         ("computes", _computes(plan)),
-        ("parameters", f"{plan.params / 1e6:.2f} M, {_of_original(plan.params_ratio)}"),
+        ("parameters", f"{plan.params / 1e6:.2f} M, {params}"),
         ("meeting points", str(plan.n_meet)),
         (
             "makespan",
@@ -259,12 +244,11 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
         *([("energy", _energy(predicted))] if predicted.energy_mj else []),
-        ("faster than all of these", _probability(predicted)),
+        ("faster than all of these", sure),
         ("recommended", plan.recommended),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
         *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
     ]
-    return rows
 
 
 def _pays(predicted: Predicted) -> str | None:
@@ -304,11 +288,6 @@ def _links(predicted: Predicted) -> str:
     )
 
 
-def _probability(predicted: Predicted) -> str:
-    sure = f"with a probability of {chance(predicted.probability_faster['all'])}"
-    return sure + (f"; measure next: {predicted.measure_next}" if predicted.measure_next else "")
-
-
 def _changes(plan: PlanAnswer) -> str:
     """What would be recommended where numbers of the profile are half or twice of what it says, if that is something else."""
     return "; ".join(
@@ -316,10 +295,6 @@ def _changes(plan: PlanAnswer) -> str:
         for row in plan.predicted.changes
         if row.recommended != plan.recommended
     )
-
-
-def _of_original(ratio: float | None) -> str:
-    return "of which the original has none" if ratio is None else f"{ratio:.3f} of the original"
 
 
 def _accuracy(accuracy: PredictedAccuracy) -> str:
@@ -362,40 +337,19 @@ def controls_section(plan: PlanAnswer) -> Section:
     predicted = plan.predicted
     rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
     rows += [ChartInterval(control_words(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
-    rows.append(
-        ChartInterval(
-            "operators split (MOSAIC, CoDL)", predicted.operator_split_ms, predicted.operator_split_ms, predicted.operator_split_ms
-        )
-    )
-    rows.append(ChartInterval("divided without loss", predicted.ideal_split_ms, predicted.ideal_split_ms, predicted.ideal_split_ms))
+    alone = {"operators split (MOSAIC, CoDL)": predicted.operator_split_ms, "divided without loss": predicted.ideal_split_ms}
+    rows += [ChartInterval(name, ms, ms, ms) for name, ms in alone.items()]
     rivals = [rival for rival in plan.comparisons if rival.name not in predicted.reference]
     beaten = sum(rival.ratio > 1 for rival in rivals)
     words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} controls that could be run instead."
-    table = Grid(
-        "Controls in numbers",
-        ("control", "ms", "90 % interval", "over branched", "its interval", "branched is faster", "measure next"),
-        [
-            (
-                control_words(r.name),
-                f"{r.ms:.2f}",
-                f"{r.low_ms:.2f} to {r.high_ms:.2f}",
-                f"{r.ratio:.2f}×",
-                f"{r.low:.2f} to {r.high:.2f}",
-                chance(r.probability),
-                r.measure or "",
-            )
-            for r in plan.comparisons
-        ],
-        right=(1, 2, 3, 4, 5),
-        folded=True,
-    )
-    return Section(
-        "controls",
-        "Against what else could be run",
-        (),
-        [intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms"), table],
-        printed=False,
-    )
+    titles = ("control", "ms", "90 % interval", "over branched", "its interval", "branched is faster", "measure next")
+    numbers = []
+    for r in plan.comparisons:
+        spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", f"{r.ratio:.2f}×", f"{r.low:.2f} to {r.high:.2f}")
+        numbers.append((control_words(r.name), f"{r.ms:.2f}", *spans, chance(r.probability), r.measure or ""))
+    table = Grid("Controls in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
+    drawn = intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms")
+    return Section("controls", "Against what else could be run", (), [drawn, table], printed=False)
 
 
 def certainty_section(plan: PlanAnswer) -> Section:
@@ -423,37 +377,22 @@ def certainty_section(plan: PlanAnswer) -> Section:
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        note = (
-            f"Something else would be recommended with other {joined(turning)}." if turning else "None of them changes what is recommended."
-        )
-        parts.append(
-            spread(
-                "changes",
-                "Speed-up over the best control if a number were half or twice what it is",
-                note,
-                rows,
-                min(ratios),
-                "times as fast",
-            )
-        )
-    parts.append(
-        Grid(
-            "What would change with other numbers",
-            ("number", "times", "branched, ms", "over the best control", "recommended then"),
-            [
-                (c.numbers, f"{c.factor:g}", f"{c.makespan_ms:.2f}", "" if c.speedup is None else f"{c.speedup:.2f}×", c.recommended)
-                for c in predicted.changes
-            ],
-            right=(1, 2, 3),
-            folded=True,
-        )
-    )
+        other = f"Something else would be recommended with other {joined(turning)}."
+        title = "Speed-up over the best control if a number were half or twice what it is"
+        note = other if turning else "None of them changes what is recommended."
+        parts.append(spread("changes", title, note, rows, min(ratios), "times as fast"))
+    titles = ("number", "times", "branched, ms", "over the best control", "recommended then")
+    cells = [
+        (c.numbers, f"{c.factor:g}", f"{c.makespan_ms:.2f}", "" if c.speedup is None else f"{c.speedup:.2f}×", c.recommended)
+        for c in predicted.changes
+    ]
+    parts.append(Grid("What would change with other numbers", titles, cells, right=(1, 2, 3), folded=True))
     return Section("sure", "How certain this is", words, parts if predicted.changes else (), printed=False)
 
 
 def accuracy_section(plan: PlanAnswer) -> Section:
     """Section on the accuracy, measured or not."""
-    agreement = agreement_of(plan)
+    agreement: Agreement | None = getattr(plan, "agreement", None)
     if plan.exact:
         words = [f"Every segment computes what the original computes, {exact_words(plan.rounding)}; nothing has to be trained."]
     elif agreement is None:
@@ -464,12 +403,6 @@ def accuracy_section(plan: PlanAnswer) -> Section:
     else:
         words = list(agreement_lines(agreement))
     return Section("accuracy", "Accuracy", words, printed=agreement is not None)
-
-
-def agreement_of(plan: PlanAnswer) -> "Agreement | None":
-    """Measured agreement of a built network; None for a plan alone."""
-    agreement: Agreement | None = getattr(plan, "agreement", None)
-    return agreement
 
 
 def joined(words: Sequence[str]) -> str:

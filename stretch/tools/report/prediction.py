@@ -1,7 +1,7 @@
 """The reports of `stretch predict`, of one network or many, and of a network that no design fits."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from predictors.install import install_line
 from predictors.models.base import ORIGINS
 from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, as_flag
-from stretch.stages.predict import PredictedLatency, Prediction, PredictionTable
+from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable
 from stretch.tools.report.html.charts import Chart, ChartInterval, intervals
 from stretch.tools.report.html.page import Fact, Grid, Page, Section
 
@@ -31,7 +31,10 @@ def prediction_page(
     """The page of a prediction; a terminal lists kernels if it is to."""
     ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
     name, best = ranked[0]
-    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), _table(ranked)])]
+    rows = [(at, row.precision, *_times(row), str(row.kernel_count), ORIGINS[row.origin]) for at, row in ranked]
+    titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
+    numbers = Grid("The same in numbers", titles, rows, right=(2, 3, 4, 5))
+    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), numbers])]
     if roofline is not None:
         caption, figure = roofline()
         drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
@@ -56,15 +59,7 @@ def prediction_page(
 def predictions_page(table: PredictionTable) -> Page:
     """The report of many networks on many devices."""
     rows = [
-        (
-            row.model,
-            row.device,
-            row.processor,
-            row.precision,
-            f"{row.macs / 1e6:.1f}",
-            *(f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms)),
-            ORIGINS[row.origin],
-        )
+        (row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *_times(row), ORIGINS[row.origin])
         for row in table.items
     ]
     titles = ("model", "device", "processor", "precision", "MMACs", "predicted ms", "low", "high", "from")
@@ -75,6 +70,11 @@ def predictions_page(table: PredictionTable) -> Page:
         warnings=table.warnings,
         notes=[f"{failure.model}: {failure.reason}" for failure in table.failed],
     )
+
+
+def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
+    """Its time and the ends of the interval."""
+    return (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
 
 
 def _range(row: PredictedLatency) -> str:
@@ -91,44 +91,15 @@ def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
     return intervals(chart, "The network on each processor, predicted, with 90 % intervals", words, rows, "ms")
 
 
-def _table(ranked: list[tuple[str, PredictedLatency]]) -> Grid:
-    rows = [
-        (
-            name,
-            row.precision,
-            f"{row.latency_ms:.2f}",
-            f"{row.low_ms:.2f}",
-            f"{row.high_ms:.2f}",
-            str(row.kernel_count),
-            ORIGINS[row.origin],
-        )
-        for name, row in ranked
-    ]
-    return Grid("The same in numbers", ("processor", "precision", "ms", "low", "high", "kernels", "from"), rows, right=(2, 3, 4, 5))
-
-
 def _kernels(name: str, row: PredictedLatency) -> Grid:
     longest = sorted(row.kernels, key=lambda kernel: -kernel.ms)[:_KERNELS]
-    rows = [
-        (
-            kernel.name,
-            kernel.kind,
-            str(len(kernel.ops)),
-            f"{kernel.macs / 1e6:.2f}",
-            f"{kernel.ms:.3f}",
-            f"{kernel.ms / row.latency_ms:.1%}",
-            kernel.bound,
-        )
-        for kernel in longest
-    ]
+    rows = []
+    for kernel in longest:
+        numbers = str(len(kernel.ops)), f"{kernel.macs / 1e6:.2f}", f"{kernel.ms:.3f}", f"{kernel.ms / row.latency_ms:.1%}"
+        rows.append((kernel.name, kernel.kind, *numbers, kernel.bound))
     which = f"{len(longest)} longest of {len(row.kernels)} kernels" if len(longest) < len(row.kernels) else f"{len(longest)} kernels"
-    return Grid(
-        f"{which} on {name}",
-        ("kernel", "kind", "operators", "M MACs", "ms", "of the whole", "limited by"),
-        rows,
-        right=(2, 3, 4, 5),
-        folded=True,
-    )
+    titles = ("kernel", "kind", "operators", "M MACs", "ms", "of the whole", "limited by")
+    return Grid(f"{which} on {name}", titles, rows, right=(2, 3, 4, 5), folded=True)
 
 
 def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency]) -> Page:
@@ -139,14 +110,9 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
             (as_flag(OptionName(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
             for rule in error.rules
         ]
-        sections.append(
-            Section(
-                "limits",
-                "What stands in the way",
-                ["These limits together leave no design. The nearest value that leaves one stands beside each."],
-                [Grid("Limits that have to give way", ("limit", "asked for", "nearest with a design"), rows)],
-            )
-        )
+        words = ["These limits together leave no design. The nearest value that leaves one stands beside each."]
+        grid = Grid("Limits that have to give way", ("limit", "asked for", "nearest with a design"), rows)
+        sections.append(Section("limits", "What stands in the way", words, [grid]))
     facts = []
     if alone:
         ranked = sorted(alone.items(), key=lambda item: item[1].latency_ms)
@@ -205,14 +171,8 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
     axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
     for kind, marker in zip(dict.fromkeys(kind for kind, *_ in points), itertools.cycle("osD^vP*X")):
         rows = [(x, y, share) for point_kind, x, y, share in points if point_kind == kind]
-        axes.scatter(
-            [x for x, _, _ in rows],
-            [y for _, y, _ in rows],
-            [8 + 1200 * share for _, _, share in rows],
-            alpha=0.6,
-            label=kind,
-            marker=marker,
-        )
+        xs, ys, shares = zip(*rows, strict=True)
+        axes.scatter(xs, ys, [8 + 1200 * share for share in shares], alpha=0.6, label=kind, marker=marker)
     axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="10⁹ operations a second")
     title = name.replace("$", r"\$")
     axes.set_title(f"{title} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}")
@@ -228,14 +188,10 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
 
 def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
     """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
-    item = ITEM_BYTES[estimate.precision]
-    return [
-        (
-            kernel.kernel.cost.kind,
-            2 * kernel.kernel.macs / ((kernel.kernel.cost.reads + kernel.kernel.cost.writes + kernel.kernel.cost.weights) * item),
-            2 * kernel.kernel.macs / (kernel.time.ms * 1e6),
-            kernel.time.ms / estimate.ms,
-        )
-        for kernel in estimate.kernels
-        if kernel.kernel.macs
-    ]
+    item, points = ITEM_BYTES[estimate.precision], []
+    for kernel in estimate.kernels:
+        cost, operations, ms = kernel.kernel.cost, 2 * kernel.kernel.macs, kernel.time.ms
+        if operations:
+            intensity = operations / ((cost.reads + cost.writes + cost.weights) * item)
+            points.append((cost.kind, intensity, operations / (ms * 1e6), ms / estimate.ms))
+    return points

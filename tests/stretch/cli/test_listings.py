@@ -83,6 +83,7 @@ def completed(home, *words):
         (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
         (("stretch", "train", "resnet56_cifar10_s"), {"resnet56_cifar10_supernet"}),
         (("stretch", "branch", "./mine.py"), {""}),
+        (("stretch", "explain", "net.onnx", "--runtime", "o"), {"onnxruntime", "openvino", "opencl"}),
     ],
     ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
 )

@@ -158,9 +158,9 @@ def test_opened_run_has_the_designs_and_weights_it_was_trained_with(tmp_path):
     run = train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "run").run
     for name in ("a.toml", "b.toml", "supernet.toml"):  # the folder of the run is enough
         (tmp_path / name).unlink()
-    result = open_run(run)
-    assert [d.segments[2].branches[0].depth for d in result.ready.designs] == [1, 2]
-    assert "flat" in result.weights
+    ready, weights = open_run(run)
+    assert [d.segments[2].branches[0].depth for d in ready.designs] == [1, 2]
+    assert "flat" in weights
     (run / "best.safetensors").unlink()
     with pytest.raises(StretchError, match="no weights yet"):
         open_run(run)
@@ -243,7 +243,7 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     for row in run.steps():
         keeper.stepped() if row is None else keeper.finished(row)
     keeper.ended()
-    keeper.close()
+    keeper.log.close()
     assert not (folder.path / BEST).exists()
     assert keeper.best == 2.0
     last = load_file(folder.path / LAST)

@@ -15,7 +15,7 @@ from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.train.data import divided  # noqa: E402
 from stretch.train.extract import extract, open_run  # noqa: E402
-from stretch.train.prepare import check_unlabelled, unlabelled_items  # noqa: E402
+from stretch.train.prepare import check_recipe, unlabelled_items  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402
 from tests.stretch.train.recipes import network  # noqa: E402
@@ -51,7 +51,7 @@ def test_what_needs_labels_is_refused_before_anything_is_loaded(tmp_path, change
     recipe = load_recipe(network(tmp_path), (*NONE, *changes, "model=nothing_like_that"))
     with pytest.raises(UsageError, match=why):
         train_recipe(recipe, tmp_path, tmp_path / "run")
-    check_unlabelled(load_recipe(network(tmp_path), changes))
+    check_recipe(load_recipe(network(tmp_path), changes))
 
 
 @given(st.integers(2, 400), st.floats(0.001, 0.5))
@@ -125,7 +125,7 @@ def test_run_without_labels_learns_to_agree_and_its_bundle_says_how_often(tmp_pa
     taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
     assert not taken.labelled
     assert taken.extracted == pytest.approx(done.metrics["best_agreement"], abs=0.05)
-    ready = open_run(tmp_path / "run").ready
+    ready, _ = open_run(tmp_path / "run")
     _, held_back = ready.images()
     assert len(held_back) == 24
     manifest = load_bundle(taken.bundle).manifest

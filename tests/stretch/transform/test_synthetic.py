@@ -7,7 +7,6 @@ from torch import nn
 from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import IMAGENET
 from stretch.capture import capture
-from stretch.transform.calibrate import whole_design
 from stretch.transform.synthetic import Synthesis, synthesise
 from tests.stretch.designs import identity_design
 

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 FILLS = (("#9ecae9", "//"), ("#ffd58a", "\\\\"), ("#a5dbc2", ".."), ("#e9b8d4", "xx"), ("#f2b48a", "++"), ("#d9d9d9", "--"))
 INK, ACCENT, OTHER = "#1a1a1a", "#004c99", "#8f3b00"
 
+#: Colour, strokes and meaning of each kind of bar of a timeline.
+BARS = {
+    "computing": (FILLS[0][0], "", "computes"),
+    "exchange": (FILLS[1][0], "////", "moves data"),
+    "join": (FILLS[3][0], "xxxx", "joins branches"),
+    "others": ("#ffffff", "....", "taken by others"),
+}
+
 #: Inches across; pages show charts at this size or smaller.
 WIDTH = 7.6
 
@@ -93,35 +101,20 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
 
         rows = [(group, row) for group, bars in groups.items() for row in dict.fromkeys(bar.row for bar in bars)]
         figure, axes = _figure(0.9 + 0.42 * len(rows))
-        styles = {
-            "computing": (FILLS[0][0], ""),
-            "exchange": (FILLS[1][0], "////"),
-            "join": (FILLS[3][0], "xxxx"),
-            "others": ("#ffffff", "...."),
-        }
         shown = set()
         for group, bars in groups.items():
             for bar in bars:
                 y = rows.index((group, bar.row))
-                colour, hatch = styles[bar.kind]
+                colour, hatch, _ = BARS[bar.kind]
                 shown.add(bar.kind)
-                axes.broken_barh(
-                    [(bar.start_ms, bar.ms)],
-                    (y - 0.38, 0.76),
-                    facecolor=colour,
-                    edgecolor=INK,
-                    linewidth=0.4,
-                    hatch=hatch,
-                    rasterized=False,
-                )
+                style = {"facecolor": colour, "edgecolor": INK, "linewidth": 0.4, "hatch": hatch}
+                axes.broken_barh([(bar.start_ms, bar.ms)], (y - 0.38, 0.76), **style)
                 if bar.kind == "computing" and bar.label and bar.ms > 0.011 * len(bar.label) * total_ms:
                     axes.text(bar.start_ms + bar.ms / 2, y, _plain(bar.label), ha="center", va="center", fontsize=8, color=INK)
         axes.set_yticks(range(len(rows)), [_plain(row if len(groups) == 1 else f"{row}, {group}") for group, row in rows])
         axes.set(xlim=(0, total_ms), ylim=(len(rows) - 0.5, -0.5), xlabel="ms")
-        words_of = {"computing": "computes", "exchange": "moves data", "join": "joins branches", "others": "taken by others"}
-        handles = [
-            Patch(facecolor=styles[kind][0], edgecolor=INK, hatch=styles[kind][1], label=words_of[kind]) for kind in styles if kind in shown
-        ]
+        named = ((colour, hatch, label) for kind, (colour, hatch, label) in BARS.items() if kind in shown)
+        handles = [Patch(facecolor=colour, edgecolor=INK, hatch=hatch, label=label) for colour, hatch, label in named]
         figure.legend(handles=handles, ncols=len(handles), loc="outside upper left", fontsize=9, frameon=False)
         return figure
 
@@ -134,20 +127,12 @@ def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], 
     def draw() -> "Figure":
         figure, axes = _figure(0.75 + 0.34 * len(rows))
         for y, row in enumerate(rows):
-            colour = ACCENT if row.strong else "#5a5a5a"
-            axes.barh(
-                y,
-                row.value,
-                height=0.56,
-                color=FILLS[0][0] if row.strong else FILLS[5][0],
-                edgecolor=colour,
-                hatch="//" if row.strong else "",
-            )
+            edge, colour, hatch = (ACCENT, FILLS[0][0], "//") if row.strong else ("#5a5a5a", FILLS[5][0], "")
+            axes.barh(y, row.value, height=0.56, color=colour, edgecolor=edge, hatch=hatch)
             if row.low < row.value or row.high > row.value:
                 axes.errorbar(row.value, y, xerr=[[row.value - row.low], [row.high - row.value]], color=INK, capsize=4, linewidth=1.4)
-            axes.annotate(
-                f"{row.value:.3g}", (max(row.high, row.value), y), (7, 0), textcoords="offset points", va="center", fontsize=9, color=INK
-            )
+            style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK}
+            axes.annotate(f"{row.value:.3g}", (max(row.high, row.value), y), (7, 0), **style)
         axes.set_yticks(range(len(rows)), [_plain(row.label) for row in rows])
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=unit, xlim=(0, 1.12 * max((max(row.high, row.value) for row in rows), default=1.0)))
         return figure

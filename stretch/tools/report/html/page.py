@@ -5,13 +5,13 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 from predictors.errors import StretchError, UsageError
 from predictors.files import write_whole
 from predictors.install import install_line
+from stretch.environment import version
 from stretch.tools.report.html.charts import Chart
 from stretch.tools.report.html.stretched import KINDS, StretchedRow
 
@@ -75,14 +75,8 @@ class Page:
     language: Literal["en"] = field(default="en", init=False)
 
 
-def check_page(path: Path | None) -> None:
-    """Check before the computation that a page can be written.
-
-    Args:
-        path: The file; None where no page is asked for.
-    """
-    if path is None:
-        return
+def check_page(path: Path) -> None:
+    """Check before the computation that a page can be written."""
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"--html {path} is no .html file", "give the file this ending")
     if path.is_dir():
@@ -101,13 +95,8 @@ def render(page: Page) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = resources.files("stretch.tools.report.html")
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-    )
+    loader = FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader)
     environment.tests["facts"] = lambda part: not isinstance(part, Grid | Chart | Stretched)
     environment.tests["grid"] = lambda part: isinstance(part, Grid)
     environment.tests["chart"] = lambda part: isinstance(part, Chart)
@@ -123,12 +112,7 @@ def write_page(page: Page, path: Path) -> None:
 
 def _made() -> list[tuple[str, str]]:
     """Date and versions of a page."""
-    versions = []
-    for name in _PACKAGES:
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
+    versions = [f"{name} {known}" for name in _PACKAGES if (known := version(name))]
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return [
         ("made", now),

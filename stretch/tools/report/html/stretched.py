@@ -91,24 +91,21 @@ def stretched_rows(plan: "PlanAnswer") -> tuple[list[StretchedRow], list[str]]:
 def _row(segment: "SegmentAnswer", processors: list[str], scale: float) -> StretchedRow:
     before = f"{_count(segment.depth, 'block')} of {segment.width} channels"
     boxes = [_box(segment, branch, processors.index(branch.processor), scale) for branch in segment.branches]
-    meets = ""
-    if len(boxes) > 1:
-        meets = (
-            "meeting point"
-            + (f": {segment.join}" if segment.join != "none" else "")
-            + (f", {segment.join_ms:.2f} ms" if segment.join_ms else "")
-        )
+    joined = f"{f': {segment.join}' if segment.join != 'none' else ''}{f', {segment.join_ms:.2f} ms' if segment.join_ms else ''}"
+    meets = f"meeting point{joined}" if len(boxes) > 1 else ""
     return StretchedRow(segment.name, segment.kind, before, max(1, segment.depth), scale * max(1, segment.depth), boxes, meets)
 
 
 def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: float) -> Box:
     takes = f"{branch.predicted_ms:.2f} ms"
+
+    def chain(words: str, depth: int, width: float = 100.0) -> Box:
+        blocks = max(1, depth)
+        return Box(branch.processor, place, f"{branch.processor}: {words}{takes}", "chain", blocks, scale * blocks, width)
+
     if segment.kind == "stretch":
-        words = (
-            f"{branch.processor}: {branch.depth} of {_count(segment.depth, 'block')}, {branch.width} of {segment.width} channels, {takes}"
-        )
-        width = min(100.0, 100.0 * branch.width / max(1, segment.width))
-        return Box(branch.processor, place, words, "chain", max(1, branch.depth), scale * max(1, branch.depth), width)
+        words = f"{branch.depth} of {_count(segment.depth, 'block')}, {branch.width} of {segment.width} channels, "
+        return chain(words, branch.depth, min(100.0, 100.0 * branch.width / max(1, segment.width)))
     for what, span, whole, across in (
         ("rows", branch.rows, segment.shape[2] if len(segment.shape) == 4 else 0, False),
         ("channels", branch.channels, 0, True),
@@ -116,22 +113,15 @@ def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: fl
     ):
         if span is None:
             continue
-        others = [getattr(interval, what) for interval in segment.branches]
-        first, last = min(interval[0] for interval in others), max(interval[1] for interval in others)
-        extent = max(1, max(whole, last) - first)
-        share = 100.0 * (span[1] - span[0]) / extent
-        at = 100.0 * (span[0] - first) / extent
+        starts, ends = zip(*(getattr(interval, what) for interval in segment.branches), strict=True)
+        extent = max(1, max(whole, *ends) - min(starts))
+        share, at = 100.0 * (span[1] - span[0]) / extent, 100.0 * (span[0] - min(starts)) / extent
         halo = max(0.0, branch.macs / segment.macs - share / 100) if what == "rows" and segment.macs else 0.0
         beyond = f", {halo:.1%} of the segment's MACs computed twice" if halo > 0.0005 else ""
         words = f"{branch.processor}: {what} {span[0]} to {span[1] - 1}{beyond}, {takes}"
-        drawn = {"left": at} if across else {"top": at}
-        return Box(
-            branch.processor, place, words, "part", share=share, across=across, halo=min(40.0, 100 * halo * 100 / max(share, 1)), **drawn
-        )
-    portion = f"up to {', '.join(branch.ends)}, " if branch.ends else ""
-    return Box(
-        branch.processor, place, f"{branch.processor}: {portion}{takes}", "chain", max(1, segment.depth), scale * max(1, segment.depth)
-    )
+        drawn = {"left" if across else "top": at, "halo": min(40.0, 100 * halo * 100 / max(share, 1))}
+        return Box(branch.processor, place, words, "part", share=share, across=across, **drawn)
+    return chain(f"up to {', '.join(branch.ends)}, " if branch.ends else "", segment.depth)
 
 
 def _together(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:

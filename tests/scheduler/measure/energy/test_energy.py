@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.measure.energy.loop import CounterError, Rapl, Supply, measure_energy, read_number, zones
+from scheduler.measure.energy import CounterError, Rapl, Supply, measure_energy, read_number, zones
 from tests.scheduler.measure.energy.trees import MOST_UJ, add, battery, rapl, write
 
 

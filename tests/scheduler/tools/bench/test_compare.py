@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.tools.bench.compare import BenchRequest, compare, largest_error
-from scheduler.tools.bench.rounds import MeasurementLength
+from scheduler.tools.bench import BenchRequest, MeasurementLength
+from scheduler.tools.bench.compare import compare, largest_error
 from scheduler.tools.bench.runtimes import unavailable
 from tests.scheduler.tools.bench.nets import conv_onnx
 

@@ -10,8 +10,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.tools.boards.agent import Agent, Content, unpack
-from scheduler.tools.boards.archive import BoardArchive, below
-from scheduler.tools.boards.board import AgentConnection, Sending, boot
+from scheduler.tools.boards.board import AgentConnection, BoardArchive, Sending, below, boot
 from stretch.tools.profiling.files import ASKS, ask_for_file
 
 SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from scheduler.tools.boards.archive import BoardArchive, below
-from scheduler.tools.boards.board import AgentConnection, RefusedError, boot
+from scheduler.tools.boards.board import AgentConnection, BoardArchive, RefusedError, below, boot
 from tests.scheduler.tools.boards.servers import ended
 
 START = [sys.executable]

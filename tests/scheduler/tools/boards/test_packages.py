@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
-from scheduler.tools.boards import archive
+from scheduler.tools.boards import board
 from scheduler.tools.boards.agent import facts
 from scheduler.tools.boards.board import installer, package_archive, package_name, requirements
 from scheduler.tools.boards.facts import check_facts, check_host, read_facts
@@ -107,6 +107,6 @@ def test_no_name_that_is_taken_holds_what_a_shell_or_an_option_begins_with(name)
 
 
 def test_nn_stretch_that_was_never_installed_says_so(monkeypatch):
-    monkeypatch.setattr(archive, "DISTRIBUTION", "nn-stretch-that-is-not-here")
+    monkeypatch.setattr(board, "DISTRIBUTION", "nn-stretch-that-is-not-here")
     with pytest.raises(MissingBackendError, match="known only where it is installed"):
-        archive.distribution()
+        board.distribution()

@@ -10,11 +10,10 @@ from onnx import external_data_helper
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.tools.explain.answer import Verdict
-from scheduler.tools.explain.child import in_child
+from scheduler.tools.explain.child import check_runtime, in_child
 from scheduler.tools.explain.foreign import explain_file, find_cause, judge
 from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
 from scheduler.tools.explain.on_onnxruntime import find_named
-from scheduler.tools.explain.runtimes import check_runtime
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, weights
 
 

@@ -66,4 +66,3 @@ def test_page_that_could_not_be_written_is_refused_beforehand(tmp_path, name, sa
     with pytest.raises(UsageError, match=says):
         check_page(tmp_path / name)
     check_page(tmp_path / "page.html")
-    check_page(None)

@@ -14,7 +14,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.judge import judge
 from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Effort, benchmark
-from scheduler.measure.energy.loop import measure_energy
+from scheduler.measure.energy import measure_energy
 from scheduler.runtime.session import Session
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene

@@ -1,4 +1,4 @@
-"""Energy of one inference: a loop that is long enough for the counter, several times."""
+"""Energy of one inference by the machine's own counters, RAPL of x86 processors or the battery and rails of `power_supply`: loops that are long enough for the counter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,19 +17,11 @@ class CounterError(StretchError):
 class Meter(Protocol):
     """What counts energy from the moment on that it is made."""
 
-    @property
-    def name(self) -> str:
-        """What it measures, in words."""
-        ...
-
-    @property
-    def least_s(self) -> float:
-        """What is shorter than this it does not tell well, s."""
-        ...
+    name: str  # What it measures, in words.
+    least_s: float  # What is shorter than this it does not tell well, s.
 
     def read_mj(self) -> float:
         """Energy until now, mJ."""
-        ...
 
 
 def read_number(path: Path) -> int:
@@ -85,19 +77,10 @@ class Supply:
         folders = supplies(root)
         if not folders:
             raise CounterError(f"{root / 'power_supply'} has nothing that tells its power")
-        self._folder, self._clock = folders[0], clock
+        self._folder, self._clock, self.least_s = folders[0], clock, SUPPLY_LEAST_S
+        self.name = f"power_supply: {self._folder.name}"
         self._last = clock(), self._watts()
         self._mj = 0.0
-
-    @property
-    def name(self) -> str:
-        """What it measures, in words."""
-        return f"power_supply: {self._folder.name}"
-
-    @property
-    def least_s(self) -> float:
-        """What is shorter than this it does not tell well, s."""
-        return SUPPLY_LEAST_S
 
     def read_mj(self) -> float:
         """Energy until now, mJ: the mean of the power at both ends of each interval, times its length."""
@@ -153,18 +136,8 @@ class Rapl:
         self._zones = [path for path in zones(root) if read_word(path / "name").startswith(("package", "dram"))]
         if not self._zones:
             raise CounterError(f"{root / 'powercap'} has no counter of a package")
-        self._last = [self._counter(path) for path in self._zones]
-        self._total = 0
-
-    @property
-    def name(self) -> str:
-        """What it measures, in words."""
-        return "RAPL: " + ", ".join(read_word(path / "name") for path in self._zones)
-
-    @property
-    def least_s(self) -> float:
-        """What is shorter than this it does not tell well, s."""
-        return LEAST_S
+        self.name, self.least_s = "RAPL: " + ", ".join(read_word(path / "name") for path in self._zones), LEAST_S
+        self._last, self._total = [self._counter(path) for path in self._zones], 0
 
     def read_mj(self) -> float:
         """Energy until now, mJ."""
