@@ -20,7 +20,7 @@ from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
-from scheduler.tools.web.server import BrowserAnswer, PageServer, Shown, runtime_folder
+from scheduler.tools.web.server import BrowserAnswer, PageBundle, PageServer, runtime_folder
 
 HERE = Path(__file__).parent
 #: Networks whose exact and stretched branches run, by how they are planned.
@@ -43,7 +43,7 @@ BUSY = {"_COMPUTING": (32, 14), "_MOVING": (16, 40)}
 PICTURE = ROOT / "docs" / "images" / "web.png"
 
 
-def visit(browser: Browser, shown: Sequence[Shown], picture: Path | None = None) -> list[BrowserAnswer]:
+def visit(browser: Browser, shown: Sequence[PageBundle], picture: Path | None = None) -> list[BrowserAnswer]:
     """Open the page, press its button, and wait until it is done."""
     with PageServer(shown, runtime_folder()) as server:
         page = browser.new_page(viewport={"width": 720, "height": 900})
@@ -79,7 +79,7 @@ def in_python(bundle: Bundle) -> dict[str, float]:
 
 def row_of(name: str, browser: Browser, bundle: Bundle, picture: Path | None) -> Row:
     """A bundle in the page and in Python, in turns."""
-    shown = [Shown("b0", name, bundle)]
+    shown = [PageBundle("b0", name, bundle)]
     there: list[BrowserAnswer] = []
     here: list[dict[str, float]] = []
     for _ in range(VISITS):

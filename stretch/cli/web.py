@@ -51,7 +51,7 @@ def web(
 ) -> None:
     """Run bundles in a browser, on a phone for instance, and measure a profile of its device there; ends when the page is done."""
     from scheduler.bundle.load import load_bundle
-    from scheduler.tools.web.server import PageServer, Shown, runtime_folder
+    from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder
 
     if not bundles and not demo and profile is None:
         raise UsageError("there is nothing to show", "give the folder of a bundle, --demo, or --profile NAME")
@@ -70,7 +70,9 @@ def web(
     if demo:
         titled |= _demo(out)
     with out.progress("computing what the page has to find"):
-        shown = [Shown(f"b{number}", title, load_bundle(path, check_hashes=True)) for number, (title, path) in enumerate(titled.items())]
+        shown = [
+            PageBundle(f"b{number}", title, load_bundle(path, check_hashes=True)) for number, (title, path) in enumerate(titled.items())
+        ]
     with PageServer(shown, files, host, port, measurer, out.note) as server:
         out.note(f"open {server.address}")
         _show_code(out, server.address)
@@ -89,16 +91,16 @@ def _demo(out: Output) -> dict[str, Path]:
     from predictors.files import cache_folder
     from stretch import __version__
 
-    made = {}
+    paths = {}
     for title, kinds in DEMO_KINDS.items():
-        path = made[title] = cache_folder("web-demo") / f"{DEMO}-{DEMO_DEVICE}-{kinds[0]}-{__version__}"
+        path = paths[title] = cache_folder("web-demo") / f"{DEMO}-{DEMO_DEVICE}-{kinds[0]}-{__version__}"
         if not (path / "bundle.json").exists():
             import stretch
 
             with out.progress(f"making {title} of {DEMO}"):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 stretch.branch(DEMO, DEMO_DEVICE, processors=("cpu", "gpu"), kinds=kinds, weights="none", anyway=True, out=path)
-    return made
+    return paths
 
 
 def _show_code(out: Output, address: str) -> None:

@@ -112,13 +112,13 @@ def synthesise(
     else:
         statistics = _Statistics(layers, how.first)
         random = torch.Generator().manual_seed(how.seed)
-        made = []
+        batches = []
         for number in range(total):
             progress(f"synthetic images, {number * how.batch} of {how.count}")
             classes = torch.randperm(count, generator=random)[torch.arange(how.batch) % count].to(device)
-            made.append(_batch(model, statistics, classes, (low, high), (shape[2], shape[3]), how, random))
+            batches.append(_batch(model, statistics, classes, (low, high), (shape[2], shape[3]), how, random))
         statistics.close()
-        pixels = torch.cat(made)[: how.count]
+        pixels = torch.cat(batches)[: how.count]
         levels = (255 * (pixels - low.cpu()) / (high - low).cpu()).round().clamp(0, 255).to(torch.uint8).numpy()
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, msgspec.msgpack.encode(levels.tobytes()), "synthetic images")

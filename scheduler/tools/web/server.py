@@ -14,6 +14,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -104,14 +105,14 @@ def runtime_folder(archive: Path | None = None) -> Path:
         if sha512(content).hexdigest() != RUNTIME_SHA512:
             raise StretchError(f"{package} is not the package {RUNTIME}", f"get it with: npm pack {RUNTIME}")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made, tarfile.open(package) as opened:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unpacked, tarfile.open(package) as opened:
             for name in RUNTIME_FILES:
                 member = opened.extractfile(f"package/dist/{name}")
                 assert member is not None
                 data = member.read()
-                (Path(made) / name).write_bytes(data)
-                (Path(made) / f"{name}.gz").write_bytes(gzip.compress(data, 6))
-            shutil.copytree(made, folder, dirs_exist_ok=True)
+                (Path(unpacked) / name).write_bytes(data)
+                (Path(unpacked) / f"{name}.gz").write_bytes(gzip.compress(data, 6))
+            shutil.copytree(unpacked, folder, dirs_exist_ok=True)
     return folder
 
 
@@ -127,7 +128,7 @@ def _download(folder: Path) -> Path:
     return packages[0]
 
 
-class Shown:
+class PageBundle:
     """A bundle as the page gets it.
 
     Args:
@@ -306,15 +307,15 @@ class PageServer:
         host: Address to listen at; other than a loopback address the page is served by https.
         port: Port; 0 for any that is free.
         measurer: Has the page measure networks first.
-        said: Gets sentences for the person who started the server.
+        tell: Gets sentences for the person who started the server.
     """
 
-    shown: Sequence[Shown]
+    shown: Sequence[PageBundle]
     runtime: Path
     host: str = "127.0.0.1"
     port: int = 0
     measurer: Measurer | None = None
-    said: Callable[[str], None] = lambda text: None
+    tell: Callable[[str], None] = lambda text: None
     answers: list[BrowserAnswer] = field(default_factory=list)
     lines: list[Opening | Line] = field(default_factory=list)  # A record of the runs' first inferences, for `record.replay`.
     ended: threading.Event = field(default_factory=threading.Event)
@@ -327,13 +328,12 @@ class PageServer:
         self.busy = False  # Whether a page runs.
         handler = type("PageHandler", (_Handler,), {"server_page": self})
         try:
-            self._server = ThreadingHTTPServer((self.host, self.port), handler)
+            self._server = _Server((self.host, self.port), handler)
         except OSError as error:
             raise UsageError(
                 f"cannot listen at {self.host}, port {self.port}: {error.strerror}", "choose another --host or --port"
             ) from error
         self.port = self._server.server_port
-        self._server.daemon_threads = True
         self.secure = not ipaddress.ip_address(socket.gethostbyname(self.host)).is_loopback
         if self.secure:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -406,11 +406,11 @@ class PageServer:
             self.lines += [shown.opening(), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
             self.answers.append(answer)
         for sentence in answer.sentences:
-            self.said(f"{shown.page['title']}: {sentence}")
+            self.tell(f"{shown.page['title']}: {sentence}")
         return {"sentences": answer.sentences}
 
 
-def _judged(shown: Shown, run: BrowserRun) -> BrowserAnswer:
+def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
     times = run.times_ms
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
         raise StretchError("the page sent no times of all contestants by rounds")
@@ -506,6 +506,15 @@ def _certificate(folder: Path, host: str) -> Path:
     return path
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that was closed is no error, nor is a handshake of a browser that does not trust the certificate yet."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server_page: PageServer
     protocol_version = "HTTP/1.1"
@@ -581,10 +590,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._answer(parts, message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            page.said(f"the page sent what it cannot have measured: {first_line(error)}")
+            page.tell(f"the page sent what it cannot have measured: {first_line(error)}")
             self._refuse(HTTPStatus.BAD_REQUEST, f"the server does not believe this: {first_line(error)}")
         except StretchError as error:
-            page.said(str(error))
+            page.tell(str(error))
             self._refuse(HTTPStatus.CONFLICT, str(error))
         else:
             if answer is None:
@@ -608,7 +617,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return page.measurer.answer(message)
             case ["failure"]:
                 page.problem = msgspec.json.decode(message, type=dict[str, _Text]).get("problem", "")
-                page.said(f"the page gave up: {page.problem}")
+                page.tell(f"the page gave up: {page.problem}")
                 page.busy = False
                 return {}
             case ["end"]:

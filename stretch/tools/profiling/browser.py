@@ -88,7 +88,7 @@ class BrowserMeasurer:
         self.judged: list[Judged] = []
         self._folder = tempfile.TemporaryDirectory()
         self._files: dict[str, bytes] = {}
-        self._asked: dict[str, OpGraph] = {}
+        self._requested: dict[str, OpGraph] = {}
         self._chooser = Chooser([])
         self._table: Table | None = None
         self._places: list[BrowserPlace] = []
@@ -121,13 +121,13 @@ class BrowserMeasurer:
                 "close other pages and programs, plug the charger in, and start again",
             )
         if monotonic() < self._end or fewest < LEAST_NETWORKS:
-            return self._asking([self._draw() for _ in range(BATCH)], f"{fewest} networks timed")
+            return self._request([self._draw() for _ in range(BATCH)], f"{fewest} networks timed")
         match next(self._steps, None):
             case "handovers" if len({place.family for place in self._places}) > 1:
                 graphs = [handed(*shape) for shape in HANDOVERS] + [computing(), moving()]
-                return self._asking(graphs, "exchanges between CPU and GPU")
+                return self._request(graphs, "exchanges between CPU and GPU")
             case "together" if self._alone:
-                return self._asking([computing(), moving(), handed(*READ)], "both processors at once", together=True)
+                return self._request([computing(), moving(), handed(*READ)], "both processors at once", together=True)
             case _:
                 return {"done": True, "sentences": self._write()}
 
@@ -150,14 +150,14 @@ class BrowserMeasurer:
             if graph.macs <= MOST_MACS and weights <= MOST_WEIGHTS:
                 return graph
 
-    def _asking(self, graphs: list[OpGraph], state: str, together: bool = False) -> dict[str, Any]:
-        self._asked, self._files = {graph.name: graph for graph in graphs}, {}
+    def _request(self, graphs: list[OpGraph], state: str, together: bool = False) -> dict[str, Any]:
+        self._requested, self._files = {graph.name: graph for graph in graphs}, {}
         for graph in graphs:
             file = write_network(graph, Path(self._folder.name) / "network.onnx")
             self._files[graph.name] = file.read_bytes()
         networks = [
             {"name": name, "url": f"networks/{name}", "input": graph.input.shape, "output": graph.by_name[graph.output].shape}
-            for name, graph in self._asked.items()
+            for name, graph in self._requested.items()
         ]
         places = [{"place": place.name, "provider": place.provider, "threads": place.threads} for place in self._places]
         if together:
@@ -167,8 +167,8 @@ class BrowserMeasurer:
     def _take(self, report: _Report) -> None:
         places = {place.name: place for place in self._places}
         for name, times in [*report.times.items(), *((report.together or {}).items())]:
-            known = self._asked if name in places else places
-            if (name not in places and name not in self._asked) or any(key not in known for key in times):
+            known = self._requested if name in places else places
+            if (name not in places and name not in self._requested) or any(key not in known for key in times):
                 raise StretchError(f"the page sends times of `{name}`, which it was not asked for")
         for name, times in report.times.items():
             for network, values in times.items():
@@ -180,7 +180,7 @@ class BrowserMeasurer:
                 if steady.spread > UNSTEADY:
                     self._refused += 1
                     continue
-                place, graph = places[name], self._asked[network]
+                place, graph = places[name], self._requested[network]
                 row = Latency(self.name, network, place.family, place.core_set, "fp32", place.runtime, steady.ms, steady.std_ms)
                 assert self._table is not None
                 self._table.add(graph, family_of(network), row, [])

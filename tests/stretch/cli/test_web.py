@@ -16,7 +16,7 @@ from predictors.devices import load_device
 from predictors.errors import MissingBackendError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.record import replay
-from scheduler.tools.web.server import PageServer, Shown, runtime_folder
+from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder
 from tests.contracts.test_cli_json import check_keys
 from tests.stretch.cli.commands import call
 
@@ -86,7 +86,7 @@ class TestBundles:
 
     def test_branches_overlap_are_right_and_come_in_the_order_of_the_state_machine(self, browser, folders, tmp_path):
         axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-        shown = [Shown(name, name, load_bundle(folders / name)) for name in ("exact", "stretched")]
+        shown = [PageBundle(name, name, load_bundle(folders / name)) for name in ("exact", "stretched")]
         with PageServer(shown, runtime()) as server:
             visit = Visit(browser, server.address)
             assert visit.finish() == ""
@@ -114,7 +114,7 @@ class TestBundles:
     def test_outputs_of_the_page_are_those_of_torch(self, browser, folders):
         from tests.stretch.exact_bundles import original
 
-        shown = Shown("exact", "exact", load_bundle(folders / "exact"))
+        shown = PageBundle("exact", "exact", load_bundle(folders / "exact"))
         (name,), (output,) = shown.manifest.inputs, shown.manifest.outputs
         with PageServer([shown], runtime()) as server:
             want = original(shown.tensors["tensors", name])
@@ -126,7 +126,7 @@ class TestBundles:
             visit.page.close()
 
     def test_a_page_that_is_closed_makes_room_for_the_next_one(self, browser, folders):
-        with PageServer([Shown("exact", "exact", load_bundle(folders / "exact"))], runtime()) as server:
+        with PageServer([PageBundle("exact", "exact", load_bundle(folders / "exact"))], runtime()) as server:
             first = Visit(browser, server.address, rounds=1000)
             first.page.wait_for_selector("#state:has-text('round')", timeout=120_000)
             second = Visit(browser, server.address, rounds=3)
@@ -202,4 +202,4 @@ def test_a_bundle_whose_tensors_are_not_fp32_is_refused(bundle_dir):
     tensors = tuple(msgspec.structs.replace(tensor, dtype="float16") for tensor in bundle.manifest.tensors)
     manifest = msgspec.structs.replace(bundle.manifest, tensors=tensors)
     with pytest.raises(UsageError, match="float16"):
-        Shown("b0", "tiny", replace(bundle, manifest=manifest))
+        PageBundle("b0", "tiny", replace(bundle, manifest=manifest))

@@ -11,10 +11,10 @@ const p90 = (values) => [...values].sort((a, b) => a - b)[Math.floor(0.9 * (valu
 const fixed = (value) => (value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
 
 function element(name, text = "", attributes = {}, space = null) {
-  const made = space ? document.createElementNS(space, name) : document.createElement(name);
-  made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
+  const created = space ? document.createElementNS(space, name) : document.createElement(name);
+  created.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) created.setAttribute(key, value);
+  return created;
 }
 
 async function send(address, value) {
@@ -47,18 +47,18 @@ function show(list, entries) {
 
 // One worker for each processor, on what the browser has for it; what it has not is a worker on WebAssembly with one thread.
 async function processorsFor(names, threads, device) {
-  const made = {};
+  const workers = {};
   for (const name of names) {
     const wanted = name === "cpu" ? "wasm" : name === "gpu" ? (device.webgpu ? "webgpu" : "wasm") : device.webnn ? "webnn" : "wasm";
     try {
-      made[name] = await started(name, wanted, name === "cpu" ? threads : 1);
+      workers[name] = await started(name, wanted, name === "cpu" ? threads : 1);
     } catch (error) {
       if (wanted === "wasm") throw error;
       device.lacks.push(`${wanted} (${error.message}): the work of ${name} runs on WebAssembly with one thread instead`);
-      made[name] = await started(name, "wasm", 1);
+      workers[name] = await started(name, "wasm", 1);
     }
   }
-  return made;
+  return workers;
 }
 
 async function started(name, provider, threads) {

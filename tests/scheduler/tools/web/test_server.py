@@ -15,7 +15,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.machine import InputReady, StepDone
 from scheduler.runtime.record import replay
-from scheduler.tools.web.server import MOST_BYTES, RUNTIME_FILES, PageServer, Shown, runtime_folder
+from scheduler.tools.web.server import MOST_BYTES, RUNTIME_FILES, PageBundle, PageServer, runtime_folder
 
 DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "webnn": False, "lacks": []}
 
@@ -28,7 +28,7 @@ def server(bundle_dir, tmp_path):
         (runtime / name).write_bytes(b"plain")
         (runtime / f"{name}.gz").write_bytes(b"packed")
     said = []
-    with PageServer([Shown("b0", "tiny", load_bundle(bundle_dir))], runtime, said=said.append) as server:
+    with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], runtime, tell=said.append) as server:
         server.sentences = said
         yield server
 
@@ -178,7 +178,7 @@ def test_expected_outputs_are_those_of_the_whole_model(server, bundle_dir):
 
 def test_a_page_for_other_machines_is_served_by_https(bundle_dir, tmp_path):
     pytest.importorskip("cryptography")
-    with PageServer([Shown("b0", "tiny", load_bundle(bundle_dir))], tmp_path, host="0.0.0.0") as server:
+    with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], tmp_path, host="0.0.0.0") as server:
         assert server.address.startswith("https://")
         context = ssl._create_unverified_context()
         port = urlsplit(server.address).port
