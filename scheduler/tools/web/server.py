@@ -257,6 +257,12 @@ class BrowserRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record: Annotated[list[_Turn], msgspec.Meta(max_length=100_000)]
 
 
+class _SoFar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of all contestants while rounds go on."""
+
+    times_ms: dict[_Name, _Times]
+
+
 class BrowserRatio(msgspec.Struct, frozen=True, kw_only=True):
     """Another contestant's time over the branches': above 1 where the branches are faster."""
 
@@ -410,19 +416,28 @@ class PageServer:
         return {"sentences": answer.sentences}
 
 
-def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
-    times = run.times_ms
+def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
+    """Each contestant's time over the branches'.
+
+    Raises:
+        StretchError: If the times are not of all contestants by rounds.
+    """
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
         raise StretchError("the page sent no times of all contestants by rounds")
+    ratios = {name: ratio_interval(values, times["branches"]) for name, values in times.items() if name != "branches"}
+    return {
+        name: BrowserRatio(over=name, ratio=item.value, low=item.low, high=item.high if np.isfinite(item.high) else None)
+        for name, item in ratios.items()
+    }
+
+
+def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
+    times, by_name = run.times_ms, _ratios(run.times_ms)
     medians = {name: float(median(values)) for name, values in times.items()}
     ratios = []
     for control in shown.manifest.controls:
-        singles = [name for name in times if name.startswith(f"{control} on ")]
-        if singles:
-            best = min(singles, key=medians.__getitem__)
-            ratio = ratio_interval(times[best], times["branches"])
-            high = ratio.high if np.isfinite(ratio.high) else None
-            ratios.append(BrowserRatio(over=best, ratio=ratio.value, low=ratio.low, high=high))
+        singles = [name for name in by_name if name.startswith(f"{control} on ")]
+        ratios += [by_name[min(singles, key=medians.__getitem__)]] if singles else []
     right = all(value is not None and value <= TOLERANCE for value in run.differences.values())
     overlap = _overlap(run.spans)
     predicted = shown.manifest.predicted.get("makespan_ms")
@@ -611,6 +626,9 @@ class _Handler(BaseHTTPRequestHandler):
                         raise StretchError("another page runs already; close it, or wait until it is done")
                     page.busy = True
                 return {}
+            case ["ratios"]:
+                times = msgspec.json.decode(message, type=_SoFar).times_ms
+                return {name: msgspec.structs.asdict(ratio) for name, ratio in _ratios(times).items()}
             case ["result"]:
                 return page.result(message)
             case ["networks"] if page.measurer is not None:

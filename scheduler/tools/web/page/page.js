@@ -10,6 +10,8 @@ const median = (values) => {
 const p90 = (values) => [...values].sort((a, b) => a - b)[Math.floor(0.9 * (values.length - 1))];
 const fixed = (value) => (value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
 
+const interval = (ratio) => (ratio ? `${fixed(ratio.ratio)} (${fixed(ratio.low)} to ${ratio.high === null ? "more" : fixed(ratio.high)})` : "–");
+
 function element(name, text = "", attributes = {}, space = null) {
   const created = space ? document.createElementNS(space, name) : document.createElement(name);
   created.textContent = text;
@@ -137,17 +139,19 @@ async function compare(stated, processors, rounds, device, threads) {
     differences[title] = await bundle.difference(outputs.map(({ memory }) => memory), control);
   }
   for (const name of names) await contestants[name]();
-  const fill = table(parent, `${stated.title}: medians of runs in turns`, ["contestant", "median ms", "p90 ms", "rounds", "difference", "MACs ratio"], names);
+  const fill = table(parent, `${stated.title}: medians of runs in turns`, ["contestant", "median ms", "p90 ms", "branches' speed over it (95 %)", "rounds", "difference", "MACs ratio"], names);
   const times = Object.fromEntries(names.map((name) => [name, []]));
   const runs = [];
+  let ratios = {};
   for (let round = 0; round < rounds; round += 1) {
     for (let at = 0; at < names.length; at += 1) {
       const name = names[(at + round) % names.length];
       times[name].push(await contestants[name]());
       if (name === "branches") runs.push(last);
     }
+    if (round % 5 === 4 || round === rounds - 1) ratios = await send("ratios", { times_ms: times });
     for (const name of names) {
-      fill(name, fixed(median(times[name])), fixed(p90(times[name])), String(times[name].length), differences[name].toExponential(1), stated.macs[name.split(" on ")[0]].toFixed(3));
+      fill(name, fixed(median(times[name])), fixed(p90(times[name])), interval(ratios[name]), String(times[name].length), differences[name].toExponential(1), stated.macs[name.split(" on ")[0]].toFixed(3));
     }
     state(`${stated.title}: round ${round + 1} of ${rounds}`);
     await new Promise((resolve) => setTimeout(resolve));
