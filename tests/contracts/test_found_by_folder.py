@@ -364,7 +364,7 @@ def test_join_in_two_new_files_is_built_exported_and_run_with_the_right_numbers(
 def test_join_in_two_new_files_is_a_word_of_the_planner(copy):
     for name, text in HIGHEST.items():
         (copy / name).write_text(text)
-    assert "How branches meet: auto, concat, max, project or sum." in " ".join(stretch(copy, "branch", "--set", "help").split())
+    assert "How branches meet: auto, concat, max, project or sum;" in " ".join(stretch(copy, "branch", "--set", "help").split())
     words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
     words += ("--beta", "1000", "--set", "macs=0.7:1.6", "--set", "join=max")
     planned = json.loads(stretch(copy, *words))
