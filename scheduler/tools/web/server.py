@@ -223,6 +223,7 @@ class BrowserDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     isolated: bool
     webgpu: bool
+    fp16: bool  # Whether WebGPU computes in half precision.
     webnn: bool
     lacks: Annotated[list[_Text], msgspec.Meta(max_length=20)]
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import onnx
 
 from predictors.errors import StretchError
 from predictors.fitting.fit import Judged
@@ -21,6 +22,7 @@ from predictors.measurements.networks import Source
 from predictors.measurements.tables import Latency
 from scheduler.measure.steady import Handover, Steady, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
+from stretch.quantize.layers import to_half
 from stretch.tools.profiling.files import write_network
 from stretch.tools.profiling.run import HANDOVERS, READ, Chooser, computing, family_of, handed, moving, sizes, write_profile
 from stretch.tools.profiling.table import Table
@@ -28,6 +30,9 @@ from stretch.tools.profiling.writing import Crossing
 
 #: Networks that are timed in turns, and how many are timed at least before anything is fitted.
 BATCH, LEAST_NETWORKS = 5, 24
+
+#: Ends the address of a network in half precision.
+HALF = "-half"
 
 #: Measured rounds of a batch, after two that warm up.
 ROUNDS = 9
@@ -49,14 +54,15 @@ class BrowserPlace(msgspec.Struct, frozen=True):
     core_set: str  # ``1thread``, ``4threads`` or ``all``.
     provider: str  # ``wasm`` or ``webgpu``.
     threads: int  # Of WebAssembly.
+    precision: str = "fp32"  # Of the networks' weights and sums.
 
     backend = "onnxruntime_web"
     cores: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        """Name such as ``cpu[4threads]``."""
-        return f"{self.family}[{self.core_set}]"
+        """Name such as ``cpu[4threads]``, or ``gpu[all] fp16``."""
+        return f"{self.family}[{self.core_set}]" + (f" {self.precision}" if self.precision != "fp32" else "")
 
     @property
     def runtime(self) -> str:
@@ -86,7 +92,6 @@ class BrowserMeasurer:
     def __init__(self, name: str, out: Path, seconds: float, warn: Callable[[str], None] = lambda text: None) -> None:
         self.name, self.out, self._seconds, self._warn = name, out, seconds, warn
         self.judged: list[Judged] = []
-        self._folder = tempfile.TemporaryDirectory()
         self._files: dict[str, bytes] = {}
         self._requested: dict[str, OpGraph] = {}
         self._chooser = Chooser([])
@@ -113,8 +118,8 @@ class BrowserMeasurer:
         if report.device.agent != self._device.agent or report.threads != self._threads:
             raise StretchError("another browser goes on with what this one began; start again")
         self._take(report)
-        timed = [(row.processor, row.core_set) for row in self._table.latencies]
-        fewest = min(timed.count((place.family, place.core_set)) for place in self._places)
+        timed = [(row.processor, row.core_set, row.precision) for row in self._table.latencies]
+        fewest = min(timed.count((place.family, place.core_set, place.precision)) for place in self._places)
         if self._refused > max(60, len(timed)):
             raise StretchError(
                 f"this browser is too busy: {self._refused} times varied by more than {UNSTEADY:.0%}",
@@ -136,7 +141,8 @@ class BrowserMeasurer:
         counts = sorted({1, report.threads}, reverse=True)
         self._places = [BrowserPlace("cpu", f"{n}thread{'s' if n > 1 else ''}", "wasm", n) for n in counts]
         if device.webgpu:
-            self._places.append(BrowserPlace("gpu", "all", "webgpu", 1))
+            half = [BrowserPlace("gpu", "all", "webgpu", 1, "fp16")] if device.fp16 else []
+            self._places += [*half, BrowserPlace("gpu", "all", "webgpu", 1)]
         notes = f"{device.agent}; {device.cores} cores; {RUNTIME}; medians of whole networks in turns, made-up weights"
         source = Source("random networks in a browser, measured by the page of `stretch web`", "", "", "CC0-1.0", notes)
         self._table = Table.open(self.out / f"{self.name}.measurements", source, False)
@@ -152,14 +158,20 @@ class BrowserMeasurer:
 
     def _request(self, graphs: list[OpGraph], state: str, together: bool = False) -> dict[str, Any]:
         self._requested, self._files = {graph.name: graph for graph in graphs}, {}
-        for graph in graphs:
-            file = write_network(graph, Path(self._folder.name) / "network.onnx")
-            self._files[graph.name] = file.read_bytes()
+        with tempfile.TemporaryDirectory() as folder:
+            for graph in graphs:
+                file = write_network(graph, Path(folder) / "network.onnx")
+                self._files[graph.name] = file.read_bytes()
+                if any(place.precision == "fp16" for place in self._places):
+                    self._files[f"{graph.name}{HALF}"] = to_half(onnx.load(file)).SerializeToString()
         networks = [
             {"name": name, "url": f"networks/{name}", "input": graph.input.shape, "output": graph.by_name[graph.output].shape}
             for name, graph in self._requested.items()
         ]
-        places = [{"place": place.name, "provider": place.provider, "threads": place.threads} for place in self._places]
+        places = [
+            {"place": place.name, "provider": place.provider, "threads": place.threads, "file": HALF if place.precision == "fp16" else ""}
+            for place in self._places
+        ]
         if together:
             places = [places[0], places[-1]]
         return {"done": False, "state": state, "networks": networks, "places": places, "together": together, "rounds": ROUNDS}
@@ -181,7 +193,7 @@ class BrowserMeasurer:
                     self._refused += 1
                     continue
                 place, graph = places[name], self._requested[network]
-                row = Latency(self.name, network, place.family, place.core_set, "fp32", place.runtime, steady.ms, steady.std_ms)
+                row = Latency(self.name, network, place.family, place.core_set, place.precision, place.runtime, steady.ms, steady.std_ms)
                 assert self._table is not None
                 self._table.add(graph, family_of(network), row, [])
         self._together = report.together or {}
@@ -209,9 +221,10 @@ class BrowserMeasurer:
         self._table.save()
         if self._refused:
             self._warn(f"{self._refused} times varied by more than {UNSTEADY:.0%} and were left out: other pages or the battery disturb")
-        self.judged = write_profile(self.name, self._places, self._table, self._crossings(), self._device.agent)
-        self._folder.cleanup()
+        self.judged = write_profile(
+            self.name, [place for place in self._places if place.precision == "fp32"], self._table, self._crossings(), self._device.agent
+        )
         return [
-            f"{item.fit.processor}[{item.fit.core_set}]: {item.fit.held_out.networks} networks, each predicted by fits to the others: mean error {item.fit.held_out.mape:.0%}."
+            f"{item.fit.processor}[{item.fit.core_set}] {item.fit.precision}: {item.fit.held_out.networks} networks, each predicted by fits to the others: mean error {item.fit.held_out.mape:.0%}."
             for item in self.judged
         ]

@@ -113,7 +113,7 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
         for place in family_places
     }
     first = family_places[0]
-    peaks = {place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured) for place in family_places}
+    peaks = {place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured, "fp32") or 1.0 for place in family_places}
     computing, moving = _contention(family, crossings)
     # that of the fastest kernels
     launch_us = float(np.percentile([row.ms for row in rows[first.core_set]], 2)) * 1e3 if rows[first.core_set] else 0.0
@@ -132,7 +132,7 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
         "uncertainty": _is(0.5, "spread"),
         **_feeder(family, crossings.get(family)),
         "efficiency": {kind: _efficiency(kind, rows[first.core_set], peaks[first.core_set]) for kind in KERNEL_KINDS},
-        "core_sets": {place.core_set: _core_set(place, rows[place.core_set], peaks[place.core_set]) for place in family_places},
+        "core_sets": {place.core_set: _core_set(place, rows[place.core_set], peaks[place.core_set], measured) for place in family_places},
     }
 
 
@@ -145,12 +145,13 @@ def _contention(family: str, crossings: Mapping[str, Crossing]) -> tuple[float, 
     return max((pair[0] for pair in pairs), default=1.0), max((pair[1] for pair in pairs), default=1.0)
 
 
-def _core_set(place: MeasuredPlace, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:
+def _core_set(place: MeasuredPlace, rows: Sequence[KernelLatency], peak: float, measured: Measurements) -> dict[str, Any]:
+    half = _network_gops(place, measured, "fp16")
     cores = " and ".join(f"core {core}" for core in place.cores) or "the whole device"
     near, far = _rates(rows)
     return {
         "cores": cores,
-        "peak_gops": {"fp32": _is(peak, "fastest")},
+        "peak_gops": {"fp32": _is(peak, "fastest")} | ({"fp16": _is(half, "fastest")} if half else {}),
         "scaling": _is(1, "threads"),
         "bandwidth_gbs": _is(min(near, far), "fastest"),
         "cache_kib": _is(_FAR / 1024, "fastest"),
@@ -168,14 +169,14 @@ def _peak_gops(rows: Sequence[KernelLatency]) -> float:
     return float(np.percentile(rates, 99.9)) / BEST if rates else 0.0
 
 
-def _network_gops(place: MeasuredPlace, measured: Measurements) -> float:
-    """What the fastest whole network reaches, where no kernel was timed."""
+def _network_gops(place: MeasuredPlace, measured: Measurements, precision: str) -> float:
+    """What the fastest whole network reaches, where no kernel was timed; 0 where none was."""
     rates = [
         2 * measured.graphs[row.network].macs / row.ms / 1e6
         for row in measured.latencies
-        if (row.processor, row.core_set) == (place.family, place.core_set)
+        if (row.processor, row.core_set, row.precision) == (place.family, place.core_set, precision)
     ]
-    return max(rates, default=0.0) / BEST or 1.0
+    return max(rates, default=0.0) / BEST
 
 
 def _efficiency(kind: str, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:

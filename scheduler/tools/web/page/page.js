@@ -40,7 +40,7 @@ async function look() {
   // which processor WebNN takes cannot be demanded: it is one more, of unknown kind, for the work of an NPU or a DSP
   const context = await navigator.ml?.createContext({ powerPreference: "low-power" }).catch(() => null);
   const cores = navigator.hardwareConcurrency || 1;
-  return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(adapter), webnn: Boolean(context), lacks };
+  return { agent: navigator.userAgent, cores, isolated: crossOriginIsolated, webgpu: Boolean(adapter), fp16: adapter?.features.has("shader-f16") ?? false, webnn: Boolean(context), lacks };
 }
 
 function show(list, entries) {
@@ -182,9 +182,9 @@ async function profile(device, threads) {
   while (!answer.done) {
     state(answer.state);
     const times = {};
-    for (const { place, provider, threads: count } of answer.places) {
+    for (const { place, provider, threads: count, file } of answer.places) {
       workers[place] ??= await started(place, provider, count);
-      times[place] = await timed(workers[place], answer);
+      times[place] = await timed(workers[place], answer, file);
     }
     const together = answer.together ? await overlap(workers, answer) : null;
     answer = await send("networks", { device, threads, times, together });
@@ -198,10 +198,10 @@ function taskOf(network) {
   return { name: network.name, inputs: [ends("x", network.input)], outputs: [ends("y", network.output)] };
 }
 
-async function timed(worker, { networks, rounds }) {
+async function timed(worker, { networks, rounds }, file) {
   const tasks = networks.map(taskOf);
   const times = Object.fromEntries(networks.map(({ name }) => [name, []]));
-  for (const { name, url } of networks) await worker.ask("load", { name, url, stays: [] });
+  for (const { name, url } of networks) await worker.ask("load", { name, url: url + file, stays: [] });
   for (let round = -2; round < rounds; round += 1) {
     for (const task of tasks) {
       const start = now();

@@ -18,7 +18,7 @@ const tasks = {
     const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
     if (!adapter) throw new Error("the browser has WebGPU, but no adapter for it");
     const { vendor, architecture, description } = adapter.info ?? {};
-    return { adapter: [vendor, architecture, description].filter(Boolean).join(" "), fp16: adapter.features.has("shader-f16") };
+    return { adapter: [vendor, architecture, description].filter(Boolean).join(" ") };
   },
 
   // stays: outputs that only subgraphs of this processor read

@@ -17,7 +17,7 @@ from scheduler.runtime.machine import InputReady, StepDone
 from scheduler.runtime.record import replay
 from scheduler.tools.web.server import MOST_BYTES, RUNTIME_FILES, PageBundle, PageServer, runtime_folder
 
-DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "webnn": False, "lacks": []}
+DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "fp16": True, "webnn": False, "lacks": []}
 
 
 @pytest.fixture
