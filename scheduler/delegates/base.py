@@ -1,7 +1,12 @@
 """What a delegate must do, and the list of all delegates."""
 
+import contextlib
+import os
+import sys
+import tempfile
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
@@ -362,3 +367,33 @@ def get_delegate(name: str) -> type[Delegate]:
     if name not in delegates:
         raise UnknownNameError.among("delegate", name, delegates)
     return delegates.get(name)
+
+
+_STDERR = threading.Lock()
+
+
+@contextlib.contextmanager
+def quiet(*notes: bytes) -> Iterator[None]:
+    """Hold back what native code writes to stderr, and pass on afterwards the lines that do not begin with one of some words.
+
+    Standard error belongs to the whole process: what other threads write there
+    meanwhile is passed on as well, a moment later.
+    """
+    with _STDERR, contextlib.ExitStack() as stack:
+        held = stack.enter_context(tempfile.TemporaryFile())
+        try:
+            sys.stderr.flush()
+            real = os.dup(2)
+        except (OSError, ValueError, AttributeError):  # there is no standard error
+            yield
+            return
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            held.seek(0)
+            for line in held:
+                if not line.startswith(notes):
+                    os.write(2, line)

@@ -4,16 +4,13 @@
 Metal on macOS.
 """
 
-import contextlib
 import glob
 import hashlib
 import importlib
 import importlib.util
-import os
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
@@ -24,7 +21,7 @@ import numpy as np
 from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
 from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
 from scheduler.delegates.process.delegate import ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
@@ -53,6 +50,10 @@ def to_nhwc(source: Array, target: Array) -> None:
             columns[image, :, first : first + _CHANNELS] = rows[image, first : first + _CHANNELS].T
 
 
+#: What begins lines of LiteRT that nobody has to read.
+_NOTES = (b"INFO:", b"VERBOSE:")
+
+
 def to_nchw(source: Array, target: Array) -> None:
     """Copy an image batch with channels last into one with channels first; other arrays are copied as they are."""
     if target.ndim != 4 or target.size in (target.shape[1] * target.shape[0], prod(target.shape[2:]) * target.shape[0]):
@@ -64,36 +65,6 @@ def to_nchw(source: Array, target: Array) -> None:
     for image in range(n):
         for first in range(0, height * width, step):
             rows[image, :, first : first + step] = columns[image, first : first + step].T
-
-
-_LOCK = threading.Lock()
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back what native code writes to stderr, and pass on afterwards what are not mere notes.
-
-    Standard error belongs to the whole process: what other threads write there
-    meanwhile is passed on as well, a moment later.
-    """
-    with _LOCK, contextlib.ExitStack() as stack:
-        held = stack.enter_context(tempfile.TemporaryFile())
-        try:
-            sys.stderr.flush()
-            real = os.dup(2)
-        except (OSError, ValueError, AttributeError):  # there is no standard error
-            yield
-            return
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
-            held.seek(0)
-            for line in held:
-                if not line.startswith((b"INFO:", b"VERBOSE:")):
-                    os.write(2, line)
 
 
 INSTALL = install_line("litert")
@@ -302,7 +273,7 @@ def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[in
     """
     make = _interpreter()
     try:
-        with quiet():
+        with quiet(*_NOTES):
             interpreter = make(model_content=content, num_threads=max(1, threads))
             for index, shape in (shapes or {}).items():
                 interpreter.resize_tensor_input(index, list(shape))
@@ -413,7 +384,7 @@ class LiteRtGpuDelegate(LiteRtDelegate):
         # halves only where the file has them is more than LiteRT offers: all is computed in fp32
         options = Options(hardware_accelerators=HardwareAccelerator[self.accelerator], gpu_options=GpuOptions(enforce_f32=True))
         try:
-            with quiet():
+            with quiet(*_NOTES):
                 compiled = CompiledModel.from_file(str(model), options=options)
         except RuntimeError as error:
             raise UnableError(f"LiteRT cannot compile {model.name} for the {self.accelerator}: {first_line(error)}") from error

@@ -17,7 +17,7 @@ import numpy as np
 from predictors.errors import MissingBackendError, StretchError
 from predictors.install import install_line
 from scheduler.cores import pinned
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates, quiet
 from scheduler.formats.onnx import OnnxFile, open_onnx
 
 INSTALL = install_line("ncnn")
@@ -623,7 +623,8 @@ _CPU = 3
 
 def _device() -> int | None:
     """The type of the first Vulkan device; None if there is none."""
-    with _LOCK:
+    # ncnn lists each device and what it can on lines of their own, as ``[0 NAME]``
+    with _LOCK, quiet(b"["):
         ncnn = _ncnn()
         return int(ncnn.get_gpu_info(0).type()) if ncnn.get_gpu_count() else None
 
