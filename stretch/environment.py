@@ -17,6 +17,7 @@ OTHERS = (
     "torchvision",
     "timm",
     "pyopencl",
+    "pocl-binary-distribution",
     "ai-edge-litert",
     "openvino",
     "ncnn",

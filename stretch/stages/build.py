@@ -230,12 +230,15 @@ def refine_and_compare(
         model.to(place)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
-    # the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes
-    scores = [(one.agreement.value or 0.0, -one.agreement.error) for one in (before, after) if one]
-    if refinement.after < refinement.before and not (len(scores) == 2 and scores[1] < scores[0]):
+    if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
         return Outcome(refinement, before, after, "refined", said)
     model.load_state_dict(start)
     return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
+
+
+def _worse(after: Agreement, before: Agreement) -> bool:
+    """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
+    return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)
 
 
 def write_bundle(
