@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import stretch
 import stretch.tools.profiling.browser as measuring
@@ -43,18 +43,23 @@ BUSY = {"_COMPUTING": (32, 14), "_MOVING": (16, 40)}
 PICTURE = ROOT / "docs" / "images" / "web.png"
 
 
-def visit(browser: Browser, shown: Sequence[PageBundle], picture: Path | None = None) -> list[BrowserAnswer]:
+def run_page(page: Page, server: PageServer) -> None:
     """Open the page, press its button, and wait until it is done."""
+    page.goto(server.address)
+    page.wait_for_selector("#start:enabled")
+    page.fill("#threads", "1")
+    page.fill("#rounds", str(ROUNDS))
+    page.click("#start")
+    page.wait_for_selector("body[data-ended]", timeout=600_000)
+    if problem := page.inner_text("#failure"):
+        raise SystemExit(problem)
+
+
+def visit(browser: Browser, shown: Sequence[PageBundle], picture: Path | None = None) -> list[BrowserAnswer]:
+    """What the page reports of some bundles."""
     with PageServer(shown, runtime_folder()) as server:
         page = browser.new_page(viewport={"width": 720, "height": 900})
-        page.goto(server.address)
-        page.wait_for_selector("#start:enabled")
-        page.fill("#threads", "1")
-        page.fill("#rounds", str(ROUNDS))
-        page.click("#start")
-        page.wait_for_selector("body[data-ended]", timeout=600_000)
-        if problem := page.inner_text("#failure"):
-            raise SystemExit(problem)
+        run_page(page, server)
         if picture is not None:
             page.screenshot(path=picture, full_page=True)
         page.close()
@@ -113,13 +118,7 @@ def exchanges(browser: Browser, folder: Path) -> list[Row]:
     measurer = measuring.BrowserMeasurer("browser", folder, 1.0)
     with PageServer([], runtime_folder(), measurer=measurer) as server:
         page = browser.new_page()
-        page.goto(server.address)
-        page.wait_for_selector("#start:enabled")
-        page.fill("#threads", "1")
-        page.click("#start")
-        page.wait_for_selector("body[data-ended]", timeout=600_000)
-        if problem := page.inner_text("#failure"):
-            raise SystemExit(problem)
+        run_page(page, server)
         page.close()
     link = load_device(folder / "browser.toml").links["gpu"]
     low, high = link.spread.value if link.spread else (1.0, 1.0)

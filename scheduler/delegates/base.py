@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 from numpy.typing import NDArray
@@ -373,27 +373,37 @@ _STDERR = threading.Lock()
 
 
 @contextlib.contextmanager
+def stderr_into(file: IO[Any]) -> Iterator[None]:
+    """Have what the process writes to standard error go to a file, native code included; the file is at its beginning afterwards.
+
+    Raises:
+        OSError: Or ValueError or AttributeError, before anything is changed, where there is no standard error.
+    """
+    sys.stderr.flush()
+    real = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+        file.seek(0)
+
+
+@contextlib.contextmanager
 def quiet(*notes: bytes) -> Iterator[None]:
     """Hold back what native code writes to stderr, and pass on afterwards the lines that do not begin with one of some words.
 
     Standard error belongs to the whole process: what other threads write there
     meanwhile is passed on as well, a moment later.
     """
-    with _STDERR, contextlib.ExitStack() as stack:
-        held = stack.enter_context(tempfile.TemporaryFile())
+    with _STDERR, tempfile.TemporaryFile() as held:
         try:
-            sys.stderr.flush()
-            real = os.dup(2)
-        except (OSError, ValueError, AttributeError):  # there is no standard error
-            yield
-            return
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
+            with contextlib.ExitStack() as stack:
+                with contextlib.suppress(OSError, ValueError, AttributeError):  # there is no standard error
+                    stack.enter_context(stderr_into(held))
+                yield
         finally:
-            os.dup2(real, 2)
-            os.close(real)
-            held.seek(0)
             for line in held:
                 if not line.startswith(notes):
                     os.write(2, line)

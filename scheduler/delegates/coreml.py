@@ -5,19 +5,16 @@ Core ML chooses where each operator runs. What it chose is read from its compute
 """
 
 import hashlib
-import os
 import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import ClassVar
 
 from predictors.errors import StretchError
 from predictors.files import cache_folder
-from scheduler.delegates.base import Delegate, NodePlace, UnableError, delegates
+from scheduler.delegates.base import Delegate, NodePlace, UnableError, delegates, stderr_into
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
@@ -86,10 +83,11 @@ class CoreMlDelegate(Delegate):
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
         options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
-        with _logged() as log:
-            self._session(model, options | {"ProfileComputePlan": "1"})
         parts = [NodePlace(name, op, "part of Core ML's program") for name, op in open_onnx(model).named]
-        return [*parts, *planned(log.read())]
+        with tempfile.TemporaryFile("w+") as log:
+            with stderr_into(log):
+                self._session(model, options | {"ProfileComputePlan": "1"})
+            return [*parts, *planned(log.read())]
 
 
 @delegates.register("coreml:GPU")
@@ -123,18 +121,3 @@ def planned(log: str) -> list[NodePlace]:
         )
         for number, line in enumerate(lines)
     ]
-
-
-@contextmanager
-def _logged() -> Iterator[IO[str]]:
-    """What the process writes as errors meanwhile, the system's libraries included; to be read behind the block."""
-    with tempfile.TemporaryFile("w+") as file:
-        sys.stderr.flush()
-        kept = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield file
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)

@@ -42,6 +42,12 @@ class Steady:
     interrupted: int  # During how many of all runs the system gave a core to somebody else.
     least_ms: float = 0.0  # The quickest run.
 
+    @classmethod
+    def of(cls, times: Sequence[float], interrupted: int = 0) -> "Steady":
+        """Of the times of some runs, ms."""
+        low, middle, high = np.percentile(times, [25, 50, 75])
+        return cls(float(middle), float(high - low) / 1.349, len(times), interrupted, float(min(times)))
+
     @property
     def spread(self) -> float:
         """Distance between the quartiles, relative to the median."""
@@ -126,8 +132,7 @@ def _summed(samples: list[_Sample], serial: bool) -> Steady:
         used = [max(0.1 * sample.computed, sample.computed + waits) for sample in samples]
     else:
         used = whole if len(whole) >= min(5, len(samples)) else [sample.wall for sample in samples]
-    low, middle, high = np.percentile(used, [25, 50, 75])
-    return Steady(float(middle), float(high - low) / 1.349, len(used), len(samples) - len(whole), float(min(used)))
+    return Steady.of(used, len(samples) - len(whole))
 
 
 def _known(steady: Steady) -> bool:

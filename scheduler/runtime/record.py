@@ -42,6 +42,24 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     caller: bool  # Whether the thread that reports events works, too.
     movable: tuple[str, ...] = ()  # Delegates whose subgraphs any queue of as many cores may run.
 
+    @classmethod
+    def of(cls, number: int, machine: Machine) -> "Opening":
+        """A machine of one client, as it is opened."""
+        client = machine.clients[ONLY]
+        plan = client.plan
+        return cls(
+            SCHEMA,
+            number,
+            plan.inputs,
+            plan.outputs,
+            tuple(plan.subgraphs.values()),
+            tuple(plan.joins.values()),
+            dict(client.placements),
+            client.lanes,
+            machine.caller is not None,
+            tuple(sorted(client.movable)),
+        )
+
     def make(self) -> Machine:
         """The machine, with nothing in flight."""
         plan = plan_of(self.inputs, self.outputs, self.subgraphs, self.joins)
@@ -76,24 +94,9 @@ class Recorder:
 
     def open(self, machine: Machine) -> int:
         """Begin a machine."""
-        client = machine.clients[ONLY]
-        plan = client.plan
         with self._lock:
             number, self._machines = self._machines, self._machines + 1
-        self._write(
-            Opening(
-                SCHEMA,
-                number,
-                plan.inputs,
-                plan.outputs,
-                tuple(plan.subgraphs.values()),
-                tuple(plan.joins.values()),
-                dict(client.placements),
-                client.lanes,
-                machine.caller is not None,
-                tuple(sorted(client.movable)),
-            )
-        )
+        self._write(Opening.of(number, machine))
         return number
 
     def note(self, machine: int, event: Event, instructions: Sequence[Instruction]) -> None:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -103,12 +102,12 @@ def synthesise(
     weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
     settings = f"{how} {preprocessing} {shape}"
     name = hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
-    file = cache_folder("synthetic") / f"{name}.msgpack"
+    file = cache_folder("synthetic") / f"{name}.uint8"
     low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
     how = replace(how, batch=min(how.batch, how.count))
     count, total = captured.graph.by_name[outputs[0]].shape[1], math.ceil(how.count / how.batch)
     if file.exists():
-        levels = np.frombuffer(msgspec.msgpack.decode(file.read_bytes(), type=bytes), np.uint8).reshape(how.count, *shape[1:]).copy()
+        levels = np.frombuffer(file.read_bytes(), np.uint8).reshape(how.count, *shape[1:]).copy()
     else:
         statistics = _Statistics(layers, how.first)
         random = torch.Generator().manual_seed(how.seed)
@@ -121,7 +120,7 @@ def synthesise(
         pixels = torch.cat(batches)[: how.count]
         levels = (255 * (pixels - low.cpu()) / (high - low).cpu()).round().clamp(0, 255).to(torch.uint8).numpy()
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, msgspec.msgpack.encode(levels.tobytes()), "synthetic images")
+        write_whole(file, levels.tobytes(), "synthetic images")
     images = low.cpu() + torch.from_numpy(levels).float() / 255 * (high - low).cpu()
     return [images[i : i + how.batch] for i in range(0, len(images), how.batch)]
 

@@ -42,7 +42,7 @@ from scheduler.placement.place import Placement
 from scheduler.runtime.inputs import as_arrays
 from scheduler.runtime.machine import Event, Instruction, Machine
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.record import SCHEMA, Line, Opening
+from scheduler.runtime.record import Line, Opening
 from scheduler.runtime.sequential import Sequential
 
 PAGE = Path(__file__).parent / "page"
@@ -192,22 +192,6 @@ class PageBundle:
             for name, step in self.plan.subgraphs.items()
         }
         return Machine.of(self.plan, places)
-
-    def opening(self) -> Opening:
-        """The first line of a record of the page's runs."""
-        client = self.machine().clients[""]
-        plan = self.plan
-        return Opening(
-            SCHEMA,
-            0,
-            plan.inputs,
-            plan.outputs,
-            tuple(plan.subgraphs.values()),
-            tuple(plan.joins.values()),
-            dict(client.placements),
-            1,
-            True,
-        )
 
 
 _Ms = Annotated[float, msgspec.Meta(gt=0, le=1e7)]
@@ -410,7 +394,7 @@ class PageServer:
                 raise StretchError(f"the page answered event {number} otherwise than the state machine")
         answer = _judged(shown, run)
         with self.lock:
-            self.lines += [shown.opening(), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
+            self.lines += [Opening.of(0, shown.machine()), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
             self.answers.append(answer)
         for sentence in answer.sentences:
             self.tell(f"{shown.page['title']}: {sentence}")

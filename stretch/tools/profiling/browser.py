@@ -6,7 +6,6 @@ one thread and with as many as the page was given, the GPU is WebGPU.
 
 import tempfile
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from predictors.measurements.tables import Latency
 from scheduler.measure.steady import Handover, Steady, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
 from stretch.quantize.layers import to_half
-from stretch.tools.profiling.files import write_network
+from stretch.tools.profiling.files import weight_bytes, write_network
 from stretch.tools.profiling.run import HANDOVERS, READ, Chooser, computing, family_of, handed, moving, sizes, write_profile
 from stretch.tools.profiling.table import Table
 from stretch.tools.profiling.writing import Crossing
@@ -152,8 +151,7 @@ class BrowserMeasurer:
     def _draw(self) -> OpGraph:
         while True:
             (graph,) = self._chooser.draw(1)
-            weights = sum(prod(shape) for op in graph.ops for shape in graph.op_weights(op).values())
-            if graph.macs <= MOST_MACS and weights <= MOST_WEIGHTS:
+            if graph.macs <= MOST_MACS and weight_bytes(graph) <= 4 * MOST_WEIGHTS:
                 return graph
 
     def _request(self, graphs: list[OpGraph], state: str, together: bool = False) -> dict[str, Any]:
@@ -187,8 +185,7 @@ class BrowserMeasurer:
                 if network.startswith(("handover", "computing", "moving")):
                     self._alone.setdefault(name, {})[network] = float(np.median(values))
                     continue
-                low, middle, high = np.percentile(values, [25, 50, 75])
-                steady = Steady(float(middle), float(high - low) / 1.349, len(values), 0, float(min(values)))
+                steady = Steady.of(values)
                 if steady.spread > UNSTEADY:
                     self._refused += 1
                     continue
