@@ -24,17 +24,22 @@ MOST = 300
 #: Images made of each network, of which trials take the first so many.
 MADE = 1024
 
-#: The recipe was chosen on the second, and is judged on the first.
-ALL = {"efficientnet_lite0": NETWORKS["efficientnet_lite0"]} | {
+#: The recipe was chosen on the last, and is judged on the others.
+ALL = NETWORKS | {
     "efficientnet_lite1": Real("timm:tf_efficientnet_lite1", "efficientnet_lite1.safetensors", NETWORKS["efficientnet_lite0"].preprocessing)
 }
-#: Designs by what is asked of the planner.
-DESIGNS: dict[str, dict[str, Any]] = {
-    "stretched": {"kinds": ("stretch",), "join": "sum", "merge": "auto"},
-    "exact allowed": {"kinds": ("stretch", "rows", "channels", "graph"), "join": "sum", "merge": "auto"},
-    "sequential": {"kinds": ("stretch",), "join": "sum", "merge": "auto"},
+PROCESSORS = ("cpu", "gpu")
+#: What is asked of the planner, and the least share of the depth that branches keep: the largest of these at which the design is still so
+#: much faster than the best single processor, since deeper branches keep more.
+OPTIONS: dict[str, Any] = {
+    "processors": PROCESSORS,
+    "macs": MACS,
+    "kinds": ("stretch",),
+    "join": "sum",
+    "merge": "always",
+    "cuts": "blocks",
 }
-PROCESSORS = ("cpu", "dsp")
+MIN_DEPTHS, SPEEDUP = (0.75, 0.7, 0.65, 0.6, 0.55, 0.5), 1.25
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Trial:
     """A design, refined on some images."""
 
     network: str
-    design: str  # A key of `DESIGNS`; ``sequential`` is the plain network of the stretched one's multiply-accumulates.
+    design: str  # ``stretched``, or ``sequential``: the plain network of as many multiply-accumulates, as shallow as it likes.
     photographs: int
     synthetic: int
     minutes: float
@@ -73,8 +78,13 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
 
     real = ALL[trial.network]
     network = read_network(real.name, weights=str(weights / real.weights))
-    planned = plan(network.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, macs=MACS, **DESIGNS[trial.design]))
-    sequential = planned.sequential if trial.design == "sequential" else None
+    device = load_device(DEVICE)
+    for min_depth in MIN_DEPTHS:
+        planned = plan(network.graph, device, PlanConfig(**OPTIONS, min_depth=min_depth))
+        if planned.best_single.ms >= SPEEDUP * planned.run.makespan_ms:
+            break
+    plain = plan(network.graph, device, PlanConfig(**OPTIONS)).sequential
+    sequential = plain if trial.design == "sequential" else None
     design = planned.design if sequential is None else sequential.design
     ms = planned.run.makespan_ms if sequential is None else sequential.single.ms
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
@@ -82,6 +92,9 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].split(32))
     model = build(network.captured, design).to("cuda")
     row: Row = {"trial": trial.name} | asdict(trial)
+    row["segments"] = "; ".join(
+        f"{part.name} {' '.join(f'{b.processor} {b.depth}×{b.width}' for b in part.branches)}" for part in design.segments if not part.whole
+    )
     row |= {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
     row |= {"speedup": round(planned.best_single.ms / ms, 3), "macs_ratio": round(model.graph.macs / network.graph.macs, 4)}
 
@@ -138,7 +151,7 @@ def record(files: Sequence[Path]) -> None:
         about={"trials": About(columns=columns)},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32.",
-            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}; designs at {MACS[0]} to {MACS[1]} of the multiply-accumulates, joins `sum`, a meeting point a stage at most.",
+            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}; designs at {MACS[0]} to {MACS[1]} of the multiply-accumulates, joins `sum`, segments cut at blocks, and as deep as a predicted speed-up of {SPEEDUP} allows.",
             "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU: seconds and steps say how far each came.",
         ],
         **origin(runs),

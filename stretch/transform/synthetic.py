@@ -25,6 +25,7 @@ from stretch.transform.build import build
 from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.statistics import norms
 from stretch.transform.refine.checkpoint import fingerprint
+from stretch.transform.refine.steps import Replayed, scheduled_adam
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def synthesise(
             "images can be made only from a network that reads a picture and answers with class scores", "leave synthetic out"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build(captured, whole_design(captured, design)).to(device, memory_format=torch.channels_last).eval()
+    model = build(captured, whole_design(captured, design)).to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
     layers = [layer for layer in norms(model) if isinstance(layer.running_mean, torch.Tensor)]
     if not layers:
         raise StretchError(
@@ -147,25 +148,30 @@ def _batch(
     for half in (True, False):
         if not half:
             pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False)
-        pixels = pixels.detach().requires_grad_()
-        optimiser = torch.optim.Adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
-        steps = how.steps // 2
-        for step in range(steps):
-            for group in optimiser.param_groups:
-                group["lr"] = how.rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+        pixels = pixels.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+        optimiser, rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
+        rows, columns = (torch.arange(side, device=device) for side in size)
+
+        def take(pixels: torch.Tensor = pixels, optimiser: torch.optim.Optimizer = optimiser, half: bool = half) -> None:
+            optimiser.zero_grad()
             seen = pixels if not half else F.interpolate(pixels, size, mode="nearest")
-            down, across, mirrored = (int(number) for number in torch.randint(-16, 17, (3,), generator=random))
-            seen = torch.roll(seen, (down, across), (2, 3))
-            seen = seen.flip(3) if mirrored > 0 else seen
-            with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            seen = seen.index_select(2, rows).index_select(3, columns)
+            with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
                 loss = F.cross_entropy(model(seen).float(), classes)
                 loss = loss + how.statistics * statistics.take()
                 loss = loss + how.variation * _variation(pixels) + how.size * pixels.square().sum((1, 2, 3)).mean()
-            optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
-            with torch.no_grad():
-                pixels.clamp_(low, high)
+            pixels.detach().clamp_(low, high)
+
+        step = Replayed(take, device)
+        steps = how.steps // 2
+        for number in range(steps):
+            rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
+            down, across, mirrored = (int(shift) for shift in torch.randint(-16, 17, (3,), generator=random))
+            rows.copy_(torch.arange(size[0]).roll(down))
+            columns.copy_(torch.arange(size[1]).roll(across).flip(0) if mirrored > 0 else torch.arange(size[1]).roll(across))
+            step()
     return pixels.detach().cpu()
 
 
