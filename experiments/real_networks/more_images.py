@@ -28,17 +28,14 @@ MADE = 1024
 ALL = NETWORKS | {
     "efficientnet_lite1": Real("timm:tf_efficientnet_lite1", "efficientnet_lite1.safetensors", NETWORKS["efficientnet_lite0"].preprocessing)
 }
-PROCESSORS = ("cpu", "gpu")
-#: What is asked of the planner, and the least share of the depth that branches keep: the largest of these at which the design is still so
-#: much faster than the best single processor, since deeper branches keep more.
-OPTIONS: dict[str, Any] = {
-    "processors": PROCESSORS,
-    "macs": MACS,
-    "kinds": ("stretch",),
-    "join": "sum",
-    "merge": "always",
-    "cuts": "blocks",
+_SUM: dict[str, Any] = {"kinds": ("stretch",), "join": "sum", "macs": MACS}
+#: Designs by what is asked of the planner.
+DESIGNS: dict[str, dict[str, Any]] = {
+    "stretched": _SUM | {"processors": ("cpu", "dsp")},
+    "deep": _SUM | {"processors": ("cpu", "gpu"), "merge": "always", "cuts": "blocks"},
+    "sequential": _SUM | {"processors": ("cpu", "dsp")},
 }
+#: Least shares of depth that branches keep in a ``deep`` design: the first at which it is so much faster than the best single processor.
 MIN_DEPTHS, SPEEDUP = (0.75, 0.7, 0.65, 0.6, 0.55, 0.5), 1.25
 
 
@@ -47,7 +44,7 @@ class Trial:
     """A design, refined on some images."""
 
     network: str
-    design: str  # ``stretched``, or ``sequential``: the plain network of as many multiply-accumulates, as shallow as it likes.
+    design: str  # A key of `DESIGNS`; ``sequential`` is the plain network of the stretched one's multiply-accumulates.
     photographs: int
     synthetic: int
     minutes: float
@@ -57,7 +54,7 @@ class Trial:
     def name(self) -> str:
         """What its row is called."""
         made = f" + {self.synthetic} synthetic" if self.synthetic else ""
-        return f"{self.network}, {self.design}, {self.photographs}{made}, seed {self.seed}"
+        return f"{self.network}, {self.design}, {self.photographs}{made}, {self.minutes:g} min, seed {self.seed}"
 
 
 def measured(trial: Trial, weights: Path, images: Path) -> Row:
@@ -78,13 +75,11 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
 
     real = ALL[trial.network]
     network = read_network(real.name, weights=str(weights / real.weights))
-    device = load_device(DEVICE)
-    for min_depth in MIN_DEPTHS:
-        planned = plan(network.graph, device, PlanConfig(**OPTIONS, min_depth=min_depth))
+    for min_depth in MIN_DEPTHS if trial.design == "deep" else (None,):
+        planned = plan(network.graph, load_device(DEVICE), PlanConfig(**DESIGNS[trial.design], min_depth=min_depth))
         if planned.best_single.ms >= SPEEDUP * planned.run.makespan_ms:
             break
-    plain = plan(network.graph, device, PlanConfig(**OPTIONS)).sequential
-    sequential = plain if trial.design == "sequential" else None
+    sequential = planned.sequential if trial.design == "sequential" else None
     design = planned.design if sequential is None else sequential.design
     ms = planned.run.makespan_ms if sequential is None else sequential.single.ms
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
@@ -92,9 +87,6 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].split(32))
     model = build(network.captured, design).to("cuda")
     row: Row = {"trial": trial.name} | asdict(trial)
-    row["segments"] = "; ".join(
-        f"{part.name} {' '.join(f'{b.processor} {b.depth}×{b.width}' for b in part.branches)}" for part in design.segments if not part.whole
-    )
     row |= {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
     row |= {"speedup": round(planned.best_single.ms / ms, 3), "macs_ratio": round(model.graph.macs / network.graph.macs, 4)}
 
@@ -137,13 +129,13 @@ def measure(options: argparse.Namespace) -> None:
             options.out.write_text(json.dumps(facts() | {"rows": rows}))
 
 
-def record(files: Sequence[Path]) -> None:
-    """Make a record of what was measured."""
+def record(files: Sequence[Path], name: str) -> None:
+    """Make a record of what was measured, in a file of this name."""
     runs = [json.loads(file.read_text()) for file in files]
     rows = sorted((row for run in runs for row in run["rows"] if "failure" not in row), key=lambda row: str(row["trial"]))
     columns = {name: Facts(source="predicted") for name in ("predicted_ms", "best_single_ms", "speedup")}
     write_record(
-        HERE / "results" / "more_images.json",
+        HERE / "results" / f"{name}.json",
         {"trials": rows},
         source="measured",
         command="python -m experiments.real_networks.more_images measure",
@@ -151,7 +143,7 @@ def record(files: Sequence[Path]) -> None:
         about={"trials": About(columns=columns)},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32.",
-            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}; designs at {MACS[0]} to {MACS[1]} of the multiply-accumulates, joins `sum`, segments cut at blocks, and as deep as a predicted speed-up of {SPEEDUP} allows.",
+            f"Times are predictions for {DEVICE}; designs for two processors at {MACS[0]} to {MACS[1]} of the multiply-accumulates, joins `sum`, a meeting point a stage at most.",
             "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU: seconds and steps say how far each came.",
         ],
         **origin(runs),
@@ -167,10 +159,11 @@ def main() -> int:
     parser.add_argument("--images", type=Path, help="folder of photographs")
     parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,minutes[,seed]; repeat")
     parser.add_argument("--side-by-side", type=int, default=4, help="trials at a time")
+    parser.add_argument("--name", default="more_images", help="for record: the record's name")
     parser.add_argument("--out", type=Path, help="for measure: file of the numbers")
     options = parser.parse_args()
     if options.what == "record":
-        record(options.files)
+        record(options.files, options.name)
     else:
         measure(options)
     return 0

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -145,32 +146,33 @@ def _batch(
     low, high = bounds
     device = classes.device
     pixels = torch.randn(len(classes), 3, size[0] // 2, size[1] // 2, generator=random).to(device)
+    rows, columns = (torch.arange(side, device=device) for side in size)
+
+    def take(pixels: torch.Tensor, optimiser: torch.optim.Optimizer, half: bool) -> None:
+        optimiser.zero_grad()
+        seen = pixels if not half else F.interpolate(pixels, size, mode="nearest")
+        seen = seen.index_select(2, rows).index_select(3, columns)
+        with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
+            loss = F.cross_entropy(model(seen).float(), classes)
+            loss = loss + how.statistics * statistics.take()
+            loss = loss + how.variation * _variation(pixels) + how.size * pixels.square().sum((1, 2, 3)).mean()
+        loss.backward()
+        optimiser.step()
+        pixels.detach().clamp_(low, high)
+
     for half in (True, False):
         if not half:
             pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False)
         pixels = pixels.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-        optimiser, rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
-        rows, columns = (torch.arange(side, device=device) for side in size)
-
-        def take(pixels: torch.Tensor = pixels, optimiser: torch.optim.Optimizer = optimiser, half: bool = half) -> None:
-            optimiser.zero_grad()
-            seen = pixels if not half else F.interpolate(pixels, size, mode="nearest")
-            seen = seen.index_select(2, rows).index_select(3, columns)
-            with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
-                loss = F.cross_entropy(model(seen).float(), classes)
-                loss = loss + how.statistics * statistics.take()
-                loss = loss + how.variation * _variation(pixels) + how.size * pixels.square().sum((1, 2, 3)).mean()
-            loss.backward()
-            optimiser.step()
-            pixels.detach().clamp_(low, high)
-
-        step = Replayed(take, device)
+        optimiser, set_rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
+        step = Replayed(partial(take, pixels, optimiser, half), device)
         steps = how.steps // 2
         for number in range(steps):
-            rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
+            set_rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
             down, across, mirrored = (int(shift) for shift in torch.randint(-16, 17, (3,), generator=random))
             rows.copy_(torch.arange(size[0]).roll(down))
-            columns.copy_(torch.arange(size[1]).roll(across).flip(0) if mirrored > 0 else torch.arange(size[1]).roll(across))
+            shifted = torch.arange(size[1]).roll(across)
+            columns.copy_(shifted.flip(0) if mirrored > 0 else shifted)
             step()
     return pixels.detach().cpu()
 
