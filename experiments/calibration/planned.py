@@ -118,8 +118,7 @@ class Seed:
     def __init__(self, seed: int, data: Path, out: Path, epochs: Epochs, only: Sequence[str] = ()) -> None:
         import torch
 
-        from stretch.train.augment import Normalise
-        from stretch.train.data import load_arrays
+        from stretch.train.images import Normalise, load_arrays
 
         torch.backends.cudnn.benchmark = True
         torch.manual_seed(seed)
@@ -156,14 +155,14 @@ class Seed:
 
     def config(self, epochs: int, rate: float, **more: Any) -> Any:
         """A run of so many epochs."""
-        from stretch.train.config import TrainConfig
+        from stretch.train.recipe import TrainConfig
 
         return TrainConfig(epochs=epochs, batch=BATCH, learning_rate=rate, weight_decay=WEIGHT_DECAY, seed=self.seed, **more)
 
     def accuracy(self, model: Any) -> float:
         """Top-1 on the test images, in fp32."""
-        from stretch.train.config import TrainConfig
         from stretch.train.loop import evaluate
+        from stretch.train.recipe import TrainConfig
 
         return evaluate(model, self.test_set, self.normalise, TrainConfig(amp="none", channels_last=False))
 

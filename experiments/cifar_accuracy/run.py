@@ -74,9 +74,9 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
     from stretch.models.cifar import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
-    from stretch.train.config import TrainConfig
-    from stretch.train.data import load_arrays
+    from stretch.train.images import load_arrays
     from stretch.train.loop import Run, train_side_by_side
+    from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 
     torch.backends.cudnn.benchmark = True

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stretch.train.config import SandwichConfig
+from stretch.train.recipe import SandwichConfig
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parent / "cifar_accuracy" / "designs"
@@ -38,10 +38,10 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
     from stretch.models.cifar import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
-    from stretch.train.config import TrainConfig
-    from stretch.train.data import load_arrays
     from stretch.train.distributed import World
+    from stretch.train.images import load_arrays
     from stretch.train.loop import Run, evaluate
+    from stretch.train.recipe import TrainConfig
     from stretch.train.sandwich import SandwichStep
     from stretch.train.supernet import Supernet
 

@@ -112,8 +112,7 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
     from stretch.models.cifar import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
-    from stretch.train.augment import Normalise
-    from stretch.train.data import load_arrays
+    from stretch.train.images import Normalise, load_arrays
     from stretch.transform import BranchedModel
 
     train_set, test_set = load_arrays(data, 10)

@@ -30,9 +30,9 @@ def job(name: str, data: Path, out: Path, epochs: int, seed: int) -> None:
     from stretch.models.cifar import CifarFamily
     from stretch.planning.design.branch_design import design_to_toml, load_draft
     from stretch.planning.design.resolve import resolve_design
-    from stretch.train.config import TrainConfig
-    from stretch.train.data import load_arrays
+    from stretch.train.images import load_arrays
     from stretch.train.loop import train
+    from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 
     torch.backends.cudnn.benchmark = True

@@ -30,9 +30,9 @@ def single(net: str, mode: str, out: Path, steps: int, beside: bool) -> None:
     from stretch.models.cifar import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
-    from stretch.train.config import TrainConfig
-    from stretch.train.data import ImageSet
+    from stretch.train.images import ImageSet
     from stretch.train.loop import Run
+    from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 
     torch.backends.cudnn.benchmark = True
@@ -67,10 +67,10 @@ def ddp(out: Path, name: str, steps: int, batch: int) -> None:
     import torch
 
     from stretch.models.load import load_model
-    from stretch.train.config import TrainConfig
-    from stretch.train.data import ImageSet
     from stretch.train.distributed import join_world
+    from stretch.train.images import ImageSet
     from stretch.train.loop import Run
+    from stretch.train.recipe import TrainConfig
 
     torch.backends.cudnn.benchmark = True
     size = 224 if torch.cuda.is_available() else 32

@@ -11,12 +11,10 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError
-from stretch.train.augment import Normalise, crop_and_flip
-from stretch.train.config import TrainConfig
-from stretch.train.data import ImageSet, ImageSource
-from stretch.train.distill import WithFeatures
 from stretch.train.distributed import World, share_statistics
-from stretch.train.step import GraphStep, Prepare, TrainingStep, autocast, unwrapped
+from stretch.train.images import ImageSet, ImageSource, Normalise, crop_and_flip
+from stretch.train.recipe import TrainConfig
+from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import MissingBackendError, StretchError, UsageError
+from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
-from predictors.install import install_line
 from stretch.capture import Captured, capture
 from stretch.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
@@ -26,19 +24,18 @@ from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
-from stretch.train.augment import Normalise, crop_and_flip
-from stretch.train.data import ImageSet, ImageSource, divided, load_arrays, load_unlabelled, synthetic
-from stretch.train.pool import fastest_designs, random_designs
-from stretch.train.recipe import DataConfig, Recipe, RoundingConfig
+from stretch.train.images import (
+    ImageSource,
+    Normalise,
+    crop_and_flip,
+    load_data,
+)
+from stretch.train.recipe import Recipe, RoundingConfig
 from stretch.train.rounded import RoundedModel
-from stretch.train.stream import SUFFIXES, ImageStream, Item, folder_items, is_image, other_classes, shard_items
-from stretch.train.supernet import Supernet
+from stretch.train.supernet import Supernet, fastest_designs, random_designs
 from stretch.transform.build import build
 from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
-
-#: The folders of a set that is divided already.
-SPLITS = ("train", "val")
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -79,84 +76,6 @@ def check_recipe(recipe: Recipe) -> None:
     ):
         if wrong:
             raise UsageError(problem, hint)
-
-
-def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Images of a folder, whatever folders they are in, to train on and held back; what is hidden is no image.
-
-    Where the folder has folders `train` and `val`, these are the two parts.
-    """
-    if not folder.is_dir():
-        raise StretchError(f"there is no folder of images {folder}", "data.path is a folder of images, flat or of folders")
-    if all((folder / split).is_dir() for split in SPLITS):
-        train, held_back = (_images(folder / split) for split in SPLITS)
-        for split, items in zip(SPLITS, (train, held_back), strict=True):
-            if not items:
-                raise StretchError(f"{folder} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
-        return train, held_back
-    return divided(_images(folder), share, folder)
-
-
-def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both."""
-    parts = [shard_items(sorted(folder.glob(f"{split}*.tar")), labelled=False) for split in SPLITS]
-    if all(parts):
-        return parts[0], parts[1]
-    return divided(shard_items(sorted(folder.glob("*.tar")), labelled=False), share, folder)
-
-
-def _images(folder: Path) -> list[Item]:
-    return [Item(file, 0) for file in sorted(folder.rglob("*")) if is_image(file, folder) and file.is_file()]
-
-
-def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource, ImageSource]:
-    """Training and test set of a recipe."""
-    if config.name == "synthetic":
-        return synthetic(classes, size, config.count)
-    if not config.path:
-        raise StretchError(f"the images `{config.name}` need a folder or a file", "give it with --set data.path=…")
-    path = Path(config.path)
-    labelled = config.labels != "none"
-    if config.name == "arrays":
-        return load_arrays(path, classes) if labelled else load_unlabelled(path, config.held_back)
-    if config.name in ("cifar10", "cifar100"):
-        return tuple(_cifar(path, config.name, classes if labelled else None, train=train) for train in (True, False))  # type: ignore[return-value]
-    if not labelled:
-        train, test = (unlabelled_shards if config.name == "shards" else unlabelled_items)(path, config.held_back)
-    elif config.name == "shards":
-        parts = [sorted(path.glob(f"{split}*.tar")) for split in ("train", "val")]
-        if not all(parts):
-            raise StretchError(f"{path} has no shards train*.tar and val*.tar", "data.path is the folder that holds both")
-        train, test = (shard_items(shards) for shards in parts)
-    else:
-        train, names = folder_items(path / "train")
-        test, _ = folder_items(path / "val", names)
-        if len(names) != classes:
-            raise StretchError(f"{path / 'train'} has {len(names)} classes, the model has {classes}", other_classes(len(names)))
-    for split, items in (("train", train), ("val", test)):
-        if not items:
-            raise StretchError(f"{path} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
-    return tuple(ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))  # type: ignore[return-value]
-
-
-def _cifar(path: Path, name: str, classes: int | None, *, train: bool) -> ImageSet:
-    """CIFAR by torchvision, from existing files; its classes are not checked if `classes` is None."""
-    try:
-        from torchvision.datasets import CIFAR10, CIFAR100
-    except ModuleNotFoundError as error:
-        raise MissingBackendError("CIFAR needs torchvision, which is not installed", install_line("torch")) from error
-    kind = CIFAR10 if name == "cifar10" else CIFAR100
-    try:
-        dataset = kind(str(path), train=train, download=False)
-    except RuntimeError as error:
-        raise StretchError(
-            f"{path} does not hold {name}, or it is damaged", f"download it with torchvision.datasets.{kind.__name__}(…, download=True)"
-        ) from error
-    class_count = len(dataset.classes)
-    if classes is not None and class_count != classes:
-        raise StretchError(f"{name} has {class_count} classes, the model has {classes}", other_classes(class_count))
-    images = torch.from_numpy(np.ascontiguousarray(dataset.data.transpose(0, 3, 1, 2)))
-    return ImageSet.of(images, torch.tensor(dataset.targets, dtype=torch.int64), class_count)
 
 
 #: Operators after the head that keep one number per class.

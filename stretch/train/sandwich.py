@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.errors import StretchError
-from stretch.train.config import SandwichConfig, TrainConfig
-from stretch.train.distill import distill_loss, with_teacher
 from stretch.train.distributed import World
-from stretch.train.step import Prepare, TrainingStep, autocast
+from stretch.train.recipe import SandwichConfig, TrainConfig
+from stretch.train.step import Prepare, TrainingStep, autocast, distill_loss, with_teacher
 from stretch.train.supernet import Subnet, Supernet
 
 _Loss = Callable[[torch.Tensor], torch.Tensor]

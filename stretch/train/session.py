@@ -11,16 +11,14 @@ from torch import nn
 
 from predictors.errors import StretchError
 from stretch.train.answer import TrainAnswer
-from stretch.train.checkpoint import load_checkpoint, save_checkpoint
-from stretch.train.data import ImageSet, ImageSource
 from stretch.train.distributed import World
-from stretch.train.folder import BEST, LAST, Log, RunFolder
+from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, save_checkpoint
+from stretch.train.images import ImageSet, ImageSource, ImageStream
 from stretch.train.loop import Diverged, Epoch, Listener, Run
 from stretch.train.prepare import Prepared, macs_ratios, prepare
 from stretch.train.recipe import KeepConfig, Recipe
 from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrapped
-from stretch.train.stream import ImageStream
 from stretch.train.supernet import Supernet
 from stretch.transform.tensors import write_tensors
 

@@ -1,17 +1,223 @@
-"""A supernet: one set of weights for many designs."""
+"""A supernet: many designs that share one set of weights, and how designs are drawn for it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
-from predictors.errors import StretchError
+from predictors.devices import DeviceProfile
+from predictors.errors import InfeasibleError, StretchError
+from predictors.graph import OpGraph
+from predictors.joins import DEFAULT, join_of, joins_that
+from predictors.operators import kind_of
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign
-from stretch.train.sharing import Sharing, envelope
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
+from stretch.planning.design.scale import (
+    ENTRY_CONV,
+    ENTRY_NORM,
+    JOIN_CONV,
+    ScaledBranch,
+    aligns,
+    design_segments,
+    legal_widths,
+    partitions,
+    scaled_branches,
+    scaled_graph,
+)
+from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.plan import plan
 from stretch.transform.calibrate import renew_statistics
 from stretch.transform.model import BranchedModel
+from stretch.transform.width import importance, kept_channels
+
+#: Learned tensors of an operator; statistics are each subnet's own.
+_LEARNED = ("weight", "bias")
+
+
+@dataclass
+class Offsets:
+    """Where each shared tensor lies in the flat vector."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Shape by name, ``segment.branch.operator.weight``.
+    starts: dict[str, int] = field(default_factory=dict)  # First position by name.
+    size: int = 0  # Length of the vector.
+
+    def add(self, name: str, shape: tuple[int, ...]) -> None:
+        """Give a tensor its place, once."""
+        if name not in self.shapes:
+            self.shapes[name], self.starts[name] = shape, self.size
+            self.size += torch.Size(shape).numel()
+
+    def positions(self, name: str) -> torch.Tensor:
+        """Positions of a shared tensor, in its shape."""
+        shape = self.shapes[name]
+        return (self.starts[name] + torch.arange(torch.Size(shape).numel())).reshape(shape)
+
+
+class Sharing:
+    """The shared weights of a set of designs, and each design's part of them.
+
+    Attributes:
+        offsets: In the flat vector.
+    """
+
+    def __init__(self, captured: Captured, designs: Sequence[BranchDesign]) -> None:
+        self.captured = captured
+        self.offsets = Offsets()
+        self.joins = _check(designs)
+        self._ranks: dict[tuple[str, str], torch.Tensor] = {}
+        self._closed = False
+        for design in designs:
+            self.positions(design)
+        self._closed = True
+
+    def positions(self, design: BranchDesign) -> dict[str, torch.Tensor]:
+        """Positions in the flat vector by parameter name of a `BranchedModel` of this design, in the parameter's shape."""
+        positions_by_name: dict[str, torch.Tensor] = {}
+        for part, branches in zip(design.segments, scaled_branches(self.captured.graph, design), strict=True):
+            start = 0
+            for scale, branch in zip(part.branches, branches, strict=True):
+                prefix = f"{part.name}.{safe_name(scale.processor)}."
+                for name, positions in self._branch(part, scale, branch, prefix, start).items():
+                    positions_by_name[prefix + name] = positions
+                start += scale.partition if join_of(part.join).divides else 0
+        return positions_by_name
+
+    def _branch(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch, prefix: str, start: int) -> dict[str, torch.Tensor]:
+        source, channels = branch.source, branch.channels
+        chosen = self._chosen(part, scale, branch)
+        positions_by_name: dict[str, torch.Tensor] = {}
+
+        def use(name: str, shape: tuple[int, ...], rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
+            if self._closed and prefix + name not in self.offsets.shapes:
+                raise StretchError(
+                    f"the supernet has no weights `{prefix}{name}`", "it knows the processors and entries of its own designs"
+                )
+            self.offsets.add(prefix + name, shape)
+            positions = self.offsets.positions(prefix + name)[rows]
+            positions_by_name[name] = positions if columns is None else positions[:, columns]
+
+        for op in source.ops:
+            if op.kind == "input" or op.name not in self.captured.weights:
+                continue
+            rows = kept_channels(channels, source, op.name, chosen, None).index
+            dense = kind_of(op.kind).dense(op.attrs)
+            for key, tensor in self.captured.weights[op.name].items():
+                if key in _LEARNED:
+                    reads = kept_channels(channels, source, op.inputs[0], chosen, None).index if dense and key == "weight" else None
+                    use(f"{op.name}.{key}", tuple(tensor.shape), rows, reads)
+        full_in, full = self.captured.graph.by_name[part.start].shape[1], self.captured.graph.by_name[part.end].shape[1]
+        if scale.entry == "project":
+            wanted = kept_channels(channels, source, source.input.name, chosen, None).index
+            use(f"{ENTRY_CONV}.weight", (full_in, full_in, 1, 1), wanted)
+            for key in _LEARNED:
+                use(f"{ENTRY_NORM}.{key}", (full_in,), wanted)
+        if join_of(part.join).convolves:
+            backbone = kept_channels(channels, source, source.output, chosen, None).index
+            rows = torch.arange(start, start + (full if join_of(part.join).whole else scale.partition))
+            use(f"{JOIN_CONV}.weight", (full, full, 1, 1), rows, backbone)
+            use(f"{JOIN_CONV}.bias", (full,), rows)
+        return positions_by_name
+
+    def _chosen(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch) -> dict[int, torch.Tensor]:
+        """Units each group of a branch keeps, ascending: the first of their rank."""
+        source, channels = branch.source, branch.channels
+        scores = importance(source, channels, self.captured.weights)
+        names: dict[int, str] = {}
+        for op in source.ops:
+            for group, _ in channels.pieces.get(op.name, ()):
+                # A group's first operator is in a block that every depth keeps, or in a unit of its own.
+                names.setdefault(group, f"{op.name}:{len([g for g in names.values() if g.startswith(op.name + ':')])}")
+        chosen: dict[int, torch.Tensor] = {}
+        for group, units in channels.units.items():
+            keep = branch.kept[group]
+            if keep > units:
+                raise StretchError(
+                    f"segment `{part.name}` is wider on {scale.processor} than the original, a supernet shares the original's weights",
+                    "use designs whose width ratios are at most 1",
+                )
+            if scale.entry == "slice" and group == channels.input_group:
+                chosen[group] = torch.arange(branch.backbone, branch.backbone + keep)
+                continue
+            key = (f"{part.start}>{part.end}", names.get(group, str(group)))
+            if key not in self._ranks:
+                score = scores.get(group, torch.zeros(units))
+                self._ranks[key] = torch.argsort(score, descending=True, stable=True)
+            chosen[group] = torch.sort(self._ranks[key][:keep]).values
+        return chosen
+
+    def initial(self) -> torch.Tensor:
+        """The flat vector with the original's weights; entries select, joins pass on what a branch kept."""
+        flat = torch.zeros(self.offsets.size)
+        for name, shape in self.offsets.shapes.items():
+            segment, _, op, key = name.split(".")
+            if op in (ENTRY_CONV, JOIN_CONV):
+                value = torch.zeros(shape)
+                if key == "weight":
+                    value = (
+                        torch.eye(shape[0])[:, :, None, None] / self.joins.get(segment, 1)
+                        if op == JOIN_CONV
+                        else torch.eye(shape[0])[:, :, None, None]
+                    )
+            elif op == ENTRY_NORM:
+                value = torch.ones(shape) if key == "weight" else torch.zeros(shape)
+            else:
+                value = self.captured.weights[op][key].detach().float().cpu()
+            start = self.offsets.starts[name]
+            flat[start : start + value.numel()] = value.flatten()
+        return flat
+
+
+def envelope(designs: Sequence[BranchDesign], pick: "type[max] | type[min]" = max) -> BranchDesign:  # type: ignore[valid-type]
+    """The largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width."""
+    first = designs[0]
+    parts = []
+    for number, part in enumerate(first.segments):
+        scales = []
+        for index, scale in enumerate(part.branches):
+            same_branch = [d.segments[number].branches[index] for d in designs]
+            depth, width = pick(b.depth for b in same_branch), pick(b.width for b in same_branch)
+            entry = next(b.entry for b in same_branch if b.width == width)
+            scales.append(BranchScale(scale.processor, depth, width, entry, scale.partition, scale.align))
+        parts.append(SegmentDesign(part.name, part.start, part.end, tuple(scales), part.join))
+    return BranchDesign(first.model, first.device, tuple(parts))
+
+
+def _check(designs: Sequence[BranchDesign]) -> dict[str, int]:
+    """Number of branches by segment whose join adds them up."""
+    if not designs:
+        raise StretchError("a supernet needs at least one design", "name designs, or let the search find some")
+    first = designs[0]
+    shape = [(p.name, p.start, p.end) for p in first.segments]
+    joins: dict[str, int] = {}
+    kept = " or ".join(f"`{name}`" for name in joins_that(lambda join: join.convolves))
+    for design in designs:
+        if [(p.name, p.start, p.end) for p in design.segments] != shape:
+            raise StretchError("the designs of a supernet meet at different points", "give them the same segments")
+        for part, other in zip(design.segments, first.segments, strict=True):
+            if join_of(part.join).exact:
+                raise StretchError(
+                    f"segment `{part.name}` joins by `{part.join}`: such branches are the original in parts, of which a supernet has no other designs",
+                    "let it stay whole in the designs of a supernet",
+                )
+            if join_of(part.join).widens:
+                raise StretchError(
+                    f"segment `{part.name}` joins by `{part.join}`, which weights cannot be shared across", f"join by {kept}"
+                )
+            if part.join != other.join or [b.processor for b in part.branches] != [b.processor for b in other.branches]:
+                raise StretchError(
+                    f"segment `{part.name}` has other processors or another join in one design than in another",
+                    "use one set of processors and one join for each segment",
+                )
+            if join_of(part.join).adds:
+                joins[part.name] = len(part.branches)
+    return joins
 
 
 class Subnet:
@@ -198,3 +404,134 @@ def _initialise(sharing: Sharing, flat: torch.Tensor) -> None:
         elif name.endswith(".weight"):
             value.fill_(1.0)
         flat[start : start + value.numel()] = value.flatten()
+
+
+#: Maximum number of drawn designs.
+_TRIES = 20_000
+#: Draws without any design in range after which to give up.
+_HOPELESS = 1_000
+#: Slices of the range of multiply-accumulates per requested design, as some slices have no design.
+_SLICES = 3
+
+
+def random_designs(
+    graph: OpGraph,
+    profile: DeviceProfile,
+    processors: tuple[str, ...],
+    count: int,
+    macs: tuple[float, float],
+    *,
+    min_depth: float = 0.25,
+    min_width: float = 0.25,
+    seed: int = 0,
+) -> list[BranchDesign]:
+    """Distinct designs that branch every stage over the same processors with the planner's default join."""
+    processors = processors or tuple(profile.processors)
+    align = aligns(profile, processors)
+    draw = random.Random(seed)
+    stages = split_segments(graph)
+    widths = {(s.name, p): legal_widths(s, align[p], min_width) for s in stages if s.branchable for p in processors}
+
+    def part(stage: Segment) -> SegmentDesign:
+        if not stage.branchable or stage.width < len(processors):
+            first = processors[0]
+            return SegmentDesign(stage.name, stage.start, stage.end, (BranchScale(first, stage.depth, stage.width, align=align[first]),))
+        shallowest = max(stage.min_depth, round(min_depth * stage.depth))
+        scales = [(p, draw.randint(shallowest, stage.depth), draw.choice(widths[stage.name, p]), align[p]) for p in processors]
+        return _branched(stage, scales, DEFAULT)
+
+    return _distinct(graph, lambda: BranchDesign(graph.name, profile.id, tuple(part(s) for s in stages)), count, macs)
+
+
+def designs_between(
+    graph: OpGraph, pool: Sequence[BranchDesign], count: int, macs: tuple[float, float], *, seed: int = 0
+) -> list[BranchDesign]:
+    """Distinct designs whose branches lie between the smallest and the largest of a pool."""
+    draw = random.Random(seed)
+    least, most = envelope(pool, min), envelope(pool, max)
+    stages = design_segments(graph, most)
+
+    def part(stage: Segment, low: SegmentDesign, high: SegmentDesign) -> SegmentDesign:
+        if high.whole:
+            return high
+        scales = []
+        for a, b in zip(low.branches, high.branches, strict=True):
+            widths = [w for w in legal_widths(stage, b.align) if a.width <= w <= b.width] or [b.width]
+            scales.append((b.processor, draw.randint(a.depth, b.depth), draw.choice(widths), b.align))
+        return _branched(stage, scales, high.join)
+
+    def one() -> BranchDesign:
+        parts = [part(*arguments) for arguments in zip(stages, least.segments, most.segments, strict=True)]
+        return BranchDesign(most.model, most.device, tuple(parts))
+
+    return _distinct(graph, one, count, macs)
+
+
+def fastest_designs(
+    graph: OpGraph, profile: DeviceProfile, config: PlanConfig, count: int, macs: tuple[float, float]
+) -> list[BranchDesign]:
+    """The planner's fastest designs, one per slice of the range of multiply-accumulates.
+
+    The fastest designs of the whole range differ in a few channels; one per slice
+    gives a pool whose members are worth choosing between. All meet at the same points
+    over the same processors, as a supernet's designs must.
+    """
+    makespans: dict[BranchDesign, float] = {}
+    step = (macs[1] - macs[0]) / (_SLICES * count)
+    shape = None
+    refused: InfeasibleError | None = None
+    for number in range(_SLICES * count):
+        part = (macs[0] + number * step, macs[0] + (number + 1) * step)
+        try:
+            result = plan(graph, profile, msgspec.structs.replace(config, macs=part))
+        except InfeasibleError as error:
+            refused = error
+            continue
+        placements = [(s.start, s.end, s.join, [b.processor for b in s.branches]) for s in result.design.segments]
+        shape = shape or placements
+        if placements == shape:
+            makespans[result.design] = result.run.makespan_ms
+    if not makespans and refused is not None:
+        raise refused
+    if len(makespans) < count:
+        raise InfeasibleError(
+            f"the planner finds {len(makespans)} of {count} designs with {macs[0]:g} to {macs[1]:g} of the original's MACs",
+            "widen supernet.macs, ask for fewer, or draw at random",
+        )
+    return sorted(makespans, key=lambda design: makespans[design])[:count]
+
+
+def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs: tuple[float, float]) -> list[BranchDesign]:
+    """Distinct designs within a range of multiply-accumulates."""
+    designs: dict[BranchDesign, None] = {}
+    drawn: set[BranchDesign] = set()
+    nearest = math.inf
+    for tried in range(_TRIES):
+        if len(designs) == count:
+            return list(designs)
+        if tried == _HOPELESS and not designs:
+            break
+        design = one()
+        if design in drawn:
+            continue
+        drawn.add(design)
+        ratio = scaled_graph(graph, design).macs / graph.macs
+        nearest = min(nearest, ratio, key=lambda r: max(macs[0] - r, r - macs[1]))
+        if macs[0] <= ratio <= macs[1]:
+            designs[design] = None
+    raise InfeasibleError(
+        f"only {len(designs)} of {count} designs have {macs[0]:g} to {macs[1]:g} of the original's MACs",
+        "widen supernet.macs" + (f", the nearest design drawn has {nearest:.3f}" if not designs else "") + "; or name designs",
+    )
+
+
+def _branched(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
+    """A segment with branches of these (processor, depth, width, align)."""
+    shares = [0] * len(scales)
+    if join_of(join).divides:
+        shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))
+    branches = tuple(
+        BranchScale(processor, depth, width, "project" if stage.arriving(width) not in (None, stage.in_width) else "none", share, align)
+        for (processor, depth, width, align), share in zip(scales, shares, strict=True)
+    )
+    return SegmentDesign(stage.name, stage.start, stage.end, branches, join)

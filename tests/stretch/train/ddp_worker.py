@@ -11,9 +11,9 @@ def work(path: Path, world, what: str) -> None:
 
     from stretch.capture import capture
     from stretch.models.tiny import tiny_resnet
-    from stretch.train.config import SandwichConfig, TrainConfig
-    from stretch.train.data import synthetic
+    from stretch.train.images import synthetic
     from stretch.train.loop import Run
+    from stretch.train.recipe import SandwichConfig, TrainConfig
     from stretch.train.sandwich import SandwichStep
     from stretch.train.step import unwrapped
     from stretch.train.supernet import Supernet

@@ -6,8 +6,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.train.data import ImageSet, load_arrays, synthetic  # noqa: E402
-from stretch.train.prepare import load_data  # noqa: E402
+from stretch.train.images import (  # noqa: E402
+    ImageSet,
+    load_arrays,
+    load_data,
+    synthetic,
+)
 from stretch.train.recipe import DataConfig  # noqa: E402
 from tests.stretch.train.test_stream import folder  # noqa: E402
 

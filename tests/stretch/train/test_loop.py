@@ -15,16 +15,21 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.train.augment import Normalise, crop_and_flip  # noqa: E402
-from stretch.train.config import TrainConfig  # noqa: E402
-from stretch.train.data import synthetic  # noqa: E402
-from stretch.train.distill import distill_loss, weighted_distill_loss, with_teacher  # noqa: E402
+from stretch.train.images import (  # noqa: E402
+    Normalise,
+    crop_and_flip,
+    synthetic,
+)
 from stretch.train.loop import train  # noqa: E402
-from stretch.train.step import (  # noqa: E402
+from stretch.train.recipe import TrainConfig  # noqa: E402
+from stretch.train.step import (  # noqa: E402  # noqa: E402
     MeanWeights,
     TrainingStep,
     clip_,
+    distill_loss,
     make_optimizer,
+    weighted_distill_loss,
+    with_teacher,
 )
 
 pytestmark = pytest.mark.torch

@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.cost.accuracy import FEATURES, segment_features  # noqa: E402
 from stretch.train.extract import LEAST, fit, rank  # noqa: E402
-from stretch.train.pool import designs_between, fastest_designs, random_designs  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import train_recipe  # noqa: E402
+from stretch.train.supernet import designs_between, fastest_designs, random_designs  # noqa: E402
 from tests.stretch.train.recipes import network  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.train.config import TrainConfig
-from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, find_recipe, load_recipe, recipe_to_toml, rooted
+from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, TrainConfig, find_recipe, load_recipe, recipe_to_toml, rooted
 
 
 def save(tmp_path, text):

@@ -17,15 +17,13 @@ from safetensors.torch import load_file  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.train.checkpoint import load_checkpoint, read_state, save_checkpoint  # noqa: E402
-from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
-from stretch.train.data import synthetic  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
 from stretch.train.extract import open_run  # noqa: E402
-from stretch.train.folder import BEST, LAST, Log, RunFolder  # noqa: E402
+from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint  # noqa: E402  # noqa: E402
+from stretch.train.images import synthetic  # noqa: E402
 from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
 from stretch.train.prepare import prepare  # noqa: E402
-from stretch.train.recipe import KeepConfig, Recipe, load_recipe  # noqa: E402
+from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe  # noqa: E402  # noqa: E402
 from stretch.train.sandwich import SandwichStep  # noqa: E402
 from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe  # noqa: E402  # noqa: E402
 from stretch.train.supernet import Supernet  # noqa: E402

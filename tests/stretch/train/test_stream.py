@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from PIL import Image  # noqa: E402 - torch may be missing
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.train.stream import ImageStream, folder_items, shard_items  # noqa: E402
+from stretch.train.images import ImageStream, folder_items, shard_items  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -14,11 +14,14 @@ from predictors.errors import StretchError  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import scaled_graph  # noqa: E402
 from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.train.config import SandwichConfig, TrainConfig  # noqa: E402
 from stretch.train.distributed import World  # noqa: E402
+from stretch.train.recipe import SandwichConfig, TrainConfig  # noqa: E402
 from stretch.train.sandwich import SandwichStep  # noqa: E402
-from stretch.train.sharing import Sharing, envelope  # noqa: E402
-from stretch.train.supernet import Supernet  # noqa: E402
+from stretch.train.supernet import (  # noqa: E402
+    Sharing,
+    Supernet,
+    envelope,
+)
 from stretch.transform import build  # noqa: E402
 from tests.stretch.designs import whole  # noqa: E402
 from tests.stretch.train.supernets import design, pool  # noqa: E402

@@ -13,9 +13,12 @@ torch = pytest.importorskip("torch")
 from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.train.data import divided  # noqa: E402
 from stretch.train.extract import extract, open_run  # noqa: E402
-from stretch.train.prepare import check_recipe, unlabelled_items  # noqa: E402
+from stretch.train.images import (  # noqa: E402
+    divided,
+    unlabelled_items,
+)
+from stretch.train.prepare import check_recipe  # noqa: E402
 from stretch.train.recipe import load_recipe  # noqa: E402
 from stretch.train.session import make_run, train_recipe  # noqa: E402
 from tests.stretch.train.recipes import network  # noqa: E402
@@ -91,8 +94,8 @@ def test_too_few_images_are_named(tmp_path, there):
 
 def test_labels_have_no_part_in_what_is_learned(tmp_path):
     """The same steps with other labels end at the same weights, and with labels given they do not."""
-    from stretch.train.data import ImageSet
     from stretch.train.distributed import World
+    from stretch.train.images import ImageSet
     from stretch.train.prepare import prepare
 
     def weights(labels, *changes):

@@ -1,0 +1,549 @@
+"""Training images: in the memory of the training device or decoded on demand, and how whole batches are normalised and augmented."""
+
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms.v2 import RandomResizedCrop
+from torchvision.transforms.v2 import functional as transforms
+
+from predictors.errors import MissingBackendError, StretchError
+from predictors.install import install_line
+from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.cores import available_cores
+from stretch.train.recipe import DataConfig
+
+_T = TypeVar("_T")
+
+#: Maximum number of elements of a synthetic set: four gigabytes during its creation.
+MAX_SYNTHETIC = 1 << 30
+
+#: Format of `load_arrays`.
+_NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
+
+
+class ImageSource(Protocol):
+    """Where training images come from; `ImageSet` and `ImageStream` are two."""
+
+    augmented: bool
+
+    def __len__(self) -> int:
+        """Number of images."""
+
+    def to(self, device: torch.device) -> "ImageSource":
+        """The source, its batches on that device."""
+
+    def some(self, count: int) -> "ImageSource":
+        """At most so many of the images, spread over all."""
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of each colour, (3,) float32, in 0 to 255."""
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All images in order, for evaluation."""
+
+
+def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share: tuple[int, int]) -> tuple[torch.Tensor, list[range]]:
+    """Order of the images of `ImageSource.epoch`, and the positions in it of each batch."""
+    part, size = share[0], batch // share[1]
+    starts = range(skip * batch + part * size, count - batch + part * size + 1, batch)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + number)), [range(s, s + size) for s in starts]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of one size, packed."""
+
+    images: torch.Tensor  # (n, 3, height, width) uint8.
+    labels: torch.Tensor  # (n,) int64.
+
+    @classmethod
+    def of(cls, images: torch.Tensor, labels: torch.Tensor, classes: int) -> "ImageSet":
+        """Create a validated set."""
+        if images.dim() != 4 or images.shape[1] != 3 or images.dtype != torch.uint8:
+            raise StretchError(f"images are {images.dtype} of shape {tuple(images.shape)}, needed are uint8 of n×3×height×width")
+        if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+            raise StretchError(f"{len(images)} images have labels of shape {tuple(labels.shape)} and type {labels.dtype}")
+        if len(labels) == 0:
+            raise StretchError("an image set is empty", "check the data folder")
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            raise StretchError(
+                f"labels go from {int(labels.min())} to {int(labels.max())}, the model has {classes} classes",
+                f"--set classes={int(labels.max()) + 1} replaces the model's last layer, or correct the labels",
+            )
+        return cls(images, labels)
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "ImageSet":
+        """The set on another device."""
+        return ImageSet(self.images.to(device), self.labels.to(device))
+
+    def some(self, count: int) -> "ImageSet":
+        """At most this many images, spread evenly."""
+        if len(self) <= count:
+            return self
+        index = torch.arange(count, device=self.labels.device) * len(self) // count
+        return ImageSet(self.images[index], self.labels[index])
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and standard deviation of each colour, (3,) float32, in 0 to 255."""
+        # In parts: the whole set in float64 would be eight times its size.
+        total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        for part in self.images.split(4096):
+            values = part.cpu().double()
+            total += values.sum((0, 2, 3))
+            squares += values.square().sum((0, 2, 3))
+        count = len(self) * self.images.shape[2] * self.images.shape[3]
+        mean = total / count
+        return mean.float(), (squares / count - mean.square()).clamp_min(1e-12).sqrt().float()
+
+    #: Whether images are already augmented.
+    augmented = False
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Full batches of one epoch."""
+        order, batches = epoch_order(len(self), number, batch, seed, skip, share)
+        for places in batches:
+            index = order[places.start : places.stop].to(self.labels.device)
+            yield self.images[index], self.labels[index]
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches in order."""
+        return zip(self.images.split(size), self.labels.split(size), strict=True)
+
+
+def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
+    """Training and test set from an ``.npz`` file.
+
+    Args:
+        path: With ``train_images``, ``train_labels``, ``test_images``,
+            ``test_labels``; images (n, height, width, 3) uint8.
+    """
+    parts = _read(path, ("train_images", "train_labels", "test_images", "test_labels"))
+
+    def make(split: str) -> ImageSet:
+        images, labels = _packed(parts, split, path), parts[f"{split}_labels"]
+        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+            raise StretchError(f"`{split}_labels` of {path} is {labels.dtype} of shape {labels.shape}, for {len(images)} images", _NEEDED)
+        return ImageSet.of(images, torch.from_numpy(labels.astype(np.int64)), classes)
+
+    return make("train"), make("test")
+
+
+def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
+    """Training and held-back images from an ``.npz`` file without labels."""
+    parts = _read(path, ("train_images",), ("test_images",))
+    train = _packed(parts, "train", path)
+    if "test_images" in parts:
+        held_back = _packed(parts, "test", path)
+    else:
+        train_index, others = divided(range(len(train)), share, path)
+        train, held_back = train[train_index], train[others]
+    return tuple(ImageSet.of(some, torch.zeros(len(some), dtype=torch.int64), 1) for some in (train, held_back))  # type: ignore[return-value]
+
+
+def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
+    """Divide items into training and held-back ones, which are spread evenly."""
+    if len(items) < 2:
+        raise StretchError(
+            f"{where} has {len(items) or 'no'} image{'s' * (len(items) != 1)}: training on some and holding others back takes at least two",
+            "check data.path",
+        )
+    back = min(max(1, round(len(items) * share)), len(items) - 1)
+    chosen = {i * len(items) // back for i in range(back)}
+    return [item for i, item in enumerate(items) if i not in chosen], [items[i] for i in sorted(chosen)]
+
+
+def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, np.ndarray[Any, Any]]:
+    """Required and existing optional arrays of an ``.npz`` file."""
+    try:
+        if not zipfile.is_zipfile(path):
+            # distinguishes a missing file from a damaged one
+            path.open("rb").close()
+            raise StretchError(f"{path} is no .npz file, or it is damaged", _NEEDED)
+        with np.load(path, allow_pickle=False) as file:
+            for key in needed:
+                if key not in file:
+                    raise StretchError(f"{path} has no `{key}`", _NEEDED)
+            return {key: file[key] for key in (*needed, *more) if key in file}
+    except OSError as error:
+        raise StretchError(f"cannot read the images {path}: {error.strerror or error}", _NEEDED) from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise StretchError(f"the images {path} are damaged or no plain arrays: {error}", _NEEDED) from error
+
+
+def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> torch.Tensor:
+    """Images of a split, (n, 3, height, width)."""
+    images = parts[f"{split}_images"]
+    if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+        raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NEEDED)
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+
+
+def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+    """A synthetic, learnable set: each class has a colour with noise."""
+    elements = (count + max(classes, count // 4)) * 3 * size * size
+    if elements > MAX_SYNTHETIC:
+        raise StretchError(
+            f"{count} made-up images of {size} × {size} pixels and {classes} classes take {elements:.1e} numbers, {MAX_SYNTHETIC:.1e} are allowed",
+            "choose a smaller data.size, data.count or classes",
+        )
+    generator = torch.Generator().manual_seed(seed)
+    colours = torch.rand(classes, 3, 1, 1, generator=generator)
+
+    def make(n: int) -> ImageSet:
+        labels = torch.arange(n) % classes
+        noise = torch.rand(n, 3, size, size, generator=generator)
+        return ImageSet(((colours[labels] + noise) * 127.5).to(torch.uint8), labels)
+
+    return make(count), make(max(classes, count // 4))
+
+
+#: Share of the shorter side that evaluation crops from images decoded on demand.
+VIEW = 224 / 256
+
+
+class Normalise:
+    """uint8 images to floats of mean 0 and deviation 1 per colour (`mean`: (3,), in 0 to 255; `deviation`: (3,), in 0 to 255)."""
+
+    def __init__(self, mean: torch.Tensor, deviation: torch.Tensor, device: torch.device) -> None:
+        self.scale = (1 / deviation).to(device)[None, :, None, None]
+        self.shift = (-mean / deviation).to(device)[None, :, None, None]
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """(n, 3, height, width) float32."""
+        return images.float() * self.scale + self.shift
+
+
+def preprocessing(images: ImageSource) -> Preprocessing:
+    """Preprocessing that treats an image like the test images of the training."""
+    mean, deviation = (moments.double() / 255 for moments in images.moments())
+    # images of one colour have no deviation
+    return Preprocessing(tuple(mean.tolist()), tuple(deviation.clamp_min(1e-6).tolist()), VIEW if images.augmented else 1.0)
+
+
+def crop_and_flip(
+    images: torch.Tensor, padding: int = 4, generator: torch.Generator | None = None, share: tuple[int, int] = (0, 1)
+) -> torch.Tensor:
+    """Each image shifted by up to `padding` pixels over zeros and mirrored half of the time.
+
+    The usual augmentation for 32×32 images (He et al. 2016, section 4.2), one
+    gather for the whole batch.
+    """
+    n, _, height, width = images.shape
+    device = images.device
+    part, parts = share
+    rows_here = slice(part * n, (part + 1) * n)
+    shifts = torch.randint(2 * padding + 1, (n * parts, 2), device=device, generator=generator)[rows_here]
+    flipped = torch.rand(n * parts, 1, device=device, generator=generator)[rows_here] < 0.5
+    rows = shifts[:, :1] + torch.arange(height, device=device)
+    columns = shifts[:, 1:] + torch.arange(width, device=device)
+    columns = torch.where(flipped, columns.flip(1), columns)
+    padded = F.pad(images, (padding,) * 4)
+    batch = torch.arange(n, device=device)
+    # Index tensors apart by a slice put the gathered axes first.
+    return padded[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+#: Colours of ImageNet, in 0 to 255, which every streamed set is normalised with.
+MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+#: Images that may be unreadable one after the other.
+_IN_A_ROW = 64
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One encoded image."""
+
+    path: Path  # File, or shard that holds it.
+    label: int  # Its class.
+    offset: int = 0  # First byte in the shard.
+    size: int = 0  # Bytes; 0 for the whole file.
+
+    def read(self) -> bytes:
+        """The encoded bytes."""
+        if not self.size:
+            return self.path.read_bytes()
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            return stream.read(self.size)
+
+
+def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[Item], list[str]]:
+    """Images of a folder with one folder a class, and the class names in order; what is hidden is neither."""
+    if not folder.is_dir():
+        raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
+    names = sorted(part.name for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))
+    known = classes if classes is not None else names
+    if not names:
+        raise StretchError(f"{folder} has no folder for any class", "put the images of each class into a folder of its own")
+    for name in names:
+        if name not in known:
+            raise StretchError(
+                f"{folder} has the class `{name}`, the training images have not",
+                f"classes are {', '.join(known[:5])}{' …' * (len(known) > 5)}",
+            )
+    numbers = {name: number for number, name in enumerate(known)}
+    items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if is_image(file, folder)]
+    return items, known
+
+
+def is_image(file: Path, folder: Path) -> bool:
+    """Whether it is named as an image is and lies in no hidden folder, such as an editor leaves behind."""
+    return file.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
+    """Images of WebDataset shards: files ``KEY.jpg`` (or png …) beside ``KEY.cls``, the class as a number.
+
+    The headers are read once; images are then read at random from where they are, so that
+    order and resuming are those of any other set.
+    """
+    items = []
+    for shard in shards:
+        images: dict[str, tuple[int, int]] = {}
+        labels: dict[str, int] = {}
+        try:
+            with tarfile.open(shard, "r:") as tar:
+                for member in tar:
+                    key, _, suffix = member.name.rpartition(".")
+                    if f".{suffix.lower()}" in SUFFIXES:
+                        images[key] = (member.offset_data, member.size)
+                    elif labelled and suffix == "cls":
+                        labels[key] = _label(tar, member)
+        except (OSError, tarfile.TarError, ValueError) as error:
+            raise StretchError(f"cannot read the shard {shard}: {error}", "shards are tar files with KEY.jpg beside KEY.cls") from error
+        for key, (offset, size) in images.items():
+            if labelled and key not in labels:
+                raise StretchError(f"image `{key}` of the shard {shard} has no `{key}.cls`")
+            items.append(Item(shard, labels[key] if labelled else 0, offset, size))
+    return items
+
+
+def other_classes(count: int) -> str:
+    """The way out for images of other classes than the model's."""
+    return f"--set classes={count} makes the model's last layer anew, or choose other images"
+
+
+def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
+    """What a ``KEY.cls`` says."""
+    content = tar.extractfile(member)
+    text = content.read(16).strip() if content is not None else b""
+    if not text.isdigit():
+        raise ValueError(f"{member.name} holds no class number")
+    return int(text)
+
+
+class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
+    """Items by position of an epoch's order; the third value is the item that could not be read, or -1.
+
+    The label is -1 where none can be read in many: an exception would come out of a worker
+    process with a traceback for its message.
+    """
+
+    def __init__(self, items: Sequence[Item], order: Sequence[int], size: int, seeds: tuple[int, int] | None) -> None:
+        self.items, self.order, self.size, self.seeds = items, order, size, seeds
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, int, int]:
+        index, bad = self.order[position], -1
+        for _ in range(_IN_A_ROW):
+            item = self.items[index]
+            try:
+                picture = Image.open(io.BytesIO(item.read())).convert("RGB")
+            except Exception:
+                # Whatever is wrong with the file, the next image that can be read takes its place. Each counts
+                # where its own turn comes, so that many in a row are as many.
+                bad, index = self.order[position], (index + 1) % len(self.items)
+                continue
+            image = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
+            return self._view(image, position), item.label, bad
+        return torch.zeros(3, self.size, self.size, dtype=torch.uint8), -1, self.order[position]
+
+    def _view(self, image: torch.Tensor, position: int) -> torch.Tensor:
+        if self.seeds is None:
+            short = round(self.size / VIEW)
+            return transforms.center_crop(transforms.resize(image, [short], antialias=True), [self.size, self.size])
+        # Seeded by what the image is, not by who decodes it: resuming and the number of workers change nothing.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hash((*self.seeds, position)) & 0x7FFFFFFF)
+            cut = RandomResizedCrop([self.size, self.size], antialias=True)(image)
+            return transforms.horizontal_flip(cut) if torch.rand(()) < 0.5 else cut
+
+
+@dataclass
+class ImageStream:
+    """Images decoded as they are needed: random crops while training, the middle for evaluation."""
+
+    items: list[Item]  # The images.
+    size: int  # Height and width.
+    workers: int  # Processes that decode.
+    bad_limit: int  # Images that may be unreadable before `epoch` stops.
+    device: torch.device  # Where batches go.
+    bad: set[int]  # Images found unreadable so far, by number.
+    augmented: bool = True
+
+    @classmethod
+    def of(cls, items: list[Item], size: int, classes: int, workers: int = 0, bad_limit: int = 100) -> "ImageStream":
+        """The set, checked."""
+        if not items:
+            raise StretchError("an image set is empty", "check the data folder")
+        lowest, highest = min(item.label for item in items), max(item.label for item in items)
+        if highest >= classes or lowest < 0:
+            raise StretchError(
+                f"images have classes from {lowest} to {highest}, the model has {classes}, from 0 to {classes - 1}",
+                other_classes(highest + 1) if lowest >= 0 else "classes are numbers from 0",
+            )
+        return cls(items, size, workers, bad_limit, torch.device("cpu"), set())
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.items)
+
+    def to(self, device: torch.device) -> "ImageStream":
+        """The same set, its batches on another device."""
+        return replace(self, device=device)
+
+    def some(self, count: int) -> "ImageStream":
+        """At most so many of the images, spread over all."""
+        total = len(self.items)
+        return self if total <= count else replace(self, items=[self.items[i * total // count] for i in range(count)], bad=set())
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of ImageNet's colours."""
+        return torch.tensor(MEAN), torch.tensor(DEVIATION)
+
+    def epoch(
+        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Full batches of one epoch."""
+        order, batches = epoch_order(len(self.items), number, batch, seed, skip, share)
+        return self._load(_Decoded(self.items, order.tolist(), self.size, (seed, number)), batches)
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All images in order, their middle."""
+        count = len(self.items)
+        # Whole images are larger than those of small sets: a quarter of the batch will do.
+        size = max(1, size // 4)
+        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        return self._load(_Decoded(self.items, range(count), self.size, None), batches)
+
+    def _load(self, data: _Decoded, batches: list[range]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        pinned = self.device.type == "cuda"
+        # More processes than cores decode no faster, and torch complains of them.
+        workers = min(self.workers, len(available_cores()))
+        for images, labels, bad in DataLoader(data, batch_sampler=batches, num_workers=workers, pin_memory=pinned):
+            self.bad.update(int(number) for number in bad if number >= 0)
+            if bool((labels < 0).any()):
+                first = self.items[int(bad[labels < 0][0])].path
+                raise StretchError(f"{_IN_A_ROW} images in a row cannot be read, the first is {first}", "check the data folder")
+            if len(self.bad) > self.bad_limit:
+                raise StretchError(
+                    f"{len(self.bad)} images cannot be read, such as {self.items[min(self.bad)].path}", "mend them, or raise data.bad_limit"
+                )
+            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+#: The folders of a set that is divided already.
+SPLITS = ("train", "val")
+
+
+def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
+    """Images of a folder, whatever folders they are in, to train on and held back; what is hidden is no image.
+
+    Where the folder has folders `train` and `val`, these are the two parts.
+    """
+    if not folder.is_dir():
+        raise StretchError(f"there is no folder of images {folder}", "data.path is a folder of images, flat or of folders")
+    if all((folder / split).is_dir() for split in SPLITS):
+        train, held_back = (_images(folder / split) for split in SPLITS)
+        for split, items in zip(SPLITS, (train, held_back), strict=True):
+            if not items:
+                raise StretchError(f"{folder} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
+        return train, held_back
+    return divided(_images(folder), share, folder)
+
+
+def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
+    """Images of tar files, to train on and held back: those of ``train*.tar`` and ``val*.tar`` where there are both."""
+    parts = [shard_items(sorted(folder.glob(f"{split}*.tar")), labelled=False) for split in SPLITS]
+    if all(parts):
+        return parts[0], parts[1]
+    return divided(shard_items(sorted(folder.glob("*.tar")), labelled=False), share, folder)
+
+
+def _images(folder: Path) -> list[Item]:
+    return [Item(file, 0) for file in sorted(folder.rglob("*")) if is_image(file, folder) and file.is_file()]
+
+
+def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource, ImageSource]:
+    """Training and test set of a recipe."""
+    if config.name == "synthetic":
+        return synthetic(classes, size, config.count)
+    if not config.path:
+        raise StretchError(f"the images `{config.name}` need a folder or a file", "give it with --set data.path=…")
+    path = Path(config.path)
+    labelled = config.labels != "none"
+    if config.name == "arrays":
+        return load_arrays(path, classes) if labelled else load_unlabelled(path, config.held_back)
+    if config.name in ("cifar10", "cifar100"):
+        return tuple(_cifar(path, config.name, classes if labelled else None, train=train) for train in (True, False))  # type: ignore[return-value]
+    if not labelled:
+        train, test = (unlabelled_shards if config.name == "shards" else unlabelled_items)(path, config.held_back)
+    elif config.name == "shards":
+        parts = [sorted(path.glob(f"{split}*.tar")) for split in ("train", "val")]
+        if not all(parts):
+            raise StretchError(f"{path} has no shards train*.tar and val*.tar", "data.path is the folder that holds both")
+        train, test = (shard_items(shards) for shards in parts)
+    else:
+        train, names = folder_items(path / "train")
+        test, _ = folder_items(path / "val", names)
+        if len(names) != classes:
+            raise StretchError(f"{path / 'train'} has {len(names)} classes, the model has {classes}", other_classes(len(names)))
+    for split, items in (("train", train), ("val", test)):
+        if not items:
+            raise StretchError(f"{path} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
+    return tuple(ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))  # type: ignore[return-value]
+
+
+def _cifar(path: Path, name: str, classes: int | None, *, train: bool) -> ImageSet:
+    """CIFAR by torchvision, from existing files; its classes are not checked if `classes` is None."""
+    try:
+        from torchvision.datasets import CIFAR10, CIFAR100
+    except ModuleNotFoundError as error:
+        raise MissingBackendError("CIFAR needs torchvision, which is not installed", install_line("torch")) from error
+    kind = CIFAR10 if name == "cifar10" else CIFAR100
+    try:
+        dataset = kind(str(path), train=train, download=False)
+    except RuntimeError as error:
+        raise StretchError(
+            f"{path} does not hold {name}, or it is damaged", f"download it with torchvision.datasets.{kind.__name__}(…, download=True)"
+        ) from error
+    class_count = len(dataset.classes)
+    if classes is not None and class_count != classes:
+        raise StretchError(f"{name} has {class_count} classes, the model has {classes}", other_classes(class_count))
+    images = torch.from_numpy(np.ascontiguousarray(dataset.data.transpose(0, 3, 1, 2)))
+    return ImageSet.of(images, torch.tensor(dataset.targets, dtype=torch.int64), class_count)
