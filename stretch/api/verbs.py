@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from scheduler.tools.explain.answer import RuntimeExplanation
     from scheduler.tools.simulation import SimulateAnswer
     from stretch.capture.inputs import InputShapes
-    from stretch.evaluation.answer import EvaluateAnswer
+    from stretch.evaluation.measure import EvaluateAnswer
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.design.branch_design import DesignDraft
     from stretch.planning.pareto import FrontAnswer
@@ -642,7 +642,7 @@ def evaluate(
     Raises:
         StretchError: Or one of its kinds: no bundle, no images, a network that does not classify.
     """
-    from stretch.evaluation.answer import evaluate_bundle
+    from stretch.evaluation.measure import evaluate_bundle
 
     return evaluate_bundle(
         bundle, images, classes, labels, image_count, mapping or {}, processors, preprocessing or None, progress or silent

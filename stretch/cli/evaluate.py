@@ -7,7 +7,7 @@ from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
-    from stretch.evaluation.answer import EvaluateAnswer
+    from stretch.evaluation.measure import EvaluateAnswer
     from stretch.tools.report.html.page import Page
 
 

@@ -21,7 +21,7 @@ from stretch.cli.boards import flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, only_flags, verb
-from stretch.tools.profiling.files import answer_board
+from stretch.tools.profiling.places import answer_board
 from stretch.tools.profiling.run import check_target
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.delegates.base import Tuning
     from scheduler.tools.boards.board import Where
-    from stretch.tools.profiling.ingest import Where as IngestWhere
     from stretch.tools.profiling.run import Profiled
+    from stretch.tools.profiling.writing import Where as IngestWhere
 
 # Profile of a board: measured and fitted there, copied back and validated like any other file.
 
@@ -233,7 +233,7 @@ def profile(
         only_flags("--from", "name folder measured_file model processor precision runtime")
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        from stretch.tools.profiling.ingest import Where as IngestWhere
+        from stretch.tools.profiling.writing import Where as IngestWhere
 
         _ingest(out, measured_file, model, IngestWhere(name, processor, precision, runtime), target)
         return
@@ -290,7 +290,7 @@ def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], 
 def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestWhere", folder: Path) -> None:
     """Import measurements of another device."""
     from stretch.stages.network import read_graph
-    from stretch.tools.profiling.ingest import ingest
+    from stretch.tools.profiling.writing import ingest
 
     with out.progress("capturing"):
         rows = ingest(measured_file, model, where, folder, lambda name: read_graph(name).graph)

@@ -20,8 +20,7 @@ from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from scheduler.runtime.session import Session
 from stretch.evaluation.measure import Net, evaluate
-from stretch.export.channels import ROUNDED, is_partial_sum
-from stretch.export.lowering import PrecisionLowering
+from stretch.export.lowering import ROUNDED, PrecisionLowering, is_partial_sum
 from stretch.export.precision import planned_precision
 
 Array = NDArray[Any]

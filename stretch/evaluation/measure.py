@@ -1,16 +1,27 @@
-"""A bundle's classes against labels and against the original's, image by image."""
+"""Accuracy and agreement of a bundle on images, and what is answered of them."""
 
-from collections.abc import Callable, Collection, Iterable
+import csv
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError
-from stretch.evaluation.shares import LONG, AgreementSums, Share, best_classes, share_of
-from stretch.quantize.images import fingerprint
+from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
+from scheduler.answer import PlacedProcessor
+from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.bundle.manifest import WeightsInfo
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
+from scheduler.measure.benchmark import used_cores
+from scheduler.progress import Progress
+from scheduler.runtime.sequential import Sequential
+from scheduler.runtime.session import Session
+from stretch.evaluation.agreement import LONG, AgreementSums, Share, best_classes, one_sided, share_of
+from stretch.quantize.images import ARRAYS, PICTURES, fingerprint, read_images
 
 Array = NDArray[Any]
 Net = Callable[[Array], Array]
@@ -112,3 +123,255 @@ def evaluate(
         evaluation.add(scores, theirs, label)
         evaluation.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
     return evaluation
+
+
+#: A table of labels is no larger.
+MAX_TABLE_BYTES = 256 << 20
+
+_TABLES = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file of images of one class."""
+
+    path: Path  # Where it is.
+    label: int | None  # Number of the output that stands for its class; None if it is not known.
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Files of images."""
+
+    files: tuple[ImageFile, ...]  # In the order of their names.
+    labels: Literal["folders", "table", "none"]  # Where labels come from.
+    classes: dict[int, str]  # Name of each class that has images, by its output.
+
+    def spread(self, limit: int | None) -> tuple[ImageFile, ...]:
+        """At most `limit` of the files, evenly spread, so that every class keeps its share."""
+        count = len(self.files)
+        if limit is None or limit >= count:
+            return self.files
+        return tuple(self.files[i * count // limit] for i in range(limit))
+
+
+def find_images(path: Path, outputs: int, names: Path | None = None, *, labelled: bool = True) -> LabelledFiles:
+    """The images of a folder of class folders, a table of files and labels, or a folder without labels.
+
+    A class is an output of the network: by `names`, else by a folder that is
+    called like the number of an output, else by the order of the names where
+    there are as many classes as outputs.
+    """
+    if path.suffix.lower() in _TABLES and path.is_file():
+        rows = _table(path)
+        source: Literal["folders", "table", "none"] = "table"
+    elif path.is_dir():
+        rows, source = _folders(path) if labelled else [(file, None) for file in _images(path)], "folders"
+    else:
+        raise StretchError(f"there is no folder or table of images {path}", "give a folder of class folders, or a .csv of file,label")
+    if not rows:
+        raise StretchError(f"{path} has no images", f"images end in {', '.join((*ARRAYS, *PICTURES))}")
+    labels_found = sorted({label for _, label in rows if label is not None})
+    if not labels_found:
+        return LabelledFiles(tuple(ImageFile(file, None) for file, _ in rows), "none", {})
+    number = _numbers(path, labels_found, outputs, names)
+    files = tuple(ImageFile(file, number[label] if label is not None else None) for file, label in rows)
+    return LabelledFiles(files, source, {number[label]: label for label in labels_found})
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in (*ARRAYS, *PICTURES) and file.is_file() and not _hidden(file.relative_to(folder))
+    )
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _folders(folder: Path) -> list[tuple[Path, str | None]]:
+    """Images with the folder just below `folder` that they are in; None where there are no such folders."""
+    rows = [(file, file.relative_to(folder).parts[0] if file.parent != folder else None) for file in _images(folder)]
+    loose = [file for file, label in rows if label is None]
+    if loose and len(loose) < len(rows):
+        raise StretchError(
+            f"{loose[0]} lies in no class folder, and {folder} has class folders",
+            "move it into the folder of its class, or leave labels out with --no-labels",
+        )
+    return rows
+
+
+def _table(path: Path) -> list[tuple[Path, str | None]]:
+    """Rows of file and label, paths relative to the table; a first row ``file,label`` is a heading."""
+    try:
+        if path.stat().st_size > MAX_TABLE_BYTES:
+            raise StretchError(f"{path} is larger than {MAX_TABLE_BYTES >> 20} MB, a table of labels is not")
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = [row for row in csv.reader(stream, delimiter=_TABLES[path.suffix.lower()]) if row]
+    except OSError as error:
+        raise StretchError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise StretchError(f"{path} is no table of file and label: {error}", "write it in UTF-8, one file and label a line") from error
+    if rows and [cell.strip().lower() for cell in rows[0]] == ["file", "label"]:
+        rows = rows[1:]
+    labelled: list[tuple[Path, str | None]] = []
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2 or not row[0].strip() or not row[1].strip():
+            raise StretchError(f"row {number} of {path} is not a file and a label: {row}", "write one file and label a line")
+        file = path.parent / row[0].strip()
+        if not file.is_file():
+            raise StretchError(f"row {number} of {path} names {file}, which is no file", "give paths relative to the table")
+        labelled.append((file, row[1].strip()))
+    return labelled
+
+
+def _numbers(path: Path, labels: Sequence[str], outputs: int, names: Path | None) -> dict[str, int]:
+    """Output of each class that was found."""
+    if names is not None:
+        known = {name: i for i, name in enumerate(_names(names, outputs))}
+        strange = next((name for name in labels if name not in known), None)
+        if strange is not None:
+            raise StretchError(f"class `{strange}` of {path} is not in {names}", "name the folders or labels as that file does")
+        return {name: known[name] for name in labels}
+    if all(name.isascii() and name.isdigit() for name in labels):
+        numbers = {name: int(name) for name in labels}
+        if max(numbers.values()) >= outputs:
+            highest = max(numbers, key=lambda name: numbers[name])
+            raise StretchError(
+                f"class `{highest}` of {path} is no output of the network, which are numbered 0 to {outputs - 1}",
+                "count classes from 0, or give the name of each output's class with --classes FILE",
+            )
+        return numbers
+    if len(labels) != outputs:
+        raise StretchError(
+            f"{path} has {len(labels)} classes and the network {outputs} outputs, so which is which is not known",
+            "give the name of each output's class, one a line, with --classes FILE, or name classes by the number of their output",
+        )
+    return {name: i for i, name in enumerate(labels)}
+
+
+def _names(file: Path, outputs: int) -> list[str]:
+    try:
+        if file.stat().st_size > MAX_TABLE_BYTES:
+            raise StretchError(f"{file} is larger than {MAX_TABLE_BYTES >> 20} MB, a list of classes is not")
+        names = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise StretchError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StretchError(f"{file} is no list of classes: it is not UTF-8", "write the name of each output's class, one a line") from error
+    if len(names) != outputs:
+        raise StretchError(f"{file} names {len(names)} classes, the network has {outputs} outputs", "name each output's class, one a line")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise StretchError(f"{file} names the class `{twice}` twice", "give every output a name of its own")
+    return names
+
+
+class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was evaluated on."""
+
+    path: Path  # Folder or table.
+    files: int  # Files taken of it.
+    count: int  # Images in them.
+    labels: str  # Where labels come from.
+    classes: int  # Classes that have images.
+
+
+class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle on images, beside the original."""
+
+    bundle: Path  # Its folder.
+    model: str  # The network.
+    weights: WeightsInfo  # Where its weights came from.
+    precisions: list[str]  # Of its subgraphs.
+    source: str = "measured"  # Where the figures come from.
+    images: ImagesAnswer  # What they were measured on.
+    preprocessing: dict[str, Any]  # What pictures went through.
+    top1: Share | None  # Share whose best class is right; None without labels.
+    top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
+    original: Accuracy | None  # The same of the original; None where there is none.
+    original_classes: int | None  # Classes that the original answers; None where there is none.
+    calibrated_on: int  # Images among them that the bundle was calibrated with.
+    #: Share with the same best class as the original; None where there is none, or it answers nearly always the same class.
+    agreement: Share | None
+    top5_overlap: Share | None  # Share of the five best classes that both have.
+    error: float | None  # Root of the squared error of the outputs over the root of the original's square; None where there is no original.
+    processors: dict[str, PlacedProcessor]  # Where each processor's work ran.
+    warnings: list[str]  # What a person should know.
+
+
+def evaluate_bundle(
+    bundle: str | Path,
+    images: str | Path,
+    classes: Path | None,
+    labels: bool,
+    image_count: int | None,
+    mapping: Mapping[str, str],
+    processors: Sequence[str] | None,
+    preprocessing: Preprocessing | Mapping[str, Any] | None,
+    progress: Progress,
+) -> EvaluateAnswer:
+    """`stretch.evaluate`."""
+    loaded = load_bundle(bundle, check_hashes=True)
+    manifest = loaded.manifest
+    outputs = _outputs(loaded)
+    read = requested_preprocessing(manifest.model.preprocessing or IMAGENET, preprocessing, manifest.model.input_shape)
+    image_set = find_images(Path(images), outputs, classes, labelled=labels)
+    files = image_set.spread(image_count)
+    warnings = []
+    with Session(loaded, mapping, processors=processors) as session:
+        if not session.computes:
+            raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
+        if (control := manifest.controls.get("original")) is None:
+            warnings.append("the bundle was written without controls, so it cannot be compared with the original")
+        original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
+        result = evaluate(session, original, _read(files, manifest.model.input_shape, read, progress), outputs, manifest.calibrated_on)
+        if original is not None and result.sums.classes and not result.sums.diverse:
+            warnings.append(one_sided(result.sums.classes))
+        if result.calibrated_on:
+            warnings.append(
+                f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
+                "evaluate it on others"
+            )
+        return filled(
+            EvaluateAnswer,
+            result,
+            bundle=loaded.path,
+            model=manifest.model.name,
+            weights=manifest.weights,
+            precisions=sorted({entry.precision for entry in manifest.subgraphs}),
+            images=ImagesAnswer(
+                path=Path(images), files=len(files), count=result.images, labels=image_set.labels, classes=len(image_set.classes)
+            ),
+            preprocessing=read.to_json(),
+            top1=result.branched.top1,
+            top5=result.branched.top5,
+            original_classes=len(result.sums.classes) or None,
+            processors={name: filled(PlacedProcessor, place) for name, place in session.placements.items()},
+            warnings=warnings,
+        )
+
+
+def _outputs(bundle: Bundle) -> int:
+    """Number of classes of the network."""
+    # networks with several inputs or outputs are refused here
+    _ = bundle.manifest.input, bundle.manifest.output
+    shape = bundle.manifest.model.output_shape
+    if len(shape) != 2 or shape[0] != 1 or bundle.manifest.model.input_shape[0] != 1:
+        raise StretchError(
+            f"{bundle.path} gives an output of shape {list(shape)}, which is no list of class scores",
+            "only networks that classify one image at a time can be evaluated",
+        )
+    return shape[1]
+
+
+def _read(
+    files: Sequence[ImageFile], shape: tuple[int, ...], preprocessing: Preprocessing, progress: Progress
+) -> Iterator[tuple[str, NDArray[Any], int | None]]:
+    """The images of the files, read lazily."""
+    for file in files:
+        for image in read_images(file.path, shape, preprocessing):
+            yield str(file.path), image, file.label
+        progress("")

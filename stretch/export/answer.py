@@ -8,10 +8,10 @@ import msgspec
 
 from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest
-from stretch.quantize.compare import Loss
+from stretch.quantize.replay import Loss
 
 if TYPE_CHECKING:
-    from stretch.export.tflite.aot import CompiledSignature
+    from stretch.export.chips import CompiledSignature
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,12 +16,10 @@ from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry,
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.export.channels import statements
 from stretch.export.checks import check_export
-from stretch.export.lowering import stated_ranges
+from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
 from stretch.export.onnx import Arrays, passed_on, save_onnx, to_numpy, to_onnx
 from stretch.export.staging import file_entry, staged, write_manifest
-from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of
 from stretch.planning.design.scale import host_processor
 from stretch.transform.model import BranchedModel, op_weights
 

@@ -13,13 +13,11 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.placement.processors import host_of, is_integer_only
 from scheduler.progress import Progress, silent
-from stretch.export.channels import ROUNDED, is_partial_sum
-from stretch.export.lowering import CALIBRATION_IMAGES, Lowered, PrecisionLowering
+from stretch.export.lowering import CALIBRATION_IMAGES, ROUNDED, Lowered, PrecisionLowering, is_partial_sum
 from stretch.export.repredict import repredict
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
-from stretch.quantize.compare import Loss, least_snr_db, loss, top1_agreement
 from stretch.quantize.qdq import METHOD
-from stretch.quantize.replay import Run, replay, runner
+from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 
 Array = NDArray[Any]
 

@@ -32,7 +32,7 @@ def _contexts(
 ) -> "ChipsAnswer":
     from scheduler.bundle.load import load_bundle
     from stretch.export.answer import contexts_answer
-    from stretch.export.qnn import export_contexts
+    from stretch.export.chips import export_contexts
     from stretch.export.staging import check_target
 
     loaded = load_bundle(source, check_hashes=True)
@@ -57,8 +57,8 @@ def _signatures(
 ) -> "ChipsAnswer":
     from scheduler.bundle.load import load_bundle
     from stretch.export.answer import aot_answer
+    from stretch.export.chips import export_aot
     from stretch.export.staging import check_target
-    from stretch.export.tflite.aot import export_aot
 
     loaded = load_bundle(source, check_hashes=True)
     check_target(out)

@@ -1,4 +1,4 @@
-"""One float subgraph to int8: quantise and dequantise nodes around every operator (QDQ), float at the edges."""
+"""Eight-bit ONNX: batch-norms folded, ranges, and QuantizeLinear and DequantizeLinear around each operator."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,14 +8,113 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError, first_line
+from predictors.shapes import Attr
 from scheduler.formats.int8_edges import edges
-from scheduler.formats.onnx import state
-from stretch.quantize.fold import fold_batch_norms
-from stretch.quantize.replay import Sample, fed
+from scheduler.formats.onnx import state, stated
+from stretch.quantize.replay import Loss, Sample, fed, loss
 
 Array = NDArray[Any]
+
+#: A convolution of single pixels, with a bias.
+_ONE_PIXEL: dict[str, Attr] = {
+    **{"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)},
+    "bias": True,
+}
+
+
+def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that computes the same without batch-norms.
+
+    With y = γ·(x − μ)/√(σ² + ε) + β, a batch-norm is a factor a = γ/√(σ² + ε)
+    and an offset β − a·μ a channel. They go into the weights and the bias of the
+    ``Conv`` or ``Gemm`` that x comes from, if nothing else reads x. Any other
+    batch-norm of images becomes a 1×1 depthwise convolution.
+    """
+    folded = onnx.ModelProto()
+    folded.CopyFrom(model)
+    graph = folded.graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    rank = _ranks(folded)
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "BatchNormalization" or not all(name in weights for name in node.input[1:]):
+            kept.append(node)
+            continue
+        factor, offset = _factor_offset(node, weights)
+        before = next((other for other in kept if node.input[0] in other.output), None)
+        if before is not None and _foldable(before, node.input[0], graph, weights):
+            _fold(before, factor, offset, weights)
+            before.output[0] = node.output[0]
+            _restate(before, bias=True)
+        elif rank.get(node.input[0]) == 4:
+            kept.append(_depthwise(node, factor, offset, weights))
+        else:
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    used = {name for node in kept for name in node.input}
+    del graph.initializer[:]
+    graph.initializer.extend(tensor for name, tensor in weights.items() if name in used)
+    return folded
+
+
+def _ranks(model: onnx.ModelProto) -> dict[str, int]:
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    return {value.name: len(value.type.tensor_type.shape.dim) for value in (*inferred.input, *inferred.value_info, *inferred.output)}
+
+
+def _factor_offset(node: NodeProto, weights: dict[str, onnx.TensorProto]) -> tuple[Array, Array]:
+    gamma, beta, mean, variance = (numpy_helper.to_array(weights[name]).astype(np.float64) for name in node.input[1:5])
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    factor = gamma / np.sqrt(variance + epsilon)
+    return factor, beta - factor * mean
+
+
+def _foldable(before: NodeProto, tensor: str, graph: onnx.GraphProto, weights: dict[str, onnx.TensorProto]) -> bool:
+    readers = sum(name == tensor for node in graph.node for name in node.input)
+    is_output = any(value.name == tensor for value in graph.output)
+    attributes = {a.name: helper.get_attribute_value(a) for a in before.attribute}
+    plain = before.op_type == "Conv" or (
+        before.op_type == "Gemm" and attributes.get("transB") == 1 and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
+    )
+    return plain and readers == 1 and not is_output and all(name in weights for name in before.input[1:])
+
+
+def _fold(before: NodeProto, factor: Array, offset: Array, weights: dict[str, onnx.TensorProto]) -> None:
+    weight = numpy_helper.to_array(weights[before.input[1]]).astype(np.float64)
+    bias = numpy_helper.to_array(weights[before.input[2]]).astype(np.float64) if len(before.input) > 2 else np.zeros(len(factor))
+    name = before.name or before.output[0]
+    scaled = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+    before.input[1:] = [_add(weights, f"{name}.folded_weight", scaled), _add(weights, f"{name}.folded_bias", bias * factor + offset)]
+
+
+def _depthwise(node: NodeProto, factor: Array, offset: Array, weights: dict[str, onnx.TensorProto]) -> NodeProto:
+    name = node.name or node.output[0]
+    reads = [
+        node.input[0],
+        _add(weights, f"{name}.folded_weight", factor.reshape(-1, 1, 1, 1)),
+        _add(weights, f"{name}.folded_bias", offset),
+    ]
+    conv = helper.make_node("Conv", reads, [node.output[0]], name=node.name, kernel_shape=[1, 1], group=len(factor))
+    conv.metadata_props.extend(node.metadata_props)
+    state(conv, "conv", _ONE_PIXEL | {"out_channels": len(factor), "groups": len(factor)})
+    return conv
+
+
+def _restate(node: NodeProto, **attrs: Attr) -> None:
+    """Let a node that states an operator state these attributes with it."""
+    known = stated(node)
+    if known is not None:
+        state(node, known[0], known[1] | attrs)
+
+
+def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:
+    weights[name] = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)
+    return name
+
 
 #: How subgraphs are quantised, for the bundle's record.
 METHOD = "static, min-max; activations uint8, weights int8 per channel"
@@ -164,3 +263,114 @@ def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> N
     quantised.metadata_props.extend(model.metadata_props)
     quantised.graph.name = model.graph.name
     quantised.producer_name = model.producer_name
+
+
+# One float subgraph to fp16: weights and operators in half precision, float at the edges.
+
+#: Largest finite half-precision number.
+LARGEST = 65504.0
+
+#: Inputs that stay as they are: sizes and factors, not values of the network.
+KEPT_INPUTS = {"Resize": (1, 2, 3), "Pad": (1,)}
+
+
+def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A subgraph in half precision.
+
+    Batch norms are folded first, since their variances leave the range of fp16
+    sooner than the weights they scale. Input and output stay float32 and are
+    converted by the first and the last node, so that joins add real numbers.
+    """
+    half = fold_batch_norms(model)
+    graph = half.graph
+    kept = {node.input[i] for node in graph.node for i in KEPT_INPUTS.get(node.op_type, ()) if i < len(node.input)}
+    for tensor in graph.initializer:
+        if tensor.data_type != TensorProto.FLOAT or tensor.name in kept:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if values.size and float(np.abs(values).max()) > LARGEST:
+            raise StretchError(f"`{tensor.name}` has values beyond {LARGEST:.0f}, which fp16 does not hold", "keep its subgraph in fp32")
+        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), tensor.name))
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for name in [value.name for value in graph.input]:
+        _convert_input(graph, name)
+    for name in [value.name for value in graph.output]:
+        _convert_output(graph, name)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT and node.op_type == "Constant":
+                attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float16), attribute.t.name))
+    onnx.checker.check_model(half)
+    return half
+
+
+def _convert_input(graph: onnx.GraphProto, name: str) -> None:
+    half = f"{name}_fp16"
+    for node in graph.node:
+        for i, read in enumerate(node.input):
+            if read == name:
+                node.input[i] = half
+    graph.node.insert(0, helper.make_node("Cast", [name], [half], name=f"{half}/cast", to=TensorProto.FLOAT16))
+
+
+def _convert_output(graph: onnx.GraphProto, name: str) -> None:
+    half = f"{name}_fp16"
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for i, used in enumerate(names):
+                if used == name:
+                    names[i] = half
+    graph.node.append(helper.make_node("Cast", [half], [name], name=f"{name}/cast", to=TensorProto.FLOAT))
+
+
+def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequence[Sample]) -> dict[str, Loss]:
+    """Loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
+
+    Args:
+        lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
+    """
+    folded = fold_batch_norms(model)
+    rounded = _dequantised(lower) or _same_names(lower)
+    names = [out for node in folded.graph.node for out in node.output if out in rounded]
+    if not names:
+        return {}
+    expected = _values(folded, names, samples)
+    got = _values(lower, [rounded[name] for name in names], samples)
+    # where an activation is part of the operator before it, rows of a band are cut behind both
+    alike = [name for name in names if expected[name][0].shape == got[rounded[name]][0].shape]
+    return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in alike}
+
+
+def _dequantised(int8: onnx.ModelProto) -> dict[str, str]:
+    """For each float tensor that is quantised, the tensor of the reals that its integers stand for."""
+    integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
+    outputs = {value.name for value in int8.graph.output}
+    reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]
+    # The quantiser renames what it rounds to an output.
+    return {node.output[0] if node.output[0] in outputs else integers[node.input[0]]: node.output[0] for node in reals}
+
+
+def _same_names(lower: onnx.ModelProto) -> dict[str, str]:
+    """Tensors of a subgraph in half precision, which keep their names."""
+    return {out: out for node in lower.graph.node for out in node.output}
+
+
+def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Sample]) -> dict[str, list[Array]]:
+    import onnxruntime
+
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    present = {value.name for value in shown.graph.output}
+    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    values_by_name: dict[str, list[Array]] = {name: [] for name in names}
+    for sample in samples:
+        for name, value in zip(names, session.run(list(names), fed(shown, sample)), strict=True):
+            values_by_name[name].append(np.asarray(value, np.float32))
+    return values_by_name

@@ -15,13 +15,13 @@ from scheduler.bundle.load import Bundle
 from scheduler.formats.onnx import OnnxFile
 from stretch.capture import Captured
 from stretch.export.checks import check_export
+from stretch.export.lowering import subgraph_names
 from stretch.export.onnx import read_passed_on, weights_of
-from stretch.export.subgraph import subgraph_names
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform import BranchedModel, build
 from stretch.transform.build import load_weights
 from stretch.transform.calibrate import whole_design
-from stretch.transform.parts import weights_of_wholes
+from stretch.transform.model import weights_of_wholes
 
 Weights = dict[str, dict[str, torch.Tensor]]
 

@@ -14,7 +14,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.joins import join_of
 from predictors.rewrites.grouped import PART
-from stretch.export.subgraph import subgraph_of
+from stretch.export.lowering import subgraph_of
 from stretch.planning.design.branch_design import safe_name
 from stretch.transform.model import Branch, BranchedModel, op_weights
 
@@ -280,7 +280,7 @@ def _prefix(subgraph: str) -> str:
 def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
     """Scales and zero points that the exporter's quantiser finds, of what is read and of what operators give."""
     # a machine that trains need not have ONNX Runtime where ranges are observed
-    from stretch.export.channels import scales_of
+    from stretch.export.lowering import scales_of
     from stretch.export.onnx import to_numpy, to_onnx
     from stretch.quantize.qdq import quantise
 

@@ -25,8 +25,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.statistics import norms
-from stretch.transform.refine.checkpoint import fingerprint
-from stretch.transform.refine.steps import Replayed, scheduled_adam
+from stretch.transform.refine import Replayed, fingerprint, scheduled_adam
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from stretch.export.tflite.source import read_source
 from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, growth, to_nhwc
 from stretch.formats.tflite.writer import Piece, Writer
 from stretch.operators.lowerings import lowerings
-from stretch.quantize.compare import Loss, least_snr_db, loss
-from stretch.quantize.replay import Run, replay, runner, several
+from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, several
 
 Array = NDArray[Any]
 

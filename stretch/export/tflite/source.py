@@ -15,7 +15,7 @@ from scheduler.formats.tflite_checks import LEAST_SCALE
 from stretch.export.onnx import weights_of
 from stretch.formats.tflite.builder import RoundedWeights, SubgraphSource
 from stretch.formats.tflite.writer import Quant
-from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.qdq import fold_batch_norms
 
 Array = NDArray[Any]
 

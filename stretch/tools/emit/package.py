@@ -32,9 +32,9 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches
 from stretch.stages.network import read_network
 from stretch.stages.reopen import reopen
-from stretch.tools.emit.code import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
+from stretch.tools.emit.rules import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
 from stretch.transform import BranchedModel
-from stretch.transform.parts import weights_in_parts
+from stretch.transform.model import weights_in_parts
 
 # A network as files of Python code and tensors.
 

@@ -33,8 +33,7 @@ from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.tools.runner.sources import tflite_content
 from stretch.export.tflite.source import read_source
 from stretch.tools.phone import PhoneRequest
-from stretch.tools.profiling.ingest import brought_in
-from stretch.tools.profiling.table import Table
+from stretch.tools.profiling.writing import Table, brought_in
 
 
 class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):

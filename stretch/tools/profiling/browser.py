@@ -21,11 +21,10 @@ from predictors.measurements.networks import Source
 from predictors.measurements.tables import Latency
 from scheduler.measure.steady import Handover, Steady, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
-from stretch.quantize.layers import to_half
-from stretch.tools.profiling.files import weight_bytes, write_network
+from stretch.quantize.qdq import to_half
+from stretch.tools.profiling.places import weight_bytes, write_network
 from stretch.tools.profiling.run import HANDOVERS, READ, Chooser, computing, family_of, handed, moving, sizes, write_profile
-from stretch.tools.profiling.table import Table
-from stretch.tools.profiling.writing import Crossing
+from stretch.tools.profiling.writing import Crossing, Table
 
 #: Networks that are timed in turns, and how many are timed at least before anything is fitted.
 BATCH, LEAST_NETWORKS = 5, 24

@@ -51,11 +51,9 @@ from scheduler.measure.steady import (
 from scheduler.runtime.threads import QueueThread
 from scheduler.tuning.interrupt import interruption_waits
 from stretch.environment import processor_name
-from stretch.tools.profiling.files import write_network
-from stretch.tools.profiling.places import Place
+from stretch.tools.profiling.places import Place, write_network
 from stretch.tools.profiling.styles import STYLES, Drawing, draw
-from stretch.tools.profiling.table import Table
-from stretch.tools.profiling.writing import Crossing, MeasuredPlace, make_profile, valid_id
+from stretch.tools.profiling.writing import Crossing, MeasuredPlace, Table, make_profile, valid_id
 
 # Active learning: measure the networks next on which the current fits disagree most.
 #

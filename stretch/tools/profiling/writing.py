@@ -1,18 +1,96 @@
-"""Device profile from measurements: parameters of the roofline for kernels without a fit, links, contention, and all sources."""
+"""Profiles written from timings: tables of kernels, timings that others took, and the files of a profile."""
 
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+import tomli_w
 
 from predictors.devices import KERNEL_KINDS
+from predictors.errors import StretchError, UsageError
+from predictors.files import read_bytes
+from predictors.graph import OpGraph
 from predictors.host import HOST
-from predictors.measurements.networks import Measurements
-from predictors.measurements.tables import KernelLatency
+from predictors.measurements.benchncnn import NAMES, read_benchncnn
+from predictors.measurements.litert import MAX_BYTES, ORDER, network_ms, read_op_profile
+from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, Measurements, Source, load_measurements, write_networks
+from predictors.measurements.networks import Measurements as Loaded
+from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
 from scheduler.measure.steady import LinkTimes, Reads
+from scheduler.tuning.interrupt import interruption_waits
+
+
+@dataclass
+class Table:
+    """Networks and times so far."""
+
+    folder: Path  # Their folder.
+    source: Source  # Description and machine.
+    graphs: dict[str, OpGraph] = field(default_factory=dict)  # Networks by name.
+    families: dict[str, str] = field(default_factory=dict)  # Cross-validation group of each network.
+    latencies: list[Latency] = field(default_factory=list)
+    kernels: list[KernelLatency] = field(default_factory=list)  # Times of kernels.
+
+    @classmethod
+    def open(cls, folder: Path, source: Source, resume: bool) -> "Table":
+        """An empty table, or that of an earlier run."""
+        if not folder.exists():
+            return cls(folder, source)
+        if not resume:
+            raise StretchError(f"{folder} has measurements already", "go on with them by --resume, or choose another --name or --out")
+        old = load_measurements(folder)
+        if old.source.notes != source.notes:
+            raise StretchError(
+                f"the measurements in {folder} are of another machine or other versions: {old.source.notes}",
+                "measure anew under another --name",
+            )
+        return cls(folder, source, old.graphs, old.families, old.latencies, old.kernels)
+
+    def add(self, graph: OpGraph, family: str, latency: Latency, kernels: list[KernelLatency]) -> None:
+        """Add the time of one network on one processor."""
+        self.graphs[graph.name], self.families[graph.name] = graph, family
+        self.latencies.append(latency)
+        self.kernels += kernels
+
+    def save(self) -> None:
+        """Write this state; a reader finds complete files, old or new, and no time without its network."""
+        if not self.graphs:
+            return
+        with interruption_waits():
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StretchError(f"cannot make the folder {self.folder}: {error.strerror}", "choose another with --out") from error
+            _replace(self.folder / SOURCE, lambda path: path.write_text(tomli_w.dumps(msgspec.to_builtins(self.source))))
+            named = [(name, self.families[name], graph) for name, graph in self.graphs.items()]
+            _replace(self.folder / NETWORKS, lambda path: write_networks(path, named))
+            if self.latencies:
+                _replace(self.folder / LATENCIES, lambda path: write_table(path, self.latencies))
+            if self.kernels:
+                _replace(self.folder / KERNELS, lambda path: write_table(path, self.kernels))
+
+    def loaded(self) -> Loaded:
+        """As fits take them."""
+        return Loaded(self.source, self.graphs, self.families, self.latencies, self.kernels)
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Atomically replace a file."""
+    partial = path.with_name(f".{path.name}")
+    try:
+        write(partial)
+        os.replace(partial, path)
+    except OSError as error:
+        raise StretchError(f"cannot write {path}: {error.strerror}", "choose a writable folder with --out") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
 
 #: Share of the peak that the fastest measured kernel is assumed to reach.
 BEST = 0.9
@@ -214,3 +292,95 @@ def _link(family: str, crossing: Crossing) -> dict[str, Any]:
         "convert_back_gbs": _is(link.back_gbs, "measured"),
         **({"spread": {"value": [float(f"{end:.4g}") for end in ends], "source": f"{family}_reads"}} if ends else {}),
     }
+
+
+#: Captures a model of `stretch list models`.
+Capture = Callable[[str], OpGraph]
+
+_PROCESSOR = re.compile(r"([a-z]+)\[([A-Za-z0-9]+)\]")
+_PRECISIONS = ("fp32", "fp16", "int8")
+
+
+@dataclass(frozen=True)
+class Where:
+    """What ran the networks."""
+
+    device: str  # Name of the device.
+    processor: str  # With its core set, as ``cpu[1large]``.
+    precision: str | None  # Such as ``fp32``; None for what the file says.
+    runtime: str  # Runtime and version; empty for the tool's own.
+
+    def row(self, network: str, tool: str, precision: str, ms: float) -> Latency:
+        """A time of a network."""
+        if not valid_id(self.device):
+            raise UsageError(f"`{self.device}` cannot be the name of a device", "use letters, digits, `_`, `.` and `-`")
+        match = _PROCESSOR.fullmatch(self.processor)
+        if match is None:
+            raise UsageError(f"`{self.processor}` is no processor with its core set", "write it as in a profile: cpu[1large], gpu[all]")
+        if precision not in _PRECISIONS:
+            raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(_PRECISIONS)}")
+        return Latency(self.device, network, match[1], match[2], precision, self.runtime or tool, ms)
+
+
+def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capture) -> list[Latency]:
+    """Add times to a device's folder of measurements, which is created if missing.
+
+    Args:
+        model: The network of a `benchmark_model` file; None for `benchncnn`, whose output names the networks.
+        out: Parent folder of ``<device>.measurements``.
+    """
+    profiled = ORDER.encode() in read_bytes(file, "measurements", MAX_BYTES)
+    if profiled and model is None:
+        raise UsageError(f"{file} does not say which network it is of", "name it with --model, as resnet18")
+    if not profiled and model is not None:
+        raise UsageError("--model is for files of benchmark_model; benchncnn names its networks itself", "leave it out")
+    if profiled:
+        rows = [where.row(str(model), "benchmark_model", where.precision or "fp32", network_ms(read_op_profile(file)))]
+    else:
+        rows = _ncnn(file, where)
+    folder = out / f"{where.device}.measurements"
+    table = Table.open(folder, brought_in(where.device), resume=True)
+    known = {_place(row) for row in table.latencies}
+    for row in rows:
+        if _place(row) in known:
+            raise StretchError(
+                f"{folder} has a time of {row.network} on {where.processor} already", "give another --runtime, or another --name"
+            )
+    for row in rows:
+        graph = table.graphs.get(row.network) or replace(capture(row.network), name=row.network)
+        table.add(graph, family_of(row.network), row, [])
+    table.save()
+    return rows
+
+
+def _place(row: Latency) -> tuple[str, ...]:
+    return row.network, row.processor, row.core_set, row.precision, row.runtime
+
+
+def brought_in(device: str) -> Source:
+    """Source of imported measurements of a device, which are all in one folder."""
+    return Source(
+        f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes tell them"
+    )
+
+
+def family_of(model: str) -> str:
+    """Family of a network, the letters at the beginning of its name: ``resnet`` of ``resnet18``."""
+    match = re.match(r"[a-z]+", model.rpartition(":")[2])
+    return match[0] if match else model
+
+
+def _ncnn(file: Path, where: Where) -> list[Latency]:
+    runs, _ = read_benchncnn(file)
+    known_runs = [run for run in runs if run.name in NAMES]
+    if not known_runs:
+        names = ", ".join(sorted(NAMES))
+        raise StretchError(f"{file} has none of the networks that are known here", f"those of benchncnn that are: {names}")
+    rows = [
+        where.row(NAMES[run.name], "ncnn", run.precision if run.precision == "int8" else where.precision or run.precision, run.avg_ms)
+        for run in known_runs
+    ]
+    wanted = [row for row in rows if where.precision is None or row.precision == where.precision]
+    if not wanted:
+        raise StretchError(f"{file} has no network in {where.precision}")
+    return wanted

@@ -1,21 +1,222 @@
 """Regression of a branch's layers, in order, from their inputs to the original's activations."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import OpGraph
+from stretch.operators.convolution import PaddedConv2d
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
-from stretch.transform.calibrate.match import Matches
-from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
-from stretch.transform.calibrate.regression import Regression
-from stretch.transform.calibrate.statistics import Norm
-from stretch.transform.calibrate.walk import Batches, Values, walk
+from stretch.planning.network.segments import Segment
+from stretch.planning.network.units import Block
+from stretch.transform.calibrate.statistics import Batches, Norm, Values, walk
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage
+
+#: Operator of a branch → operator of the original that it reproduces, where it is another one.
+Matches = dict[str, str]
+
+
+def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list[Matches]]:
+    """Ways to divide a segment's blocks among its branches.
+
+    A branch that drops blocks keeps the first ones of each run. Its join does better
+    if another branch then computes what the last ones add, so that together they
+    cover the whole segment. Which branch takes which end is for the data to say.
+    """
+    late = [_late(segment, source) for source in sources]
+    options: list[list[Matches]] = [[{} for _ in sources]]
+    for first in range(len(sources)):
+        way = [{} if i == first else branch_matches for i, branch_matches in enumerate(late)]
+        if way not in options:
+            options.append(way)
+    return options
+
+
+def _late(segment: Segment, source: OpGraph) -> Matches:
+    """Matches with the last blocks of each run, where they have the same structure."""
+    matches: Matches = {}
+    for run in dict.fromkeys(block.run for block in segment.blocks):
+        blocks = [block for block in segment.blocks if block.run == run]
+        kept = [block for block in blocks if block.ops[0] in source.by_name]
+        for kept_block, other in zip(reversed(kept), reversed(blocks), strict=False):
+            if kept_block is not other and same_structure(segment.graph, kept_block, other):
+                matches.update(zip(kept_block.ops, other.ops, strict=True))
+    return matches
+
+
+def same_structure(graph: OpGraph, a: Block, b: Block) -> bool:
+    """Whether two blocks are the same operators in the same order, reading each other in the same way."""
+    names = {a.start: b.start} | dict(zip(a.ops, b.ops, strict=False))
+    pairs = [(graph.by_name[x], graph.by_name[y]) for x, y in zip(a.ops, b.ops, strict=False)]
+    return len(a.ops) == len(b.ops) and all(
+        x.kind == y.kind and x.shape == y.shape and x.attrs == y.attrs and tuple(names.get(n) for n in x.inputs) == y.inputs
+        for x, y in pairs
+    )
+
+
+#: Rows of a regression, where images have so many pixels: a hundred and more for each input of a small network's layers.
+ROWS = 2**16
+#: Multiplications of inputs with inputs that a regression may cost, and numbers it may hold: wide layers get fewer rows …
+PRODUCTS = 2 * 10**10
+NUMBERS = 2**26
+#: … but so many for each input.
+ROWS_PER_INPUT = 4
+#: Pixels of one image, beyond which its others say next to nothing new: neighbours read much the same.
+PIXELS = 256
+
+
+def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
+    """Pixels of every image that make up the rows of a regression."""
+    rows = min(ROWS, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
+    return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
+
+
+@lru_cache(maxsize=256)
+def chosen_pixels(height: int, width: int, count: int) -> torch.Tensor:
+    """Numbers of `count` pixels of a map, ascending; all of them where it has no more.
+
+    They depend on the size of the map alone: every image gives the same ones, so
+    that results do not depend on how images are divided into batches.
+    """
+    if count >= height * width:
+        return torch.arange(height * width)
+    generator = torch.Generator().manual_seed(height * width)
+    return torch.randperm(height * width, generator=generator)[:count].sort().values
+
+
+def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Channels of the chosen pixels, (images · pixels, channels); a vector is one pixel."""
+    if x.dim() == 2:
+        return x
+    chosen = chosen_pixels(x.shape[2], x.shape[3], count).to(x.device)
+    return x.flatten(2).mT.index_select(1, chosen).flatten(0, 1)
+
+
+def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...], count: int) -> torch.Tensor:
+    """What `layer` reads for each chosen pixel of its output.
+
+    Returns:
+        (images · pixels, channels · kernel height · kernel width), the order of its weights.
+    """
+    if isinstance(layer, nn.Linear):
+        return x
+    height, width = out[2:]
+    chosen = chosen_pixels(height, width, count).to(x.device)
+    (tall, wide), (down, across), (dy, dx) = layer.kernel_size, layer.stride, layer.dilation
+    top, left, bottom, right = layer.pads if isinstance(layer, PaddedConv2d) else (*_pair(layer), *_pair(layer))
+    padded = F.pad(x, (left, right, top, bottom))
+    rows = (chosen // width * down)[:, None] + torch.arange(tall, device=x.device) * dy
+    columns = (chosen % width * across)[:, None] + torch.arange(wide, device=x.device) * dx
+    places = (rows[:, :, None] * padded.shape[3] + columns[:, None, :]).flatten(1)
+    # Gathered pixel by pixel: whole pixels lie together where images are stored channels last.
+    read = padded.flatten(2).mT.index_select(1, places.flatten()).reshape(len(x), len(chosen), tall * wide, x.shape[1])
+    return read.mT.reshape(-1, x.shape[1] * tall * wide)
+
+
+def _pair(layer: nn.Conv2d) -> tuple[int, int]:
+    padding = layer.padding
+    assert isinstance(padding, tuple)
+    return padding[0], padding[1]
+
+
+#: Rows whose products are summed in fp32, at most and at least, and numbers of them that stay in a processor's caches.
+_MOST_ROWS, _LEAST_ROWS, _NUMBERS = 8192, 256, 2**22
+
+#: Inputs whose products with themselves and what follows them are one matrix product.
+_BLOCK = 192
+
+
+class Products:
+    """Sums of products of inputs with inputs, and with outputs, for each group of channels by itself, in float64.
+
+    Args:
+        groups: Groups; 1 for a dense layer.
+
+    Attributes:
+        count: Rows added.
+    """
+
+    def __init__(self, groups: int, inputs: int, device: torch.device, outputs: int = 0) -> None:
+        #: Of inputs with inputs the upper triangle alone, by blocks, then those of inputs with outputs.
+        self._products = torch.zeros(groups, inputs, inputs + outputs, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(groups, inputs + outputs, dtype=torch.float64, device=device)
+        self.count = 0
+
+    def add(self, *parts: torch.Tensor) -> None:
+        """Add rows: (rows, groups · inputs), and (rows, groups · outputs) where there are outputs."""
+        groups, inputs, width = self._products.shape
+        chunk = min(_MOST_ROWS, max(_LEAST_ROWS, _NUMBERS // (groups * width)))
+        for rows in zip(*(part.split(chunk) for part in parts), strict=True):
+            grouped = [part.reshape(len(part), groups, -1) for part in rows]
+            stacked = (torch.cat(grouped, 2) if len(grouped) > 1 else grouped[0]).movedim(1, 0)
+            # Products of fp32 numbers summed over some thousand rows lose nothing that matters; the sum over those is float64.
+            for start in range(0, inputs, _BLOCK):
+                stop = min(start + _BLOCK, inputs)
+                self._products[:, start:stop, start:] += stacked[:, :, start:stop].mT @ stacked[:, :, start:]
+            self._sums += stacked.sum(1)
+        self.count += len(parts[0])
+
+    def mean(self) -> torch.Tensor:
+        """Of each input and output, (groups, inputs + outputs)."""
+        return self._sums / self.count
+
+    def covariance(self, centred: bool = True) -> torch.Tensor:
+        """Mean products, (groups, inputs, inputs + outputs), of numbers less their means if they are to be centred."""
+        inputs = self._products.shape[1]
+        products = self._products / self.count
+        upper = products[:, :, :inputs].triu()
+        products[:, :, :inputs] = upper + upper.triu(1).mT
+        if not centred:
+            return products
+        mean = self.mean()
+        return products - mean[:, :inputs, None] * mean[:, None]
+
+
+class Regression:
+    """Least squares of outputs on inputs, for each group of channels by itself.
+
+    Only sums are held, in float64: of products of inputs with inputs, of inputs
+    with outputs, and of both.
+
+    Args:
+        groups: Independent regressions; 1 for a dense layer.
+    """
+
+    def __init__(self, groups: int, inputs: int, outputs: int, device: torch.device) -> None:
+        self._seen, self._inputs = Products(groups, inputs, device, outputs), inputs
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Add rows."""
+        self._seen.add(x, y)
+
+    def solve(self, ridge: float, prior: torch.Tensor, intercept: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights W nearest to the outputs, drawn towards `prior` where the inputs say little.
+
+        Minimises mean|y − W x − b|² + λ|W − prior|², with λ the mean square of an input times
+        `ridge` + inputs / (10 · rows): few rows leave more of the prior.
+        """
+        count, inputs = self._seen.count, self._inputs
+        mean_x, mean_y = self._seen.mean().tensor_split([inputs], 1)
+        if not intercept:
+            mean_x, mean_y = torch.zeros_like(mean_x), torch.zeros_like(mean_y)
+        covariance, mixed = self._seen.covariance(intercept).tensor_split([inputs], 2)
+        groups, _, outputs = mixed.shape
+        share = ridge + (inputs / (10 * count) if ridge else 0.0)
+        penalty = share * covariance.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-12)
+        start = prior.double().reshape(groups, outputs, inputs).mT
+        eye = penalty[:, None, None] * torch.eye(inputs, dtype=torch.float64, device=penalty.device)
+        # Solved for the change, so that a prior that fits already stays as it is.
+        weight = start + torch.linalg.solve(covariance + eye, mixed - covariance @ start)
+        bias = mean_y - (mean_x[:, None] @ weight)[:, 0]
+        return weight.mT.reshape(groups * outputs, inputs).float(), bias.reshape(-1).float()
+
 
 #: An operator of the original, and the number of sampled pixels per image.
 Look = tuple[str, int]

@@ -17,13 +17,22 @@ from stretch.planning.network.channels import ChannelGroups
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.units import Block
 from stretch.transform.build import fill_branch, start_joins
-from stretch.transform.calibrate.layers import BranchFit, Look, look, tail_of
-from stretch.transform.calibrate.match import Matches, candidate_matches, same_structure
-from stretch.transform.calibrate.pixels import patches, pixels_for, rows_of
-from stretch.transform.calibrate.regression import Products, Regression
+from stretch.transform.calibrate.layers import (
+    BranchFit,
+    Look,
+    Matches,
+    Products,
+    Regression,
+    candidate_matches,
+    look,
+    patches,
+    pixels_for,
+    rows_of,
+    same_structure,
+    tail_of,
+)
 from stretch.transform.calibrate.split import Split
-from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
-from stretch.transform.calibrate.walk import Batches, backbone_of
+from stretch.transform.calibrate.statistics import Batches, backbone_of, rebase_statistics, renewed_backbone
 from stretch.transform.model import Branch, BranchedSegment
 from stretch.transform.width import Heritage
 

@@ -4,7 +4,7 @@ from predictors.fusion import fuse
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
 from scheduler.measure.steady import runner, time_kernels, time_operators
-from stretch.tools.profiling.files import write_network
+from stretch.tools.profiling.places import write_network
 from stretch.tools.profiling.styles import STYLES, draw
 
 pytestmark = pytest.mark.torch

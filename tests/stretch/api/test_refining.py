@@ -17,7 +17,7 @@ from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle  #
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.refine import checkpoint as checkpoints  # noqa: E402
+from stretch.transform import refine as checkpoints  # noqa: E402
 from tests.stretch.cli.commands import tree  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
 from tests.stretch.several import form  # noqa: E402

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError
-from stretch.evaluation.answer import find_images
+from stretch.evaluation.measure import find_images
 
 ARRAY = np.zeros((3, 2, 2), np.float32)
 

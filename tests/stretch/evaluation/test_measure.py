@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from stretch.evaluation.agreement import share_of
 from stretch.evaluation.measure import evaluate
-from stretch.evaluation.shares import share_of
 from stretch.quantize.images import fingerprint
 
 

@@ -21,7 +21,7 @@ from scheduler.formats.onnx import OnnxFile, open_onnx  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.lowering import whole_of  # noqa: E402
+from stretch.export.lowering import segment_of_band  # noqa: E402
 from stretch.export.onnx import WHOLE_PADDING  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.staging import file_entry, write_manifest  # noqa: E402
@@ -96,7 +96,9 @@ def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_fact
         wanted = open_onnx(whole.file(one.file)).graph
         for sub in bands.manifest.subgraphs:
             if sub.segment == part.name and not part.whole:
-                graph = OnnxFile(bands.file(sub.file), whole_of(onnx.load(bands.file(sub.file)), shapes[sub.input], bands.path)).graph
+                graph = OnnxFile(
+                    bands.file(sub.file), segment_of_band(onnx.load(bands.file(sub.file)), shapes[sub.input], bands.path)
+                ).graph
                 # operators that nothing reads are in no band
                 assert [(op.kind, op.attrs, op.shape) for op in graph.ops] == [(op.kind, op.attrs, op.shape) for op in wanted.ops]
 
@@ -207,4 +209,4 @@ def test_padding_that_is_none_is_refused(tmp_path):
     for entry in (entry for node in model.graph.node for entry in node.metadata_props if entry.key == WHOLE_PADDING):
         entry.value = "[1]"
     with pytest.raises(StretchError, match=r"s1\.dsp\.onnx states no padding in `stretch\.whole_padding`"):
-        whole_of(model, (1, WIDTH, 16, 16), bundle.path / band.file)
+        segment_of_band(model, (1, WIDTH, 16, 16), bundle.path / band.file)

@@ -23,7 +23,7 @@ from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
 from stretch.export.checks import check_export  # noqa: E402
-from stretch.export.subgraph import entry_rows, subgraph_names, subgraph_of  # noqa: E402
+from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import partitions, scaled_graph  # noqa: E402

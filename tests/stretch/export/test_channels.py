@@ -19,7 +19,7 @@ from scheduler.formats.onnx import OnnxFile  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.channels import TAKEN, is_divided, statements, whole_of  # noqa: E402
+from stretch.export.lowering import TAKEN, is_divided, segment_of_part, statements  # noqa: E402
 from stretch.export.onnx import weights_of  # noqa: E402
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.export.staging import file_entry, write_manifest  # noqa: E402
@@ -107,7 +107,7 @@ def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory,
         for sub in parts.manifest.subgraphs:
             if sub.segment != part.name or not is_divided(parts.manifest, sub):
                 continue
-            onnx_file = OnnxFile(parts.path, whole_of(parts, sub))
+            onnx_file = OnnxFile(parts.path, segment_of_part(parts, sub))
             assert [(op.kind, op.attrs, op.shape) for op in onnx_file.graph.ops] == [(op.kind, op.attrs, op.shape) for op in file.graph.ops]
             for mine, theirs in zip(weights_of(onnx_file).values(), weights_of(file).values(), strict=True):
                 assert mine.keys() == theirs.keys()
@@ -157,7 +157,7 @@ def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
     files = bundle.manifest.files | {sub.file: file_entry(file)}
     write_manifest(bundle.path, msgspec.structs.replace(bundle.manifest, files=files))
     with pytest.raises(StretchError, match=r"states nothing readable in `stretch\.taken`"):
-        whole_of(load_bundle(bundle.path), sub)
+        segment_of_part(load_bundle(bundle.path), sub)
 
 
 @pytest.mark.slow

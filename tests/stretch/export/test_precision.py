@@ -18,12 +18,11 @@ from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
 from stretch.export.answer import ChipSignature, aot_answer, contexts_answer
+from stretch.export.chips import CompiledSignature
 from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
 from stretch.export.precision import export_precision, planned_precision
-from stretch.export.tflite.aot import CompiledSignature
-from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
-from stretch.quantize.replay import replay, runner
+from stretch.quantize.replay import Loss, loss, replay, runner
 from tests.onnx_runtime import output
 from tests.scheduler.bundles import stating, two_branches
 

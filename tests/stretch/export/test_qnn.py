@@ -6,8 +6,8 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
+from stretch.export.chips import export_contexts
 from stretch.export.precision import export_precision
-from stretch.export.qnn import export_contexts
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
 

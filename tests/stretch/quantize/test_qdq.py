@@ -9,11 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
-from stretch.quantize.compare import loss
-from stretch.quantize.fold import fold_batch_norms
-from stretch.quantize.layers import to_half
-from stretch.quantize.qdq import quantise
-from stretch.quantize.replay import runner
+from stretch.quantize.qdq import fold_batch_norms, quantise, to_half
+from stretch.quantize.replay import loss, runner
 from tests import onnx_runtime
 
 SHAPE = (1, 6, 8, 8)

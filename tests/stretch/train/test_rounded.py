@@ -14,8 +14,12 @@ from hypothesis import strategies as st  # noqa: E402
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.channels import scales_of  # noqa: E402
-from stretch.export.lowering import RANGES, read_ranges, stated_ranges  # noqa: E402
+from stretch.export.lowering import (  # noqa: E402
+    RANGES,
+    read_ranges,
+    scales_of,
+    stated_ranges,
+)
 from stretch.export.precision import export_precision  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign  # noqa: E402
 from stretch.quantize.replay import replay, runner  # noqa: E402

@@ -38,8 +38,11 @@ from stretch.planning.network.segments import cut_segment, split_segments  # noq
 from stretch.planning.plan import plan  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.calibrate import calibrate  # noqa: E402
-from stretch.transform.model import Branch  # noqa: E402
-from stretch.transform.parts import weights_in_parts, weights_of_wholes  # noqa: E402
+from stretch.transform.model import (  # noqa: E402
+    Branch,
+    weights_in_parts,
+    weights_of_wholes,
+)
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.band_networks import banded, networks  # noqa: E402
 from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments  # noqa: E402

@@ -178,8 +178,7 @@ def conv_net(eps):
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, precision):
     from stretch.export.onnx import to_onnx
-    from stretch.quantize.layers import to_half
-    from stretch.quantize.qdq import quantise
+    from stretch.quantize.qdq import quantise, to_half
 
     graph = conv_net(1e-5)
     random = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.tools.boards.agent import Agent, Content, unpack
 from scheduler.tools.boards.board import AgentConnection, BoardArchive, Sending, below, boot
-from stretch.tools.profiling.files import ASKS, ask_for_file
+from stretch.tools.profiling.places import ASKS, ask_for_file
 
 SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()
 

@@ -11,10 +11,9 @@ import pytest
 from predictors.errors import InfeasibleError, StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
+from stretch.export import chips as compiler
+from stretch.export.chips import Case, compile_signatures, export_aot, find_toolchain, partitions, simulate
 from stretch.export.precision import export_precision
-from stretch.export.tflite import aot_compiler as compiler
-from stretch.export.tflite.aot import Case, export_aot, simulate
-from stretch.export.tflite.aot_compiler import compile_signatures, find_toolchain, partitions
 from stretch.export.tflite.bundle import FILE, export_tflite, write_tflite
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import replay, runner

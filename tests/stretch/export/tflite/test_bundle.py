@@ -15,9 +15,8 @@ from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.runtime.session import Session
 from stretch.export.tflite import bundle as module
 from stretch.export.tflite.bundle import FILE, MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, SignatureLosses, export_tflite
-from stretch.quantize.compare import Loss, loss
 from stretch.quantize.images import synthetic_images
-from stretch.quantize.replay import replay, runner
+from stretch.quantize.replay import Loss, loss, replay, runner
 from tests.scheduler.bundles import Builder, file_entry, stating, two_branches
 
 pytest.importorskip("ai_edge_litert")

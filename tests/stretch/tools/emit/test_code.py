@@ -19,7 +19,6 @@ from predictors.graph import Op, OpGraph  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.capture.results import Result  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
-from stretch.tools.emit.code import attribute, code_of, literal  # noqa: E402
 from stretch.tools.emit.package import (  # noqa: E402
     branched_sources,
     captured_sources,
@@ -27,6 +26,7 @@ from stretch.tools.emit.package import (  # noqa: E402
     write_class,
     write_package,
 )
+from stretch.tools.emit.rules import attribute, code_of, literal  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests.stretch.capture.patterns import PATTERNS, network  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
@@ -54,7 +54,7 @@ def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(mo
     class Own(nn.Module):
         pass
 
-    monkeypatch.setattr("stretch.tools.emit.code.make_module", lambda op, shapes: Own())
+    monkeypatch.setattr("stretch.tools.emit.rules.make_module", lambda op, shapes: Own())
     with pytest.raises(StretchError, match="cannot be written as plain Python code"):
         code_of(Op("op", "prelu", ("x",)), [(1, 4, 8, 8)])
 

@@ -12,7 +12,7 @@ from scheduler.cores import available_cores
 from scheduler.delegates import delegates
 from stretch.tools.profiling.places import find_places
 from stretch.tools.profiling.run import Collected, Collector, Handing, measure_crossing
-from stretch.tools.profiling.table import Table
+from stretch.tools.profiling.writing import Table
 
 SOURCE = Source("random networks", "", "", "CC0-1.0", "this machine")
 

@@ -12,7 +12,7 @@ from predictors.fusion import fuse
 from predictors.graph import OpGraph
 from predictors.models.terms import Grain
 from scheduler.delegates import get_delegate
-from stretch.tools.profiling.files import answer_board, make_weights, weight_bytes, write_network
+from stretch.tools.profiling.places import answer_board, make_weights, weight_bytes, write_network
 from stretch.tools.profiling.run import Chooser, appoint, doubt
 from stretch.tools.profiling.styles import STYLES, Drawing, draw
 

@@ -11,9 +11,8 @@ from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.measurements.networks import Source, load_measurements
 from predictors.measurements.tables import KernelLatency, Latency
-from stretch.tools.profiling.ingest import Where, ingest
 from stretch.tools.profiling.styles import draw
-from stretch.tools.profiling.table import Table
+from stretch.tools.profiling.writing import Table, Where, ingest
 from tests.predictors.measurements.test_benchncnn import OUTPUT
 from tests.predictors.measurements.test_litert import PROFILE
 

@@ -18,12 +18,10 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate.layers import BranchFit, look, tail_of  # noqa: E402
-from stretch.transform.calibrate.pixels import PIXELS, patches, pixels_for, rows_of  # noqa: E402
-from stretch.transform.calibrate.regression import Products, Regression  # noqa: E402
+from stretch.transform.calibrate.layers import PIXELS, BranchFit, Products, Regression, look, patches, pixels_for, rows_of, tail_of  # noqa: E402  # noqa: E402  # noqa: E402
 from stretch.transform.calibrate.run import whole_design  # noqa: E402
 from stretch.transform.calibrate.segment import fit_join, readout  # noqa: E402
-from stretch.transform.calibrate.walk import backbone_of  # noqa: E402
+from stretch.transform.calibrate.statistics import backbone_of  # noqa: E402
 from tests.stretch.designs import cpu_and  # noqa: E402
 
 

@@ -20,8 +20,7 @@ from stretch.transform.build import heritages  # noqa: E402
 from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
 from stretch.transform.calibrate.segment import Choices, FitTask  # noqa: E402
 from stretch.transform.calibrate.split import Split, divide  # noqa: E402
-from stretch.transform.calibrate.statistics import Moments, rebase_statistics, renew_statistics  # noqa: E402
-from stretch.transform.calibrate.walk import backbone_of, walk  # noqa: E402
+from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk  # noqa: E402  # noqa: E402
 from tests.stretch.designs import cpu_and, identity_design, whole  # noqa: E402
 
 
@@ -29,7 +28,7 @@ from tests.stretch.designs import cpu_and, identity_design, whole  # noqa: E402
 def few_rows():
     """Tiny networks need fewer rows than real ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stretch.transform.calibrate.pixels.ROWS", 2**12)
+        patch.setattr("stretch.transform.calibrate.layers.ROWS", 2**12)
         yield
 
 

@@ -12,16 +12,20 @@ from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 import stretch  # noqa: E402
+import stretch.transform.refine as module  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from stretch.evaluation.agreement import compare  # noqa: E402
 from stretch.transform import build  # noqa: E402
-from stretch.transform.refine import Checkpoint, Refinement, refine, run  # noqa: E402
-from stretch.transform.refine import run as module  # noqa: E402
-from stretch.transform.refine.checkpoint import FILE, VERSION, Done  # noqa: E402
-from stretch.transform.refine.run import (  # noqa: E402
+from stretch.transform.refine import (  # noqa: E402
+    FILE,
+    VERSION,
+    Checkpoint,
+    Done,
     Errors,
+    Refinement,
     SegmentPairs,
     Views,
+    refine,
     relative_error,
 )
 from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
@@ -48,7 +52,7 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, join))
     total = 4 * sum(math.prod(op.shape) for op in model.graph.ops)
-    monkeypatch.setattr(run, "CPU_BYTES", part * total)
+    monkeypatch.setattr(module, "CPU_BYTES", part * total)
     built = {key: value.clone() for key, value in model.state_dict().items()}
     x = images(result)
     refined = refine(model, result, [x[:20], x[20:]], Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))

@@ -1,14 +1,19 @@
 """Refinement of a network by gradient descent on unlabelled images: first segment by segment, then end to end."""
 
+import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from predictors.errors import StretchError
@@ -21,9 +26,161 @@ from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.split import held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel
-from stretch.transform.refine.checkpoint import VERSION, Checkpoint, Done, fingerprint
-from stretch.transform.refine.steps import Replayed, scheduled_adam
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, under
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
+
+#: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
+BEFORE = 3
+
+
+class Replayed:
+    """A step that reads and writes the same tensors each time.
+
+    On a GPU it is recorded as a CUDA graph once it has run a few times, and replayed from then on: a network's thousand small kernels
+    take less time than launching them one by one. Elsewhere it is called.
+
+    Args:
+        step: The step; every tensor that it reads stays where it is, and no number of it is looked at.
+        device: Where it runs.
+        generators: What it draws random numbers from, of that device.
+    """
+
+    def __init__(self, step: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
+        self._step, self._generators = step, generators
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream = torch.cuda.Stream() if device.type == "cuda" else None
+        self._count = 0
+
+    def __call__(self) -> None:
+        """Take the step."""
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        if self._stream is None:
+            self._step()
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._step()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        self._count += 1
+        if self._count == BEFORE:
+            self._graph = torch.cuda.CUDAGraph()
+            for generator in self._generators:
+                self._graph.register_generator_state(generator)
+            with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._step()
+
+
+def scheduled_adam(parameters: Sequence[torch.Tensor], rate: float, **settings: Any) -> tuple[torch.optim.Adam, Callable[[float], None]]:
+    """Adam whose learning rate can change between replayed steps, and what changes it."""
+    device = parameters[0].device
+    if device.type != "cuda":
+        adam = torch.optim.Adam(parameters, rate, **settings)
+        return adam, lambda value: adam.param_groups[0].update(lr=value)
+    number = torch.tensor(rate, device=device)
+    return torch.optim.Adam(parameters, number, fused=True, capturable=True, **settings), lambda value: number.fill_(value) and None
+
+
+FILE, VERSION = "refinement.safetensors", 1
+
+#: Seconds between two checkpoints, the maximum loss by an interruption.
+EVERY_S = 30.0
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Progress of a refinement."""
+
+    version: int  # Of this format.
+    identity: dict[str, str]  # Fingerprints of what is refined, on what and how, by what they are of.
+    phase: _Count  # Number of the current phase.
+    steps: _Count  # Completed steps.
+    seconds: _Amount  # Wall time that they took.
+    looks: _Count  # How often the network was judged.
+    least: _Amount  # Error of the best state so far.
+
+
+class Checkpoint:
+    """A folder with the state of one refinement.
+
+    Args:
+        folder: Made when something is written; ours alone.
+        every_s: Seconds between two writings; `EVERY_S` if None.
+    """
+
+    def __init__(self, folder: Path, every_s: float | None = None) -> None:
+        self.file = folder / FILE
+        self._every, self._last = EVERY_S if every_s is None else every_s, time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self._last >= self._every
+
+    def write(self, done: Done, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Replace the previous checkpoint.
+
+        Raises:
+            StretchError: If the disk is full or the folder cannot be written.
+        """
+        write_tensors(self.file, tensors, {"state": msgspec.json.encode(done).decode()})
+        self._last = time.monotonic()
+
+    def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
+        """Read the last checkpoint, or None.
+
+        Args:
+            identity: Fingerprints of the refinement that is to go on.
+
+        Raises:
+            StretchError: If it is damaged, or of another refinement.
+        """
+        if not self.file.exists():
+            return None
+        with self.believed(), safe_open(self.file, framework="pt") as file:
+            done = msgspec.json.decode((file.metadata() or {})["state"], type=Done)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+        if done.version != VERSION:
+            raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._anew)
+        for what, expected in identity.items():
+            if done.identity.get(what) != expected:
+                raise StretchError(f"{self.file} is of a refinement with other {what}", f"go on with the {what} of before, or {self._anew}")
+        return done, tensors
+
+    @contextlib.contextmanager
+    def believed(self) -> Iterator[None]:
+        """Attribute errors in this block to the checkpoint's file.
+
+        Raises:
+            StretchError: If it is not what it should be.
+        """
+        try:
+            yield
+        # errors of torch, safetensors and msgspec for tensors and text that do not fit
+        except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise StretchError(f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._anew) from error
+
+    def remove(self) -> None:
+        """Remove it, and its folder if empty."""
+        with contextlib.suppress(OSError):
+            self.file.unlink(missing_ok=True)
+            self.file.parent.rmdir()
+
+    @property
+    def _anew(self) -> str:
+        return f"remove {self.file} to begin anew"
+
+
+def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of names, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
 
 #: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
 DROPPED = 0.5

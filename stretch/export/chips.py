@@ -1,0 +1,451 @@
+"""Bundles with code compiled for named chips: QNN contexts of int8 DSP subgraphs, and LiteRT's compilers of NPU subgraphs."""
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
+from predictors.install import install_line
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.rows import read_alone
+from scheduler.bundle.tflite_file import check_belongs, load_tflite
+from scheduler.checks.verify import random_input
+from scheduler.delegates.qnn_context import LIMIT, compile_context, find_chip, open_context
+from scheduler.delegates.qnn_library import load_library
+from scheduler.progress import Progress, silent
+from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
+from stretch.quantize.replay import Loss, loss, replay, runner
+
+#: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
+MIN_COSINE = 0.999
+
+
+@dataclass
+class ContextExport:
+    """What `export_contexts` wrote."""
+
+    manifest: Manifest  # Of the new bundle.
+    losses: dict[str, dict[str, Loss]]  # By chip and subgraph, of the code on the simulator against the int8 subgraph on ONNX Runtime.
+
+
+def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ContextExport:
+    """Write a copy of a bundle that adds code for the DSP of each chip to its int8 subgraphs.
+
+    Args:
+        bundle: A bundle with int8 subgraphs on a dsp.
+        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+    """
+    manifest = bundle.manifest
+    for chip in chips:
+        find_chip(chip)
+    if out.resolve() == bundle.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    compiled = [sub for sub in manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
+    if not compiled:
+        raise UsageError(
+            f"{bundle.path} has no int8 subgraph on a dsp, so there is nothing to compile",
+            "make it int8 first: stretch export BUNDLE --precision dsp=int8 --images DIR --out NEW_BUNDLE",
+        )
+    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
+    losses: dict[str, dict[str, Loss]] = {}
+    contexts: dict[str, dict[str, str]] = {}
+    with staged(out) as folder:
+        files = copy_files(bundle, folder)
+        for chip in chips:
+            for sub in compiled:
+                progress(f"{sub.name} for {chip}")
+                name = f"contexts/{chip}/{sub.name}.onnx"
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                got = compile_context(bundle.file(sub.file), chip, path, read_alone(sub, tensors))
+                code_loss = loss([(tensors[sub.output], got)])
+                if code_loss.cosine < MIN_COSINE:
+                    raise InfeasibleError(
+                        f"subgraph `{sub.name}` compiled for {chip} has a cosine of {code_loss.cosine:.4f} with its int8 file, at least {MIN_COSINE} is required",
+                        "run it from the int8 file, which the device compiles itself",
+                    )
+                losses.setdefault(chip, {})[sub.name] = code_loss
+                contexts.setdefault(chip, {})[sub.name] = name
+                files[name] = file_entry(path)
+        record = {
+            chip: {name: subgraph_loss.to_json() for name, subgraph_loss in subgraph_losses.items()}
+            for chip, subgraph_losses in losses.items()
+        }
+        new_manifest = msgspec.structs.replace(
+            manifest,
+            files=files,
+            contexts={**manifest.contexts, **contexts},
+            checks=dict(manifest.checks) | {"contexts": {**manifest.checks.get("contexts", {}), **record}},
+        )
+        write_manifest(folder, new_manifest)
+    return ContextExport(new_manifest, losses)
+
+
+INSTALL = f"{install_line('litert', 'qnn')}, on Linux x86-64"
+
+#: Paths of the tool and its plug-in in `ai-edge-litert`.
+TOOL = "tools/apply_plugin_main"
+PLUGIN = "vendors/qualcomm/compiler/libLiteRtCompilerPlugin_Qualcomm.so"
+
+#: Libraries that the plug-in is linked with and those that they open.
+LIBRARIES = ("libQnnHtp.so", "libQnnIr.so", "libQnnSaver.so", "libQnnSystem.so", "libHtpPrepare.so")
+
+#: A library that the plug-in is linked with but calls only for another kind of processor; missing in `onnxruntime-qnn`.
+UNUSED = "libQnnLpai.so"
+
+#: The custom operator that runs compiled code.
+DISPATCH = b"DISPATCH_OP"
+
+_PARTITIONED = re.compile(r"Partitioned subgraph<(\d+)>, selected (\d+) ops, from a total of (\d+) ops\. resulted in (\d+) partitions")
+_ERROR = re.compile(r"^ERROR: \[\S+\] (?!ERROR)(.+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Files of the compiler."""
+
+    tool: Path  # LiteRT's executable.
+    plugin: Path  # Its compiler plug-in for Qualcomm.
+    libraries: Path  # Folder of Qualcomm's libraries.
+    runtime: Path | None  # Folder of the C++ runtime that those need; None if not needed.
+
+
+@dataclass(frozen=True)
+class Code:
+    """Compiled code of one signature."""
+
+    entry: str  # Name of its entry point.
+    content: bytes  # QNN context binary.
+    operators: int  # Number of compiled operators: all of the signature.
+
+
+def find_toolchain() -> Toolchain:
+    """Find the tool, its plug-in and the libraries."""
+    litert = _folder("ai_edge_litert", "ai-edge-litert")
+    libraries = _folder("onnxruntime_qnn", "onnxruntime-qnn")
+    tool, plugin = litert / TOOL, litert / PLUGIN
+    for package, file in (
+        ("ai-edge-litert", tool),
+        ("ai-edge-litert", plugin),
+        *(("onnxruntime-qnn", libraries / name) for name in LIBRARIES),
+    ):
+        if not file.is_file():
+            raise MissingBackendError(f"signatures cannot be compiled: {package} has no {file.name} here", INSTALL)
+    runtime = libraries.with_name("onnxruntime_qnn.libs")
+    return Toolchain(tool, plugin, libraries, runtime if runtime.is_dir() else None)
+
+
+def _folder(module: str, package: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingBackendError(f"signatures cannot be compiled: {package} is not installed", INSTALL)
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def compile_signatures(model: Path, signatures: Sequence[str], chip: str, out: Path) -> dict[str, Code]:
+    """Compile signatures of a TFLite file for the DSP of a chip, leaving the others unchanged."""
+    find_chip(chip)
+    toolchain = find_toolchain()
+    before = _signatures(_read(model.read_bytes()))
+    indices = {name: before[name][0] for name in signatures}
+    with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
+        # The tool requires this file extension.
+        compiled_file = Path(folder) / "made.tflite"
+        taken = _apply(toolchain, _sdk(toolchain, Path(folder) / "sdk"), model, sorted(indices.values()), chip, compiled_file)
+        for name, index in indices.items():
+            chosen, total, pieces = taken.get(index, (0, len(before[name][1]), 0))
+            if chosen < total or pieces != 1:
+                raise InfeasibleError(
+                    f"signature `{name}`: LiteRT's plug-in takes {chosen} of {total} operators for {chip}, in {pieces} pieces; "
+                    "the rest would run on the CPU",
+                    "compile it with --format qnn instead",
+                )
+        content = compiled_file.read_bytes()
+    tables = _read(content)
+    after = _signatures(tables)
+    if before.keys() != after.keys() or any(before[name] != after[name] for name in before.keys() - indices.keys()):
+        raise StretchError(f"LiteRT's tool changed signatures of {model} that were not to be compiled")
+    compiled = {name: _code(name, tables, content, len(before[name][1])) for name in signatures}
+    out.write_bytes(content)
+    return compiled
+
+
+def _sdk(toolchain: Toolchain, folder: Path) -> Path:
+    """A folder of links with the names that the plug-in expects."""
+    folder.mkdir()
+    for name in LIBRARIES:
+        (folder / name).symlink_to(toolchain.libraries / name)
+    # The loader requires it although nothing in it is called: another loaded library stands in for it.
+    (folder / UNUSED).symlink_to(toolchain.libraries / "libQnnSystem.so")
+    for file in sorted(toolchain.runtime.iterdir()) if toolchain.runtime else ():
+        (folder / file.name).symlink_to(file)
+    return folder
+
+
+def _apply(toolchain: Toolchain, sdk: Path, model: Path, indices: Sequence[int], chip: str, out: Path) -> dict[int, tuple[int, int, int]]:
+    """Run the tool; returns compiled operators, all operators and partitions by subgraph."""
+    command = [
+        str(toolchain.tool),
+        "--cmd=apply",
+        f"--model={model.resolve()}",
+        f"--o={out}",
+        "--soc_manufacturer=Qualcomm",
+        f"--soc_model={chip.upper()}",
+        "--err=--",
+        f"--libs={toolchain.plugin.parent}",
+        "--qualcomm_log_level=error",
+        f"--subgraphs={','.join(map(str, indices))}",
+    ]
+    earlier = os.environ.get("LD_LIBRARY_PATH")
+    paths = os.pathsep.join([str(sdk), *([earlier] if earlier else [])])
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+            cwd=sdk,
+            env={**os.environ, "LD_LIBRARY_PATH": paths},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StretchError(f"LiteRT's tool did not compile {model.name} for {chip} within {LIMIT} s") from error
+    except OSError as error:
+        raise StretchError(f"LiteRT's tool {toolchain.tool} cannot be started: {error.strerror}") from error
+    if done.returncode or not out.is_file() or not out.stat().st_size:
+        reason = (_ERROR.findall(done.stdout) or [f"it ended with status {done.returncode} and no reason"])[0]
+        raise StretchError(f"LiteRT's tool cannot compile {model.name} for {chip}: {reason}", "use --format qnn instead")
+    return partitions(done.stdout)
+
+
+def partitions(text: str) -> dict[int, tuple[int, int, int]]:
+    """Parse the tool's output: compiled operators, all operators and partitions by subgraph."""
+    return {int(index): (int(chosen), int(total), int(pieces)) for index, chosen, total, pieces in _PARTITIONED.findall(text)}
+
+
+def _read(content: bytes) -> Any:
+    """Tables of a file in LiteRT's schema, which includes the tool's custom operator."""
+    return importlib.import_module("ai_edge_litert.schema_py_generated").ModelT.InitFromPackedBuf(content, 0)
+
+
+def _signatures(model: Any) -> dict[str, tuple[int, tuple[tuple[bytes | int, int], ...]]]:
+    """Subgraph index of each signature, and its operators with their numbers of inputs."""
+    codes = [code.customCode or code.builtinCode for code in model.operatorCodes]
+    return {
+        definition.signatureKey.decode(): (
+            definition.subgraphIndex,
+            tuple((codes[op.opcodeIndex], len(op.inputs)) for op in model.subgraphs[definition.subgraphIndex].operators),
+        )
+        for definition in model.signatureDefs
+    }
+
+
+def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
+    """The code of the one operator of a compiled signature, which follows the file's tables."""
+    index = next(definition.subgraphIndex for definition in model.signatureDefs if definition.signatureKey.decode() == signature)
+    subgraph_operators = model.subgraphs[index].operators
+    if len(subgraph_operators) != 1 or model.operatorCodes[subgraph_operators[0].opcodeIndex].customCode != DISPATCH:
+        raise StretchError(f"LiteRT's tool left operators of signature `{signature}` beside its code")
+    options = importlib.import_module("flatbuffers.flexbuffers").Loads(bytes(subgraph_operators[0].customOptions))
+    start, size = options["bytecode_offset"], options["bytecode_size"]
+    code = content[start : start + size]
+    if not size or len(code) != size:
+        raise StretchError(f"the code of signature `{signature}` does not lie in the file that LiteRT's tool wrote")
+    return Code(options["name"], code, operators)
+
+
+# Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.chips``.
+#
+# LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
+# context that ONNX Runtime's QNN provider can load, which runs it here. The
+# simulator keeps its first chip for the lifetime of its process,
+# so each chip has a separate process.
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of compiled code."""
+
+    code: Code
+    x: Array  # Its input, images with channels last.
+    shape: tuple[int, ...]  # Shape of its output, images with channels last.
+
+
+def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
+    """Outputs of compiled code, each run once."""
+    load_library()
+    with tempfile.TemporaryDirectory(prefix="nn-stretch-aot.") as folder:
+        for number, case in enumerate(cases.values()):
+            _wrap(case, Path(folder) / f"{number}.onnx")
+            np.save(Path(folder) / f"{number}.in.npy", case.x)
+        command = [sys.executable, "-m", "stretch.export.chips", folder, chip]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+        except subprocess.TimeoutExpired as error:
+            raise StretchError(f"the simulator did not run the code for {chip} within {LIMIT} s") from error
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+            raise StretchError(f"the simulator does not run LiteRT's code for {chip}: {reason}", "use --format qnn instead")
+        return {name: np.load(Path(folder) / f"{number}.out.npy", allow_pickle=False) for number, name in enumerate(cases)}
+
+
+def _wrap(case: Case, out: Path) -> None:
+    """Write an ONNX file whose only node is the code."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    node = helper.make_node(
+        "EPContext",
+        ["x"],
+        ["y"],
+        name=case.code.entry,
+        domain="com.microsoft",
+        main_context=1,
+        embed_mode=1,
+        ep_cache_context=case.code.content,
+        source="QNNExecutionProvider",
+        partition_name=case.code.entry,
+    )
+    graph = helper.make_graph(
+        [node],
+        "aot",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, case.x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, case.shape)],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), str(out))
+
+
+def main() -> None:
+    """Run every ``N.onnx`` of a folder: FOLDER CHIP."""
+    folder, chip = sys.argv[1:]
+    for file in sorted(Path(folder).glob("*.onnx")):
+        session = open_context(file, chip)
+        (y,) = session.run(None, {"x": np.load(file.with_suffix(".in.npy"), allow_pickle=False)})
+        np.save(file.with_suffix(".out.npy"), y)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StretchError as error:
+        sys.exit(error.message)
+
+
+@dataclass(frozen=True)
+class CompiledSignature:
+    """One compiled signature for one chip."""
+
+    operators: int  # Number of compiled operators: all of the signature.
+    loss: Loss  # Of the code on the simulator against the int8 subgraph on ONNX Runtime.
+
+    def to_json(self) -> dict[str, float]:
+        """All numbers."""
+        return {"operators": self.operators, **self.loss.to_json()}
+
+
+@dataclass
+class AotExport:
+    """What `export_aot` wrote."""
+
+    manifest: Manifest  # Of the new bundle.
+    compiled: dict[str, dict[str, CompiledSignature]]  # By chip and signature.
+
+
+def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> AotExport:
+    """Write a copy of a bundle that adds copies of its TFLite file with int8 DSP signatures compiled for a chip.
+
+    The TFLite file itself and all other signatures of the copies stay unchanged.
+
+    Args:
+        bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
+        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+    """
+    chosen = _chosen(bundle, out, chips)
+    manifest = bundle.manifest
+    assert manifest.tflite is not None
+    find_toolchain()
+    check_target(out)
+    model = load_tflite(bundle.file(manifest.tflite))
+    check_belongs(model, manifest)
+    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
+    compiled: dict[str, dict[str, CompiledSignature]] = {}
+    with staged(out) as folder:
+        files = copy_files(bundle, folder)
+        for chip in dict.fromkeys(chips):
+            progress(chip)
+            path = folder / "aot" / f"{chip}.tflite"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            compiled[chip] = _compiled(folder / manifest.tflite, path, chip, chosen, tensors)
+            files[f"aot/{chip}.tflite"] = file_entry(path)
+        record = {chip: {name: code.to_json() for name, code in signatures.items()} for chip, signatures in compiled.items()}
+        new_manifest = msgspec.structs.replace(
+            manifest,
+            files=files,
+            aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
+            checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
+        )
+        write_manifest(folder, new_manifest)
+    return AotExport(new_manifest, compiled)
+
+
+def _chosen(bundle: Bundle, out: Path, chips: Sequence[str]) -> list[SubgraphEntry]:
+    """The subgraphs whose signatures are compiled; raises an error if there are none."""
+    manifest = bundle.manifest
+    for chip in chips:
+        find_chip(chip)
+    if out.resolve() == bundle.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    if manifest.tflite is None:
+        raise UsageError(
+            f"{bundle.path} has no TFLite file whose signatures could be compiled",
+            "write one first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
+        )
+    chosen = [sub for sub in manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
+    if not chosen:
+        raise UsageError(
+            f"{bundle.path} has no int8 subgraph on a dsp, so there is no signature to compile",
+            "make it int8 first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
+        )
+    return chosen
+
+
+def _compiled(
+    source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]
+) -> dict[str, CompiledSignature]:
+    """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs."""
+    code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
+    cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
+    got = simulate(cases, chip)
+    compiled = {
+        sub.name: CompiledSignature(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen
+    }
+    for signature, signature_code in compiled.items():
+        if not signature_code.loss.cosine >= MIN_COSINE:
+            raise InfeasibleError(
+                f"signature `{signature}` compiled for {chip} has a cosine of {signature_code.loss.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",
+                "compile it with --format qnn instead",
+            )
+    return compiled
+
+
+def _last(x: Array) -> Array:
+    """A contiguous array with channels last."""
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x
