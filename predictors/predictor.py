@@ -14,8 +14,7 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
-from predictors.models.base import MEASURED, ORIGINS, KernelModel, KernelTime, Origin
-from predictors.models.roofline import RooflinePredictor
+from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
 from predictors.rewrites.grouped import GROUPED
 
 # What it costs to move a tensor between two processors of a device.

@@ -1,10 +1,12 @@
-"""Named things that folders of modules add: with lookup errors that name the closest match, or as plain tables of rules."""
+"""Named things that folders of modules add, and names that are imported when somebody asks for them."""
 
-from collections.abc import Callable, Iterable, Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from predictors.errors import StretchError, UnknownNameError
 
@@ -75,3 +77,24 @@ def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
         path: Its folders, `__path__` there.
     """
     return [import_module(f"{package}.{module.name}") for module in iter_modules(path)]
+
+
+def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """What a package calls ``__getattr__`` and ``__dir__`` (PEP 562).
+
+    Args:
+        package: The package's ``__name__``.
+
+    Returns:
+        A function that imports one name, and keeps it in the package; and one that lists all names there are.
+    """
+    namespace = vars(sys.modules[package])
+    home = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+        namespace[name] = value = getattr(importlib.import_module(home[name]), name)
+        return value
+
+    return find, lambda: sorted({*namespace, *home})

@@ -1,6 +1,7 @@
-"""Shapes and attributes of operators: their types, and reading them with a check."""
+"""Shapes and attributes of operators: their types, reading them with a check, and windows that slide over an image."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import ceil, floor
 
 Shape = tuple[int, ...]
 Attr = bool | int | float | str | tuple[int, ...]
@@ -36,3 +37,37 @@ def rank4(shape: Shape) -> Shape:
     if len(shape) != 4:
         raise ValueError(f"it needs an N×C×H×W tensor, it reads {shape}")
     return shape
+
+
+def window_shape(image: Shape, attrs: Attrs, channels: int) -> Shape:
+    """Shape of what a window gives that slides over an image.
+
+    Args:
+        image: N×C×H×W.
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right), maybe ``dilation`` and ``ceil_mode``.
+    """
+    n, _, h, w = rank4(image)
+    kernel, stride = ints(attrs, "kernel"), ints(attrs, "stride")
+    top, left, bottom, right = ints(attrs, "padding")
+    dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
+    rounding = ceil if attrs.get("ceil_mode") else floor
+    out = []
+    for size, k, s, d, before, after in (
+        (h, kernel[0], stride[0], dilation[0], top, bottom),
+        (w, kernel[1], stride[1], dilation[1], left, right),
+    ):
+        o = rounding((size + before + after - d * (k - 1) - 1) / s) + 1
+        # A window that starts in the far padding is dropped, as torch and ONNX do.
+        if attrs.get("ceil_mode") and (o - 1) * s >= size + before:
+            o -= 1
+        out.append(o)
+    return (n, channels, out[0], out[1])
+
+
+def same_padding(
+    sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], *, odd_first: bool = False
+) -> tuple[int, ...]:
+    """Padding before each axis, then behind each, with which as many windows fit as strides; an odd one is behind, or before."""
+    totals = [max(0, (n - 1) // s * s + d * (k - 1) + 1 - n) for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return (*large, *small) if odd_first else (*small, *large)

@@ -16,8 +16,7 @@ from pathlib import Path
 from experiments.records import Record, read_record
 from experiments.render import BLOCKS
 from experiments.render import main as render
-from predictors.errors import StretchError
-from predictors.install import install_command
+from predictors.errors import StretchError, install_command
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("predictors", "scheduler", "stretch")
@@ -150,15 +149,15 @@ def installing(names: list[str]) -> Iterator[str]:
     for name, text in texts(names, ".py", ".md", ".toml"):
         if name.startswith(("tests/", "tools/")) or name == "pyproject.toml":
             continue
-        if name.split("/")[0] in PACKAGES and name != "predictors/install.py" and re.search(r'pip install "?\.', text):
-            yield f"{name}: install commands come from predictors/install.py"
+        if name.split("/")[0] in PACKAGES and name != "predictors/errors.py" and re.search(r'pip install "?\.', text):
+            yield f"{name}: install commands come from predictors/errors.py"
         for rest in (match.rstrip(" .,") for match in re.findall(r"pip install ([^\n`)]*)", text)):
             if "nn-stretch" in rest or ("nn_stretch" in rest and ".whl" not in rest):
                 yield f"{name}: `pip install {rest}`: nn-stretch is on no index"
             if name.endswith(".md") and (match := re.search(r"\.\[([\w,]+)\]", rest)):
                 words = match[1].split(",")
                 if not set(words) <= extras.keys() or not f"pip install {rest}".startswith(install_command(*words)):
-                    yield f"{name}: `pip install {rest}` is not what predictors/install.py writes"
+                    yield f"{name}: `pip install {rest}` is not what predictors/errors.py writes"
 
 
 def findings(text: str) -> list[str]:

@@ -14,9 +14,8 @@ import numpy as np
 
 from experiments.records import Row, write_record
 from predictors.devices import load_device
-from predictors.fitting.design import Networks
+from predictors.fitting.design import Networks, load_formula
 from predictors.fitting.fit import BORROWED_FITS, family_folds, predict
-from predictors.fitting.formula import load_formula
 from predictors.fitting.pooled import Place
 from predictors.fitting.together import Pool
 from predictors.measurements.networks import load_measurements

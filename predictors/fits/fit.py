@@ -22,7 +22,7 @@ class Trees(_FitStruct, frozen=True):
     values of the leaves that the trees end in.
     """
 
-    features: tuple[_Text, ...]  # Names of the features (`predictors.models.trees`), which `feature` counts.
+    features: tuple[_Text, ...]  # Names of the features (`predictors.models.fitted`), which `feature` counts.
     roots: tuple[_Count, ...]  # First node of each tree.
     feature: tuple[_Count, ...]  # Feature that each node asks for.
     threshold: tuple[float, ...]  # Bound of each node.
@@ -50,7 +50,7 @@ class Trees(_FitStruct, frozen=True):
 class KernelGroup(_FitStruct, frozen=True):
     """Kernels that one formula times."""
 
-    terms: dict[_Text, _NotNegative]  # ms for a unit of each term (`predictors.models.terms`).
+    terms: dict[_Text, _NotNegative]  # ms for a unit of each term (`predictors.models.fitted`).
     trees: Trees | None = None  # What the logarithm of time ÷ sum of terms is, where there were enough measured kernels.
     kernels: _Count = 0  # Measured kernels that it was fitted to; 0 where only whole networks were measured.
 

@@ -24,7 +24,7 @@ from predictors.devices import DeviceProfile
 from predictors.errors import StretchError, UsageError
 from predictors.fits.fit import Interval
 from predictors.fits.prior import Calibration, LeftOut, MeasuredNetwork, Prior, Relative
-from predictors.fitting.nnls import rounded
+from predictors.fitting.regression import rounded
 from predictors.graph import OpGraph
 from predictors.measurements.tables import read_table
 from predictors.models.related import family_of

@@ -13,15 +13,12 @@ from predictors.devices import DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
-from predictors.fitting.conformal import METHOD, covered, family_interval
-from predictors.fitting.design import Networks, design, grain_of
-from predictors.fitting.formula import Formula, load_formula
-from predictors.fitting.nnls import Vector, rounded
-from predictors.fitting.pooled import Place
+from predictors.fitting.design import Formula, Networks, design, grain_of, load_formula
+from predictors.fitting.pooled import Place, TimedCoreSet, fit_core_sets
+from predictors.fitting.regression import METHOD, Vector, covered, family_interval, rounded
 from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
 from predictors.fitting.together import Pool
-from predictors.fitting.whole import TimedCoreSet, fit_core_sets
 from predictors.fusion import KernelCost
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.measurements.tables import Latency

@@ -21,12 +21,12 @@ from predictors.devices import DeviceProfile, Processor
 from predictors.errors import StretchError
 from predictors.fits.fit import Fit, Interval
 from predictors.fits.prior import LeftOut, Prior, Relative
-from predictors.fitting.nnls import rounded
+from predictors.fitting.regression import rounded
 from predictors.fusion import Fuser, KernelCost, load_rules
 from predictors.measurements.networks import Measurements
-from predictors.models.base import Times
 from predictors.models.fitted import FittedModel
 from predictors.models.related import Ratios
+from predictors.models.roofline import Times
 
 COVERAGE = 0.9
 

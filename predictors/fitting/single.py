@@ -8,13 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.fits.fit import Correction, KernelGroup, Trees
-from predictors.fitting.design import group_of
-from predictors.fitting.formula import Formula
-from predictors.fitting.nnls import Vector, rounded, solve
+from predictors.fitting.design import Formula, group_of
+from predictors.fitting.regression import Vector, rounded, solve
 from predictors.fusion import KernelCost
-from predictors.models.fitted import columns
-from predictors.models.terms import Grain, terms
-from predictors.models.trees import TreeModel, features
+from predictors.models.fitted import Grain, TreeModel, columns, features, terms
 
 #: Fewest measured kernels that trees are grown from.
 MIN_KERNELS = 100

@@ -9,14 +9,11 @@ import numpy as np
 
 from predictors.devices import ITEM_BYTES
 from predictors.fits.fit import Correction, Interval, KernelGroup
-from predictors.fitting.conformal import COVERAGE
-from predictors.fitting.design import Design, Networks, design
-from predictors.fitting.formula import Formula
-from predictors.fitting.nnls import Vector, rounded
-from predictors.fitting.pooled import Place, fit_pooled
-from predictors.fitting.whole import TimedCoreSet
+from predictors.fitting.design import Design, Formula, Networks, design
+from predictors.fitting.pooled import Place, TimedCoreSet, fit_pooled
+from predictors.fitting.regression import COVERAGE, Vector, rounded
 from predictors.measurements.tables import Latency
-from predictors.models.terms import Grain
+from predictors.models.fitted import Grain
 
 METHOD = (
     "Student's t for the logarithm of measured ÷ predicted of networks left out with their families, on all devices of the table at this "

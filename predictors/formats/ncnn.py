@@ -15,8 +15,7 @@ from predictors.files import read_bytes
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import attributes
-from predictors.shapes import Attr, Shape, ints
-from predictors.windows import same_padding
+from predictors.shapes import Attr, Shape, ints, same_padding
 
 #: First line of every file of this format.
 MAGIC = "7767517"

@@ -18,8 +18,7 @@ from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
-from predictors.shapes import Shape
-from predictors.windows import same_padding
+from predictors.shapes import Shape, same_padding
 
 #: Kind and attributes of one operator.
 Step = tuple[str, dict[str, Any]]

@@ -1,22 +1,260 @@
 """Kernel times from a fit: non-negative terms, trees on what they leave, a floor that no processor goes below."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, hypot, log
+from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictors.devices import ITEM_BYTES, Processor
 from predictors.errors import StretchError
-from predictors.fits.fit import Fit, KernelGroup
+from predictors.fits.fit import Fit, KernelGroup, Trees
 from predictors.fusion import KernelCost
-from predictors.models.base import KernelTime, Times
-from predictors.models.roofline import RooflinePredictor
-from predictors.models.terms import Grain, Part, Term, terms
-from predictors.models.trees import TreeModel
+from predictors.models.roofline import KernelTime, RooflinePredictor, Times
+from predictors.registry import Registry
+
+#: Which part of a kernel's time a term belongs to.
+Part = Literal["launch", "compute", "memory"]
+
+
+@dataclass(frozen=True)
+class Grain:
+    """Units that a processor works in."""
+
+    width_slice: int  # Output channels are computed in multiples of this many.
+    reduce_slice: int  # Input channels are computed in multiples of this many.
+    item_bytes: int  # Bytes of an element.
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term."""
+
+    units: Callable[[Any, Grain], Any]  # How many units of it a kernel has, from its cost (numbers or arrays) and the processor's grain.
+    part: Part  # What it is part of.
+
+
+#: Terms by name; a fit names those it uses.
+terms: Registry[Term] = Registry("term")
+
+
+def up(n: Any, multiple: int) -> Any:
+    """`n` rounded up to a multiple, elementwise."""
+    return -(-n // multiple) * multiple
+
+
+def outputs(cost: Any, grain: Grain) -> Any:
+    """Elements computed, whole slices of output channels; the slice runs over the groups where each has one channel."""
+    lone = (cost.in_channels == 1) & (cost.out_channels == 1)
+    channels = lone * up(cost.groups, grain.width_slice) + (1 - lone) * up(cost.out_channels, grain.width_slice) * cost.groups
+    return cost.pixels * channels
+
+
+def serial(cost: Any, grain: Grain) -> Any:
+    """Products that each output element sums, one after the other; whole slices of input channels."""
+    lone = (cost.in_channels == 1) & (cost.out_channels == 1)
+    return cost.taps * (lone * 1 + (1 - lone) * up(cost.in_channels, grain.reduce_slice))
+
+
+terms.register("launch")(Term(lambda cost, grain: cost.pixels * 0 + 1, "launch"))
+terms.register("macs")(Term(lambda cost, grain: outputs(cost, grain) * serial(cost, grain), "compute"))
+terms.register("outputs")(Term(outputs, "compute"))
+terms.register("serial")(Term(serial, "compute"))
+terms.register("io_bytes")(Term(lambda cost, grain: (cost.reads + cost.writes) * grain.item_bytes, "memory"))
+terms.register("weight_bytes")(Term(lambda cost, grain: cost.weights * grain.item_bytes, "memory"))
+terms.register("read_bytes")(Term(lambda cost, grain: cost.reads * grain.item_bytes, "memory"))
+terms.register("written_bytes")(Term(lambda cost, grain: cost.writes * grain.item_bytes, "memory"))
+
+
+def products(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates as they are, nothing rounded up: what plain loops compute."""
+    return cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
+
+
+def _tile(grain: Grain) -> tuple[int, int]:
+    """Output positions and channels of a register tile on 64-bit Arm: 6 × 8 in fp32, 4 × 16 in int8."""
+    return (6, 8) if grain.item_bytes == 4 else (4, 16)
+
+
+def tiled_outputs(cost: Any, grain: Grain) -> Any:
+    """Output elements in whole register tiles; of one position there is a kernel of its own."""
+    rows, columns = _tile(grain)
+    one = cost.pixels == 1
+    return (one * 1 + (1 - one) * up(cost.pixels, rows)) * up(cost.out_channels, columns) * cost.groups
+
+
+def tiled_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates in whole register tiles."""
+    return tiled_outputs(cost, grain) * cost.in_channels * cost.taps
+
+
+def deep_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates in whole register tiles of which each takes sixteen products of a sum at a time."""
+    return tiled_outputs(cost, grain) * up(cost.in_channels * cost.taps, 16)
+
+
+def _is_copied(cost: Any) -> Any:
+    """Whether the windows of a convolution are written out side by side before they are multiplied (im2col)."""
+    return (cost.taps > 1) | (cost.stride > 1)
+
+
+def patch_bytes(cost: Any, grain: Grain) -> Any:
+    """Bytes of all windows, written out side by side."""
+    return _is_copied(cost) * cost.pixels * cost.taps * cost.in_channels * grain.item_bytes
+
+
+def patch_rows(cost: Any, grain: Grain) -> Any:
+    """Rows of all windows, of which each is copied by itself."""
+    return _is_copied(cost) * cost.pixels * np.sqrt(cost.taps)
+
+
+def winograd_tiles(cost: Any) -> Any:
+    """Tiles of 4 × 4 outputs of a square image."""
+    return np.ceil(np.sqrt(cost.pixels) / 4) ** 2
+
+
+def _upto(bound: int) -> Term:
+    """Steps of the serial loop as long as outputs still fill idle units: the time does not grow with more of them at once."""
+    return Term(lambda cost, grain: serial(cost, grain) * np.minimum(outputs(cost, grain), bound), "compute")
+
+
+def _beyond(bound: int) -> Term:
+    """Steps of the serial loop for outputs that wait for a unit."""
+    return Term(lambda cost, grain: serial(cost, grain) * np.maximum(outputs(cost, grain) - bound, 0), "compute")
+
+
+#: Bytes that a tensor processor keeps of a layer's data at hand: 8 MiB, as all Hexagons of phones have had since the V69.
+_NEAR_BYTES = 8 * 2**20
+
+
+def block_positions(cost: Any, grain: Grain) -> Any:
+    """Output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
+
+    Items of two bytes, and what is no image, come in rows of as many as fill a block.
+    """
+    side = np.round(np.sqrt(cost.pixels))
+    is_image = (side**2 == cost.pixels) & (grain.item_bytes == 1)
+    return is_image * up(side, 8) ** 2 + (1 - is_image) * up(cost.pixels, 64 // grain.item_bytes)
+
+
+def block_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates in whole blocks of positions, slices of channels too."""
+    return block_positions(cost, grain) * outputs(cost, grain) / cost.pixels * serial(cost, grain)
+
+
+def packed_macs(cost: Any, grain: Grain) -> Any:
+    """Multiply-accumulates of groups that are computed side by side as one block-diagonal product, whole slices of input channels."""
+    return block_positions(cost, grain) * cost.out_channels * cost.groups * serial(cost, grain)
+
+
+def spilled_bytes(cost: Any, grain: Grain) -> Any:
+    """Bytes of activations that do not fit at hand and go through memory."""
+    return np.maximum((cost.reads + cost.writes) * grain.item_bytes - _NEAR_BYTES, 0)
+
+
+terms.register("block_macs")(Term(block_macs, "compute"))
+terms.register("packed_macs")(Term(packed_macs, "compute"))
+terms.register("spilled_bytes")(Term(spilled_bytes, "memory"))
+terms.register("products")(Term(products, "compute"))
+terms.register("tiled_outputs")(Term(tiled_outputs, "compute"))
+terms.register("tiled_macs")(Term(tiled_macs, "compute"))
+terms.register("deep_macs")(Term(deep_macs, "compute"))
+terms.register("patch_bytes")(Term(patch_bytes, "memory"))
+terms.register("patch_rows")(Term(patch_rows, "compute"))
+terms.register("shallow_taps")(Term(lambda cost, grain: (cost.in_channels < 8) * cost.pixels * cost.taps, "compute"))
+terms.register("window_outputs")(Term(lambda cost, grain: cost.pixels * cost.out_channels * cost.groups * cost.taps, "compute"))
+terms.register("wide_macs")(Term(lambda cost, grain: (cost.taps > 9) * outputs(cost, grain) * serial(cost, grain), "compute"))
+terms.register("macs_beyond_25_taps")(Term(lambda cost, grain: (cost.taps > 25) * outputs(cost, grain) * serial(cost, grain), "compute"))
+terms.register("pooled")(Term(lambda cost, grain: cost.writes * cost.taps * cost.stride, "compute"))
+terms.register("reduced")(Term(lambda cost, grain: cost.taps, "compute"))
+terms.register("channels")(Term(lambda cost, grain: up(cost.groups, grain.width_slice), "compute"))
+terms.register("winograd_macs")(
+    Term(
+        lambda cost, grain: 36 * winograd_tiles(cost) * up(cost.in_channels, grain.reduce_slice) * up(cost.out_channels, grain.width_slice),
+        "compute",
+    )
+)
+terms.register("winograd_transforms")(
+    Term(lambda cost, grain: 36 * winograd_tiles(cost) * (cost.in_channels + cost.out_channels), "memory")
+)
+for _bound in (8_000, 16_000, 32_000, 48_000, 64_000, 128_000):
+    terms.register(f"serial_upto_{_bound}")(_upto(_bound))
+    terms.register(f"serial_beyond_{_bound}")(_beyond(_bound))
+
+
+#: Features of a kernel by name, from its cost (numbers or arrays).
+features: Registry[Callable[[Any], Any]] = Registry("feature")
+
+for _name in ("in_channels", "out_channels", "groups", "taps", "pixels", "reads", "writes", "weights", "stride"):
+    features.register(_name)(attrgetter(_name))
+features.register("macs")(lambda cost: cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps)
+
+
+def _slices(cost: Any) -> Any:
+    """Slices of four output channels: what GPUs hand out as work."""
+    return -(-cost.out_channels * cost.groups // 4)
+
+
+def _evenly(number: Any) -> Any:
+    """Greatest power of two up to 16 that divides a number: how well it is shared out to groups of threads."""
+    return sum(1.0 * (number % power == 0) * power / 2 for power in (2, 4, 8, 16)) + 1
+
+
+def _edge(tile: int) -> Callable[[Any], Any]:
+    """Positions in whole square tiles ÷ positions, of a square image."""
+    return lambda cost: (np.ceil(np.sqrt(cost.pixels) / tile) * tile) ** 2 / cost.pixels
+
+
+features.register("serial")(lambda cost: -(-cost.in_channels // 4) * 4 * cost.taps)
+features.register("slices")(_slices)
+features.register("slice_outputs")(lambda cost: _slices(cost) * cost.pixels)
+features.register("slice_share")(lambda cost: _evenly(_slices(cost)))
+features.register("slice_edge")(lambda cost: -(-_slices(cost) // 4) * 4 / _slices(cost))
+features.register("edge_2")(_edge(2))
+features.register("edge_4")(_edge(4))
+features.register("traffic")(lambda cost: cost.reads / cost.writes)
+
+
+class TreeModel:
+    """Trees ready for evaluation."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._features = [features.get(name) for name in trees.features]
+        self._roots = np.array(trees.roots, dtype=np.intp)
+        self._feature = np.array(trees.feature, dtype=np.intp)
+        self._threshold = np.array(trees.threshold)
+        #: Two children a node, the right one first; a leaf is its own child.
+        self._children = np.array([trees.right, trees.left], dtype=np.intp).T.ravel()
+        self._depth = _depth(trees)
+        self._value = np.array(trees.value)
+        self._base, self._bound = trees.base, trees.bound
+
+    def __call__(self, costs: Any) -> NDArray[np.float64]:
+        """What the trees predict for each kernel."""
+        table = np.stack([np.asarray(feature(costs), dtype=np.float64) for feature in self._features], axis=1)
+        rows = np.arange(0, table.size, table.shape[1])[:, None]
+        at = np.repeat(self._roots[None, :], len(table), axis=0)
+        for _ in range(self._depth):
+            left = table.take(rows + self._feature.take(at)) <= self._threshold.take(at)
+            at = self._children.take(2 * at + left)
+        correction: NDArray[np.float64] = np.clip(self._base + self._value[at].sum(axis=1), -self._bound, self._bound)
+        return correction
+
+
+def _depth(trees: Trees) -> int:
+    """Steps from a root to the deepest leaf."""
+    depth = [0] * len(trees.feature)
+    # children come behind their parents
+    for node in range(len(depth) - 1, -1, -1):
+        if trees.left[node] != node:
+            depth[node] = 1 + max(depth[trees.left[node]], depth[trees.right[node]])
+    return max((depth[root] for root in trees.roots), default=0)
+
 
 Floats = NDArray[np.float64]
 

@@ -18,9 +18,8 @@ from predictors.devices import DeviceProfile, Precision, Processor, load_device
 from predictors.errors import StretchError
 from predictors.fits.prior import Prior, Relative
 from predictors.fusion import KernelCost
-from predictors.models.base import KernelTime, Times
 from predictors.models.fitted import FittedModel
-from predictors.models.roofline import RooflinePredictor
+from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 
 
 @dataclass(frozen=True)

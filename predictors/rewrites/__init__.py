@@ -1,8 +1,53 @@
-"""The rewrites, a file a family; importing the package registers them in `predictors.rewrite.rewrites`."""
+"""What is put in the place of operators that a processor lacks or is slow at, a file a family.
 
-from predictors.registry import import_modules
-from predictors.rewrite import Rewrite, changing, exact, laid_out, rewrites, rewritten
+Most rewrites make another network, to be calibrated or trained: paper 003 (section 6) removes squeeze-and-excitation from
+EfficientNet and gives its CPU branch ReLU6 instead of Swish. Those in `exact` compute the same in other operators. A
+rewrite is written ``WHAT=BY``, such as ``silu=relu6``.
+"""
 
-__all__ = ["Rewrite", "changing", "exact", "laid_out", "rewrites", "rewritten"]
+from collections.abc import Callable, Sequence
+
+from predictors.graph import OpGraph
+from predictors.registry import Registry, import_modules
+
+#: Gives a graph whose other operators keep their names, inputs and weights.
+Rewrite = Callable[[OpGraph], OpGraph]
+
+rewrites: Registry[Rewrite] = Registry("rewrite")
+
+#: Those of them that compute the same: done to what is scaled already, so that its channels and weights are the original's.
+exact: Registry[Rewrite] = Registry("exact rewrite")
+
+
+def rewritten(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
+    """A graph after some rewrites, one after the other.
+
+    Args:
+        names: Such as ``silu=relu6``.
+
+    Returns:
+        The new graph, and those of the names that changed something.
+
+    Raises:
+        UnknownNameError: If there is no such rewrite.
+    """
+    done = []
+    for name in names:
+        changed = rewrites.get(name)(graph)
+        if changed is not graph:
+            graph = changed
+            done.append(name)
+    return graph, tuple(done)
+
+
+def changing(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of some rewrites that make another network."""
+    return tuple(name for name in names if name not in exact)
+
+
+def laid_out(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
+    """A graph after the exact ones of some rewrites, and those of them that changed something."""
+    return rewritten(graph, [name for name in names if name in exact])
+
 
 import_modules(__name__, __path__)

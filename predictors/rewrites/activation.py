@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from predictors.graph import OpGraph
-from predictors.rewrite import Rewrite, rewrites
+from predictors.rewrites import Rewrite, rewrites
 
 #: Smooth or costly ones, and what comes near them with a few instructions, the nearest first.
 INSTEAD = {

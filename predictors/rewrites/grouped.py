@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
-from predictors.rewrite import exact, rewrites
+from predictors.rewrites import exact, rewrites
 from predictors.shapes import integer
 
 #: Most parts of one convolution: each is a launch, and beyond that the exchange with the CPU is no worse.

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from predictors.graph import Op, OpGraph
-from predictors.rewrite import rewrites
+from predictors.rewrites import rewrites
 
 #: What is between the mean and the gate.
 _INSIDE = frozenset(

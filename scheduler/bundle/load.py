@@ -9,9 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, upgrade_line
 from predictors.files import open_regular, read_bytes
-from predictors.install import upgrade_line
 from predictors.joins import meetings
 from scheduler.bundle.held import Held
 from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, SubgraphEntry, Tensor

@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, install_line
 from predictors.files import read_bytes
-from predictors.install import install_line
 
 SIGNATURE = "signature.json"
 MAX_BYTES = 64 << 10

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError, first_line
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, StretchError, first_line, install_line
 from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
 from scheduler.delegates.process.delegate import ChildProcess, ProcessCompiled

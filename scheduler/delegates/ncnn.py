@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, StretchError, install_line
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates, quiet
 from scheduler.formats.onnx import OnnxFile, open_onnx

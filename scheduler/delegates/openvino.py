@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, install_line
 from predictors.files import cache_folder
-from predictors.install import install_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, CoreDelegate, Delegate, NodePlace, UnableError, delegates
 from scheduler.formats.onnx import open_onnx
 

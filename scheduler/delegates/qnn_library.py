@@ -13,8 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from predictors.errors import MissingBackendError, StretchError, first_line
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, StretchError, first_line, install_line
 
 INSTALL = install_line("qnn")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from predictors.lazy import lazy_names
+from predictors.registry import lazy_names
 
 if TYPE_CHECKING:
     from stretch.api.branched import Branched

@@ -13,8 +13,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
-from predictors.install import install_line
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from scheduler.progress import Progress, silent
 from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
 from stretch.planning.config import PlanConfig

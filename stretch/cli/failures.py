@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import typer
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.files import readable
-from predictors.install import install_line
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
 from stretch.planning.messages import as_flag, error_spelled

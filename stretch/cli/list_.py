@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from predictors.models.base import MEASURED, ORIGINS, Origin
+from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.structs import filled
 from stretch.cli.output import Output, verb
 from stretch.parameters import InputShape, TrustCode

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from predictors.errors import MissingBackendError, UsageError
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, UsageError, install_line
 from stretch.parameters import Word
 from stretch.planning.messages import as_flag, spelled
 

@@ -8,7 +8,7 @@ import typer
 
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
-from predictors.models.base import ORIGINS, Origin
+from predictors.models.roofline import ORIGINS, Origin
 from stretch.api.verbs import places
 from stretch.api.verbs import predict as predict_model
 from stretch.cli.options import Call, calls

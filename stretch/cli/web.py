@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from predictors.errors import StretchError, UsageError
-from predictors.install import install_line
+from predictors.errors import StretchError, UsageError, install_line
 from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
-from predictors.install import install_line
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import read_alone

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line, install_line
 from predictors.files import MAX_WHOLE
-from predictors.install import install_line
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.models.families import find_family, model_names
 from stretch.models.preprocessing import stated_preprocessing

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, integer, ints
-from predictors.windows import same_padding
+from predictors.shapes import Attr, Attrs, Shape, integer, ints, same_padding
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix, to_nhwc
 from stretch.formats.tflite.padding import pad, window

@@ -10,8 +10,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, ints
-from predictors.windows import window_shape
+from predictors.shapes import Attr, Attrs, Shape, ints, window_shape
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same

@@ -13,7 +13,7 @@ from predictors.energy import EnergyModel, EnergyPart
 from predictors.graph import OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
-from predictors.models.base import MEASURED, Origin
+from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
 from stretch.planning.config import Objective, PlanConfig

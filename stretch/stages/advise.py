@@ -9,7 +9,7 @@ import msgspec
 from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
-from predictors.models.base import MEASURED
+from predictors.models.roofline import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.structs import filled
 from scheduler.progress import Progress, silent

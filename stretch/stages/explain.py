@@ -8,7 +8,7 @@ import msgspec
 from predictors.devices import DeviceProfile, Processor
 from predictors.graph import OpGraph
 from predictors.joins import meeting_of
-from predictors.models.base import Origin
+from predictors.models.roofline import Origin
 from predictors.predictor import Estimate, LatencyPredictor, not_measured
 from predictors.structs import filled
 from scheduler.answer import PlacedProcessor

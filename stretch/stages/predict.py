@@ -7,7 +7,7 @@ import msgspec
 from predictors.devices import DeviceProfile, Precision
 from predictors.fits.fit import HeldOut
 from predictors.graph import OpGraph
-from predictors.models.base import Origin
+from predictors.models.roofline import Origin
 from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
 from predictors.structs import filled
 

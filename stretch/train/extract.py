@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, install_line
 from predictors.files import write_whole
 from predictors.graph import OpGraph
-from predictors.install import install_line
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import Preprocessing

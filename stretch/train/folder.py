@@ -12,9 +12,8 @@ import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, install_line
 from predictors.files import write_whole
-from predictors.install import install_line
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.train.loop import Epoch, Run
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml

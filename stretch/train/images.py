@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import RandomResizedCrop
 from torchvision.transforms.v2 import functional as transforms
 
-from predictors.errors import MissingBackendError, StretchError
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, StretchError, install_line
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.cores import available_cores
 from stretch.train.recipe import DataConfig

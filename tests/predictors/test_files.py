@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
+from predictors.errors import ON_BOARD, InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from predictors.faults import find_fault
 from predictors.files import MAX_TOML_BYTES, open_regular, read_bytes, read_toml, readable, write_whole
-from predictors.install import ON_BOARD, install_line
 from predictors.shapes import integer, ints, number, rank4
 
 

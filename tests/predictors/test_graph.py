@@ -209,7 +209,7 @@ def test_rules_may_start_from_those_of_another_table():
 
 
 PACKAGE = """
-from predictors.lazy import lazy_names
+from predictors.registry import lazy_names
 __getattr__, __dir__ = lazy_names(__name__, {"lazypkg.inner": ["answer", "gone"]})
 """
 INNER = "print('imported'); answer = 42\n"

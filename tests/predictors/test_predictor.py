@@ -13,7 +13,7 @@ from predictors.devices import FactorWithSource, NotNegative, list_devices, load
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
-from predictors.models.base import MEASURED, KernelTime
+from predictors.models.roofline import MEASURED, KernelTime
 from predictors.predictor import LatencyPredictor, LinkModel, contended_ms
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified

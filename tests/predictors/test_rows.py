@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, window_rows
-from predictors.windows import window_shape
+from predictors.shapes import window_shape
 from tests.effort import examples
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors import system
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line, install_line
 from scheduler.cores import available_cores
 from scheduler.delegates.opencl.memory import Arenas
 from scheduler.delegates.opencl.tensors import Blocking

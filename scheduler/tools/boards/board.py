@@ -26,8 +26,7 @@ import msgspec
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
-from predictors.install import install_line
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from predictors.structs import filled
 from scheduler.bundle.load import MANIFEST, Bundle
 from scheduler.bundle.signature import SIGNATURE

@@ -30,9 +30,8 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError, UsageError, first_line
+from predictors.errors import MissingBackendError, StretchError, UsageError, first_line, install_line
 from predictors.files import cache_folder
-from predictors.install import install_line
 from predictors.join import combine
 from predictors.joins import meetings
 from scheduler.bundle.load import Bundle

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.errors import StretchError
-from predictors.windows import same_padding
+from predictors.shapes import same_padding
 from stretch.models.builder import Builder, filled, shape_of
 from stretch.models.onnx.site import OnnxSite, rule
 from stretch.operators.convolution import PaddedConv2d

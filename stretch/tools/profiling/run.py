@@ -19,8 +19,8 @@ from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fits.fit import KernelGroup
 from predictors.fits.store import fit_path, write_fits
+from predictors.fitting.design import Formula, load_formula
 from predictors.fitting.fit import MIN_NETWORKS, Judged, fit_device
-from predictors.fitting.formula import Formula, load_formula
 from predictors.fitting.single import Timed, fit_kernels
 from predictors.fitting.single import time_kernels as fitted_times
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
@@ -28,7 +28,7 @@ from predictors.graph import OpGraph
 from predictors.host import HOST
 from predictors.measurements.networks import Source
 from predictors.measurements.tables import KernelLatency, Latency
-from predictors.models.terms import Grain
+from predictors.models.fitted import Grain
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import AsyncInvocation, UnableError

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from predictors.errors import StretchError
-from predictors.install import install_line
+from predictors.errors import StretchError, install_line
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.pareto import FrontAnswer, FrontDesign
 from stretch.planning.result import exact_words

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from predictors.models.base import ORIGINS
+from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
@@ -16,7 +16,7 @@ from stretch.tools.report.html.stretched import stretched_rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from predictors.models.base import Origin
+    from predictors.models.roofline import Origin
     from stretch.stages.design import BranchedAnswer
     from stretch.transform.refine import Refined
 

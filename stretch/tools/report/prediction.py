@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictors.devices import ITEM_BYTES, DeviceProfile
-from predictors.errors import InfeasibleError, StretchError
-from predictors.install import install_line
-from predictors.models.base import ORIGINS
+from predictors.errors import InfeasibleError, StretchError, install_line
+from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, as_flag
 from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable

@@ -10,8 +10,8 @@ from msgspec import structs
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fits import fit_path, write_fits
-from predictors.fitting.conformal import covered, ends, family_interval, interval
 from predictors.fitting.fit import fit_device
+from predictors.fitting.regression import covered, ends, family_interval, interval
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.alike import differences
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, whole_world

@@ -11,17 +11,14 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError
 from predictors.fits import KernelGroup
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval
-from predictors.fitting.design import Networks, design
+from predictors.fitting.design import Networks, design, load_formula
 from predictors.fitting.fit import BORROWED_FITS, add_borrowed, family_folds
-from predictors.fitting.formula import load_formula
 from predictors.fitting.pooled import fit_pooled
 from predictors.fitting.relatives import fit_priors, log_ratios
-from predictors.fitting.together import Pool
-from predictors.fitting.whole import TimedCoreSet
+from predictors.fitting.together import Pool, TimedCoreSet
 from predictors.measurements.networks import Measurements, Source, load_measurements
 from predictors.measurements.tables import Latency
-from predictors.models.fitted import FittedModel
-from predictors.models.terms import Grain
+from predictors.models.fitted import FittedModel, Grain
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fits.examples import fit
 from tests.predictors.networks import small_resnet

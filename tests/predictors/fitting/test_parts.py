@@ -10,17 +10,14 @@ from scipy.optimize import minimize
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from predictors.errors import StretchError
-from predictors.fitting import formula as module
+from predictors.fitting import design as module
 from predictors.fitting import single as boosting
-from predictors.fitting.design import Networks, design, grain_of, group_of
+from predictors.fitting.design import INFERENCE, Networks, design, grain_of, group_of, load_formula
 from predictors.fitting.fit import FEW_FAMILIES, FOLDS, family_folds
-from predictors.fitting.formula import INFERENCE, load_formula
-from predictors.fitting.nnls import solve, solve_robustly
+from predictors.fitting.pooled import TimedCoreSet, fit_core_sets
+from predictors.fitting.regression import solve, solve_robustly
 from predictors.fitting.single import FEATURES, Timed, correction, evaluate, fit_kernels, grow, time_kernels
-from predictors.fitting.whole import TimedCoreSet, fit_core_sets
-from predictors.models.fitted import FittedModel, columns
-from predictors.models.terms import terms
-from predictors.models.trees import features
+from predictors.models.fitted import FittedModel, columns, features, terms
 from tests.effort import examples
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, networks, processor, whole_world
 from tests.predictors.models.test_fitted import conv, fit

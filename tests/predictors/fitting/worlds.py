@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from predictors.devices import Processor, load_device
-from predictors.fitting.design import Networks, design, grain_of
-from predictors.fitting.formula import load_formula
+from predictors.fitting.design import Networks, design, grain_of, load_formula
 from predictors.graph import OpGraph
 from predictors.measurements.networks import LATENCIES, NETWORKS, SOURCE, Measurements, Source, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, write_table

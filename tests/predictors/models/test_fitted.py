@@ -13,12 +13,9 @@ from predictors.errors import UnknownNameError
 from predictors.fits import Correction, Interval, KernelGroup, LeftOut, Prior, Relative, Trees
 from predictors.fusion import KernelCost
 from predictors.measurements.networks import MEASUREMENT_FOLDER
-from predictors.models.base import KernelTime, Times
-from predictors.models.fitted import SIBLING_SPREAD, FittedModel
+from predictors.models.fitted import SIBLING_SPREAD, FittedModel, Grain, TreeModel, terms
 from predictors.models.related import Ratios, RelatedModel
-from predictors.models.roofline import RooflinePredictor
-from predictors.models.terms import Grain, terms
-from predictors.models.trees import TreeModel
+from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 from tests.effort import examples
 from tests.predictors.fits.examples import fit, kernel_costs
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from predictors.install import install_line
+from predictors.errors import install_line
 from stretch.cli.output import Output
 from tests.stretch.cli.commands import LOOSE, call, spawn, tree
 

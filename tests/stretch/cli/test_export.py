@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from predictors.install import install_line
+from predictors.errors import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.quantize.images import synthetic_images

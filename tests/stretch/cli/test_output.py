@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from rich.table import Table
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
-from predictors.install import install_line
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from stretch.cli.failures import SPEAKER_VARIABLE, guard
 from stretch.cli.output import Output, make_console, print_json, verb
 

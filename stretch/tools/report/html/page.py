@@ -8,9 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, install_line
 from predictors.files import write_whole
-from predictors.install import install_line
 from stretch.environment import version
 from stretch.tools.report.html.charts import Chart
 from stretch.tools.report.html.stretched import KINDS, StretchedRow

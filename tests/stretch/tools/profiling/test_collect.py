@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from predictors.fitting.formula import load_formula
+from predictors.fitting.design import load_formula
 from predictors.fusion import load_rules
 from predictors.measurements.networks import Source, load_measurements
 from scheduler.cores import available_cores

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from predictors.fitting.formula import load_formula
+from predictors.fitting.design import load_formula
 from predictors.fitting.single import Timed
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
-from predictors.models.terms import Grain
+from predictors.models.fitted import Grain
 from scheduler.delegates import get_delegate
 from stretch.tools.profiling.places import answer_board, make_weights, weight_bytes, write_network
 from stretch.tools.profiling.run import Chooser, appoint, doubt
