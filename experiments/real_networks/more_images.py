@@ -1,7 +1,7 @@
 """What more images give, photographs and ones made from the network itself, at a speed that pays.
 
-`python -m experiments.real_networks.more_images measure --weights FOLDER --images FOLDER --out FILE`, on a machine with a GPU, writes
-numbers as they come; `python -m experiments.real_networks.more_images record FILE…` makes them a record.
+`python -m experiments.real_networks.more_images measure --weights FOLDER --images FOLDER --out FILE` writes numbers as they come, on a GPU
+where there is one; `python -m experiments.real_networks.more_images record FILE…` makes them a record.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Trial:
     design: str  # A key of `DESIGNS`; ``sequential`` is the plain network of the stretched one's multiply-accumulates.
     photographs: int
     synthetic: int
-    minutes: float
+    minutes: float  # Of refinement; 0 for none.
     seed: int = 0
 
     @property
@@ -85,7 +85,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     divided = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].split(32))
-    model = build(network.captured, design).to("cuda")
+    model = build(network.captured, design).to("cuda" if torch.cuda.is_available() else "cpu")
     row: Row = {"trial": trial.name} | asdict(trial)
     row |= {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
     row |= {"speedup": round(planned.best_single.ms / ms, 3), "macs_ratio": round(model.graph.macs / network.graph.macs, 4)}
@@ -101,9 +101,10 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         made = list(torch.cat(synthesise(network.captured, planned.design, preprocessing, Synthesis(MADE)))[: trial.synthetic].split(64))
     calibrate(model, network.captured, fitted)
     agree("calibrated")
-    refined = refine(model, network.captured, fitted, Refinement(trial.minutes, seed=trial.seed), synthetic=made)
-    row |= {"refinement_s": round(refined.seconds, 1), "steps": refined.steps}
-    agree("refined")
+    if trial.minutes:
+        refined = refine(model, network.captured, fitted, Refinement(trial.minutes, seed=trial.seed), synthetic=made)
+        row |= {"refinement_s": round(refined.seconds, 1), "steps": refined.steps}
+        agree("refined")
     return row
 
 
