@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from experiments.records import Machine, now
+from stretch.environment import processor_name
 
 
 class Origin(TypedDict):
@@ -18,11 +19,11 @@ class Origin(TypedDict):
 
 
 def facts() -> dict[str, Any]:
-    """GPU, cores, memory, system, load, time and versions of the machine this runs on."""
+    """GPU, or the processor where there is none, cores, memory, system, load, time and versions of the machine this runs on."""
     import torch
 
     return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else processor_name(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
