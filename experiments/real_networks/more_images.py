@@ -75,8 +75,8 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
 
     real = ALL[trial.network]
     network = read_network(real.name, weights=str(weights / real.weights))
-    for min_depth in MIN_DEPTHS if trial.design == "deep" else (None,):
-        planned = plan(network.graph, load_device(DEVICE), PlanConfig(**DESIGNS[trial.design], min_depth=min_depth))
+    for depth in [{"min_depth": least} for least in MIN_DEPTHS] if trial.design == "deep" else [{}]:
+        planned = plan(network.graph, load_device(DEVICE), PlanConfig(**DESIGNS[trial.design], **depth))
         if planned.best_single.ms >= SPEEDUP * planned.run.makespan_ms:
             break
     sequential = planned.sequential if trial.design == "sequential" else None
