@@ -199,9 +199,10 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     on predictions for which the design itself had no part in the choice either.
     """
     try:
+        import sklearn  # noqa: F401 - it is missed before anything is computed
         from scipy.stats import spearmanr
     except ModuleNotFoundError as error:
-        raise MissingBackendError("ranking needs SciPy, which is not installed", install_line("train")) from error
+        raise MissingBackendError(f"ranking needs {error.name}, which is not installed", install_line("train")) from error
     y = np.array(accuracies, dtype=np.float64)
     if np.ptp(y) == 0:
         raise StretchError("all designs have the same accuracy, there is nothing to rank", "train the supernet for longer")
@@ -225,21 +226,13 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
 
 def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
     """Intercept and weights, the penalty chosen by leaving one row out."""
-    mean, spread = x.mean(0), x.std(0)
-    spread[spread < 1e-12] = np.inf  # a feature that never varies has no weight
-    z, wrong = (x - mean) / spread, y - y.mean()
-    best: tuple[float, Floats] | None = None
-    for penalty in PENALTIES:
-        inverse = np.linalg.inv(z.T @ z + penalty * np.eye(z.shape[1]))
-        weights = inverse @ z.T @ wrong
-        # Residual of a row that had no part in the fit: its residual over one minus its leverage.
-        leverage = np.einsum("ij,jk,ik->i", z, inverse, z) + 1 / len(y)
-        error = float(np.mean(((wrong - z @ weights) / (1 - leverage)) ** 2))
-        if best is None or error < best[0]:
-            best = error, weights
-    assert best is not None
-    weights = best[1] / spread
-    return float(y.mean() - mean @ weights), weights
+    from sklearn.linear_model import RidgeCV
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    ridge = RidgeCV(PENALTIES).fit(scaler.fit_transform(x), y)
+    weights = ridge.coef_ / scaler.scale_
+    return float(ridge.intercept_ - scaler.mean_ @ weights), weights
 
 
 def open_run(folder: Path, *, trust_code: bool = False) -> tuple[Prepared, dict[str, torch.Tensor]]:

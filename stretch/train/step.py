@@ -99,13 +99,6 @@ def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate
     return torch.optim.SGD(weights, momentum=config.momentum, nesterov=config.nesterov and config.momentum > 0, **both)
 
 
-def clip_(gradients: list[torch.Tensor], largest: float) -> None:
-    """Scale gradients in place so that their global norm is at most `largest`."""
-    norms = torch._foreach_norm(gradients)
-    total = torch.linalg.vector_norm(torch.stack(norms))
-    torch._foreach_mul_(gradients, (largest / (total + 1e-6)).clamp(max=1.0))
-
-
 class MeanWeights:
     """The running mean of a network's weights and statistics (Polyak averaging).
 
@@ -206,7 +199,7 @@ class TrainingStep:
         if self.config.clip > 0:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            clip_([p.grad for p in self.parameters if p.grad is not None], self.config.clip)
+            nn.utils.clip_grad_norm_(self.parameters, self.config.clip, foreach=True)
         if self.scaler is not None:
             self.scaler.step(self.optimizer)
             self.scaler.update()

@@ -25,7 +25,6 @@ from stretch.train.recipe import TrainConfig  # noqa: E402
 from stretch.train.step import (  # noqa: E402  # noqa: E402
     MeanWeights,
     TrainingStep,
-    clip_,
     distill_loss,
     make_optimizer,
     weighted_distill_loss,
@@ -142,14 +141,6 @@ def test_share_of_the_teacher_goes_from_nothing_to_all(kind):
     torch.testing.assert_close(none, loss)
     alone = weighted_distill_loss(scores, teacher, labels, 2.0) if kind == "weighted" else distill_loss(scores, teacher, 2.0)
     torch.testing.assert_close(with_teacher(loss, scores, teacher, labels, kind=kind, share=1.0, temperature=2.0), alone)
-
-
-def test_clipping_leaves_small_gradients_and_shortens_long_ones():
-    small, large = [torch.tensor([0.3, 0.4])], [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
-    clip_(small, 1.0)
-    clip_(large, 1.0)
-    torch.testing.assert_close(small[0], torch.tensor([0.3, 0.4]))
-    torch.testing.assert_close(torch.cat(large), torch.tensor([0.6, 0.0, 0.8]))
 
 
 def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():
