@@ -56,7 +56,7 @@ class Job:
         from safetensors.torch import load_file, save_file
 
         from stretch.capture import capture
-        from stretch.models.cifar import CifarFamily
+        from stretch.models.tiny import CifarFamily
         from stretch.train.augment import Normalise
         from stretch.train.config import TrainConfig
         from stretch.train.data import load_arrays

@@ -265,7 +265,7 @@ def _is_shape(stated: Any) -> bool:
 
 
 def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "torch.Generator") -> None:
-    from stretch.models.statistics import settle
+    from stretch.models.weights import settle
 
     try:
         settle(module, shape, generator)
@@ -274,7 +274,7 @@ def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "to
 
 
 def _load_file(module: "nn.Module", name: str, path: Path) -> None:
-    from stretch.models.download import read_weights
+    from stretch.models.weights import read_weights
 
     _fit(module, name, read_weights(path), str(path))
 

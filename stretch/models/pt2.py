@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line
 from stretch.capture.inputs import InputShapes
-from stretch.models.ends import Size, Stated, finished, named_ends, settled
+from stretch.models.builder import Size, Stated, finished, named_ends, settled
 
 #: Types of half precision, which is computed in single.
 HALF = (torch.float16, torch.bfloat16)
@@ -29,7 +29,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     `torch.export.load` can execute what a file says, so the caller has to trust it. Layers keep the names of their
     weights; of several outputs it returns what the module returned. What the module says of its inputs:
-    `stretch.models.ends.finished`.
+    `stretch.models.builder.finished`.
     """
     path = Path(path)
     program = _loaded(path)

@@ -12,9 +12,8 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64
-from stretch.models.builder import filled, shape_of
+from stretch.models.builder import combined, filled, layer_norm, shape_of
 from stretch.models.onnx.site import RULES, OnnxSite, Rule, Value, rule
-from stretch.models.patterns import combined, layer_norm
 
 
 def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:

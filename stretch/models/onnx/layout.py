@@ -14,9 +14,8 @@ from torch import fx
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted
-from stretch.models.builder import shape_of, turned
+from stretch.models.builder import blended, chosen, shape_of, turned
 from stretch.models.onnx.site import OnnxSite, Value, rule, tensor
-from stretch.models.sampling import blended, chosen
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 

@@ -18,8 +18,7 @@ from scheduler.formats.onnx.checks import EXTERNAL, MAX_PARTS, TYPES, stored_ten
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Builder, shape_of, turned
-from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, reading, settled
+from stretch.models.builder import Builder, End, Size, Stated, by_name, finished, named_ends, reading, settled, shape_of, turned
 from stretch.models.onnx.site import ROUNDING, RULES, OnnxSite, Result, Rounded, Steps, Value, by_rule, common, computed
 
 #: Opsets whose operators are read.
@@ -54,7 +53,7 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> OnnxSourc
 
     Args:
         path: The file; weights beside it are read where they lie in its folder.
-        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them, images as N×C×H×W; what the
+        input_shape: Of its input or of several, as `stretch.models.builder.settled` takes them, images as N×C×H×W; what the
             file states if None, with a batch of 1 where it leaves that open.
     """
     model = decode(path)
@@ -184,7 +183,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     Weights that are stored in int8 become reals, and what rounds activations is left out.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
-    What the module says of its inputs: `stretch.models.ends.finished`.
+    What the module says of its inputs: `stretch.models.builder.finished`.
     """
     try:
         return _Lowering(read_source(Path(path), input_shape)).network()

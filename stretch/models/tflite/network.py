@@ -10,8 +10,7 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx.checks import MAX_PARTS
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, TfliteTensor, open_tflite
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Builder
-from stretch.models.ends import Size, Stated, by_name, finished, named_ends, reading, settled
+from stretch.models.builder import Builder, Size, Stated, by_name, finished, named_ends, reading, settled
 from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value, plain
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
@@ -25,7 +24,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
     numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
-    `stretch.models.ends.finished`.
+    `stretch.models.builder.finished`.
     """
     return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
 

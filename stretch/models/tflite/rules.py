@@ -13,8 +13,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES
-from stretch.models.builder import filled, shape_of, turned
-from stretch.models.sampling import blended, chosen
+from stretch.models.builder import blended, chosen, filled, shape_of, turned
 from stretch.models.tflite.site import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, module, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.

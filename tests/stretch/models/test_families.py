@@ -10,12 +10,10 @@ import torchvision
 from predictors.errors import StretchError
 from stretch.capture import capture
 from stretch.models import load_model, model_names
-from stretch.models.detection import DetectionFamily, RawDetector, RawProposals
 from stretch.models.families import each_family, families, find_family
-from stretch.models.segmentation import SegmentationFamily
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
-from stretch.models.torchvision import TorchvisionFamily
+from stretch.models.torchvision import DetectionFamily, RawDetector, RawProposals, SegmentationFamily, TorchvisionFamily
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -160,5 +158,5 @@ def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, 
 
 
 def test_nothing_heavy_is_imported():
-    code = "import sys\nfrom stretch.models.names import quick_names\nquick_names('timm:')\nprint('torch' in sys.modules or 'timm' in sys.modules)"
+    code = "import sys\nfrom stretch.models.families import quick_names\nquick_names('timm:')\nprint('torch' in sys.modules or 'timm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

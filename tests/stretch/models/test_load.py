@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.models import load_model
-from stretch.models.download import check_host, read_weights, trained_weights_file
-from stretch.models.ends import Size, Stated, by_name, named_ends, settled
+from stretch.models.builder import Size, Stated, by_name, named_ends, settled
+from stretch.models.weights import check_host, read_weights, trained_weights_file
 
 pytestmark = pytest.mark.torch
 

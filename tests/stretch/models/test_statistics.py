@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from stretch.models.statistics import settle
 from stretch.models.tiny import TinyFamily
+from stretch.models.weights import settle
 
 pytestmark = pytest.mark.torch
 
