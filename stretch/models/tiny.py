@@ -99,9 +99,6 @@ class SmallResNet(nn.Module):
         return self.fc(torch.flatten(self.avgpool(y), 1))
 
 
-# Small networks of the well-known structures: a test with one of them takes a second.
-
-
 CLASSES = 10
 
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import fx
 
 from predictors.errors import StretchError
-from stretch.models.onnx.elementwise import UNSCALED, times
-from stretch.models.onnx.site import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
-from stretch.models.onnx.windows import nonnegative
+from stretch.models.onnx.computing import UNSCALED, times
+from stretch.models.onnx.moving import nonnegative
+from stretch.models.onnx.network import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
 
 #: The widest range that a byte has for ReLU6, whose scale was rounded.
 _SIX = 0.02

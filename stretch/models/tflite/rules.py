@@ -13,8 +13,14 @@ from torch import fx, nn
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES
-from stretch.models.builder import blended, chosen, filled, shape_of, turned
-from stretch.models.tflite.site import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, module, rule
+from stretch.models.builder import (
+    blended,
+    chosen,
+    filled,
+    shape_of,
+    turned,
+)
+from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
 _EACH = {
@@ -101,7 +107,7 @@ def _prelu(site: TfliteSite) -> TfliteView:
     channels = seen.shape[-1]
     if slope.size in (1, channels) and slope.size == slope.shape[-1] and (seen.form == "image" or len(seen.shape) == 2):
         built = filled(nn.PReLU(slope.size), weight=slope.reshape(-1).astype(np.float32))
-        return seen.like(module(site, built, seen.node if seen.form != "row" else site.plain()))
+        return seen.like(site.builder.module(built, seen.node if seen.form != "row" else site.plain(), site.name))
     (x, by), order = aligned(site, (0, 1))
     below = site.onnx("Mul", [site.onnx("Clip", [x], max=0.0), by])
     return order.like(site.onnx("Add", [site.onnx("Relu", [x]), below]))
@@ -199,11 +205,11 @@ def _fully_connected(site: TfliteSite) -> TfliteView:
     if seen.form == "row" and seen.shape[1] == weight.shape[1]:
         height, width, channels = seen.size
         ordered = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
-        return TfliteView(site.activated(module(site, filled(layer, weight=np.ascontiguousarray(ordered)), seen.node)))
+        return TfliteView(site.activated(site.builder.module(filled(layer, weight=np.ascontiguousarray(ordered)), seen.node, site.name)))
     x = site.plain() if seen is site.seen(0) or seen.form != "plain" else seen.node
     if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
         x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
-    return TfliteView(site.activated(module(site, layer, x)))
+    return TfliteView(site.activated(site.builder.module(layer, x, site.name)))
 
 
 @rule("BATCH_MATMUL")
@@ -493,7 +499,7 @@ def _transposed(site: TfliteSite) -> TfliteView:
     even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
     sizes = (weight.shape[0], weight.shape[1], tuple(kernel), tuple(stride))
     conv_transpose2d = nn.ConvTranspose2d(*sizes, tuple(before) if even else 0, tuple(more), bias=bias is not None, device="meta")
-    result = module(site, filled(conv_transpose2d, weight=weight, bias=bias), x)
+    result = site.builder.module(filled(conv_transpose2d, weight=weight, bias=bias), x, site.name)
     if not even:
         result = _cut(site, result, before, wanted[1:3])
     return TfliteView(site.activated(result), "image")

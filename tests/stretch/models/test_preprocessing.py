@@ -12,8 +12,7 @@ image = pytest.importorskip("PIL.Image")
 from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing  # noqa: E402
 from stretch.models.families import find_family  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
-from stretch.models.preprocessing import stated_preprocessing  # noqa: E402
+from stretch.models.load import load_model, stated_preprocessing  # noqa: E402
 from stretch.quantize.images import read_images  # noqa: E402
 
 pytestmark = pytest.mark.torch

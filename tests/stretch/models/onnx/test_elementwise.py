@@ -13,8 +13,8 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.elementwise import UNSCALED, added, multiplied, times
-from stretch.models.onnx.site import OnnxSite
+from stretch.models.onnx.computing import UNSCALED, added, multiplied, times
+from stretch.models.onnx.network import OnnxSite
 from tests.scheduler.formats.onnx.shapes.oracle import Case
 from tests.stretch.models.onnx.oracle import agrees, computed, functions, net, random, save
 

@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.builder import MAX_KNOWN, Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.network import read_source
-from stretch.models.onnx.site import RULES, OnnxSite, by_rule, computed, rule
+from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed, read_source, rule
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.oracle import net, random

@@ -9,7 +9,7 @@ from predictors.errors import StretchError
 from scheduler.formats.tflite.file import ANY_TFLITE
 from stretch.models.builder import Builder
 from stretch.models.tflite import read_module
-from stretch.models.tflite.site import TfliteSite, TfliteView, aligned, flattened
+from stretch.models.tflite.network import TfliteSite, TfliteView, aligned, flattened
 from tests.stretch.models.onnx.oracle import functions
 from tests.stretch.models.tflite.files import agrees, model, op, random, write
 

@@ -1,0 +1,701 @@
+"""Operators of ONNX that compute: elements, products of matrices, normalisations, reductions, attention and recurrent layers."""
+
+import copy
+import operator
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from predictors.errors import StretchError
+from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, counted
+from stretch.models.builder import combined, filled, layer_norm, shape_of
+from stretch.models.onnx.moving import pooled_to_one
+from stretch.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
+
+
+def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
+    """A linear layer; `weight` is out × in, `bias` a number for each output or one for all."""
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    return filled(module, weight=weight, bias=None if bias is None else np.broadcast_to(bias, weight.shape[:1]))
+
+
+@rule("Gemm")
+def _gemm(site: OnnxSite) -> fx.Node:
+    """Alpha · A · B + beta · C (ONNX Gemm)."""
+    weight, bias = site.known(1, "weight"), site.optional(2, "bias")
+    if site.attrs.get("transA", 0) or weight.ndim != 2 or len(site.shape) != 2:
+        raise StretchError("it turns what it reads, or reads no matrix")
+    weight = (weight if site.attrs.get("transB", 0) else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
+    if bias is not None:
+        bias = bias * np.float32(site.attrs.get("beta", 1.0))
+        if bias.size not in (1, weight.shape[0]) or bias.shape[-1:] not in ((), (1,), (weight.shape[0],)):
+            raise StretchError(f"its bias has the shape {list(bias.shape)}, not one number a column")
+        bias = bias.reshape(-1)
+    return site.builder.module(linear(weight, bias), site.x, site.name)
+
+
+@rule("MatMul")
+def _matmul(site: OnnxSite) -> fx.Node:
+    right = site.value(1)
+    if isinstance(right, np.ndarray) and right.ndim == 2 and isinstance(site.value(0), fx.Node):
+        return site.builder.module(linear(right.T, None), site.x, site.name)
+    return site.builder.call(torch.matmul, site.tensor(0), site.tensor(1))
+
+
+#: Says of a node that it is a product of weights that are still in steps: what follows scales it.
+UNSCALED = "unscaled"
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def added(site: OnnxSite, x: Value, bias: Value) -> fx.Node | None:
+    """A product of matrices, or one of whole numbers, with these numbers as its bias; None for anything else."""
+    if not isinstance(x, fx.Node) or not isinstance(bias, np.ndarray):
+        return None
+    layer = site.builder.behind(x)
+    if isinstance(layer, nn.Linear) and layer.bias is None and bias.shape == (layer.out_features,):
+        return _again(site, x, linear(layer.weight.detach().numpy(), bias.astype(np.float32)))
+    if not isinstance(layer, _CONVOLUTIONS) or layer.bias is not None or not x.meta.get(UNSCALED):
+        return None
+    numbers = _by_channel(x, layer, bias)
+    return None if numbers is None else _again(site, x, _convolution(layer, layer.weight.detach().numpy(), numbers))
+
+
+def multiplied(site: OnnxSite, x: Value, factor: Value) -> fx.Node | None:
+    """A product of whole numbers with its weights in another scale; None for anything else."""
+    if not isinstance(x, fx.Node) or not isinstance(factor, np.ndarray) or not x.meta.get(UNSCALED):
+        return None
+    layer = site.builder.behind(x)
+    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    numbers = _by_channel(x, layer, factor)
+    if numbers is None:
+        return None
+    weight = layer.weight.detach().numpy()
+    weight = weight * numbers.reshape(-1, *(1,) * (weight.ndim - 1))
+    bias = None if layer.bias is None else layer.bias.detach().numpy() * numbers
+    return _again(site, x, linear(weight, bias) if isinstance(layer, nn.Linear) else _convolution(layer, weight, bias))
+
+
+def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
+    """A tensor times stored numbers, by its weights where it is a product of whole ones."""
+    if factor.size == 1 and factor.item() == 1:
+        return x
+    result = multiplied(site, x, factor)
+    if result is not None:
+        return result
+    return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
+
+
+def _again(site: OnnxSite, x: fx.Node, module: nn.Module) -> fx.Node:
+    """What a layer gives, by another module in its place."""
+    read = x.args[0]
+    assert isinstance(read, fx.Node)
+    built = site.builder.module(module, read, str(x.target))
+    built.meta[UNSCALED] = x.meta.get(UNSCALED, False)
+    return built
+
+
+def _convolution(layer: nn.Module, weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
+    """A convolution like another one, with these weights."""
+    convolution = copy.deepcopy(layer)
+    convolution.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
+    return filled(convolution, weight=weight, bias=bias)
+
+
+def _by_channel(x: fx.Node, layer: nn.Module, numbers: np.ndarray) -> np.ndarray | None:
+    """Numbers that go with each channel that a layer gives; None where they differ otherwise."""
+    rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
+    if numbers.ndim > rank or numbers.dtype.kind not in "fiu":
+        return None
+    whole = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
+    if whole.size not in (1, shape_of(x)[axis]) or whole.size != whole.shape[axis]:
+        return None
+    return np.broadcast_to(whole.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
+
+
+#: Operators that are a function of torch, most by the same name.
+_PLAIN = {
+    **{
+        name: getattr(torch, name.lower())
+        for name in (
+            *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN", "Log"),
+            *("Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
+        )
+    },
+    **{name: getattr(F, name.lower()) for name in ("HardSwish", "Mish", "Selu", "Softplus", "Softsign")},
+    "BitwiseNot": torch.bitwise_not,
+    "Not": torch.logical_not,
+}
+
+_PAIRS = {
+    **{"Add": operator.add, "Div": operator.truediv, "Mul": operator.mul, "Pow": operator.pow, "Sub": operator.sub},
+    **{"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor},
+    **{"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor},
+    **{"Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le},
+}
+
+#: Of two tensors, never a number.
+_LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
+
+_TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
+
+
+def _of(function: Any, *numbers: tuple[str, float]) -> Rule:
+    """The rule of a function of a tensor and of attributes that are numbers, which have defaults."""
+    return lambda site: site.builder.call(function, site.x, *(float(site.attrs.get(name, usual)) for name, usual in numbers))
+
+
+RULES.update({name: _of(function) for name, function in _PLAIN.items()})
+RULES.update(
+    {
+        "Celu": _of(F.celu, ("alpha", 1.0)),
+        "Det": _of(torch.det),
+        "Einsum": lambda site: site.builder.call(
+            torch.einsum, str(site.attrs.get("equation", "")), *map(site.tensor, range(len(site.inputs)))
+        ),
+        "Elu": _of(F.elu, ("alpha", 1.0)),
+        "Gelu": lambda site: site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
+        "LeakyRelu": _of(F.leaky_relu, ("alpha", 0.01)),
+        "ThresholdedRelu": lambda site: site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0),
+        "Where": lambda site: site.builder.call(torch.where, *map(site.tensor, range(3))),
+    }
+)
+
+
+def operand(site: OnnxSite, i: int) -> Any:
+    """Input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
+    value = site.value(i)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= _rank(site.inputs):
+        return value.item()
+    return site.tensor(i)
+
+
+def _rank(values: Any) -> int:
+    """Axes of the tensors of the network among what a node reads."""
+    return max((len(shape_of(value)) for value in values if isinstance(value, fx.Node)), default=0)
+
+
+def _pair(site: OnnxSite, function: Any) -> fx.Node:
+    if len(site.inputs) != 2:
+        raise StretchError(f"it has {len(site.inputs)} inputs, two are taken")
+    read = OnnxSite.tensor if function in _LOGICAL else operand
+    return combined(site.builder, function, read(site, 0), read(site, 1))
+
+
+for _name, _function in _PAIRS.items():
+    rule(_name)(lambda site, function=_function: _pair(site, function))
+
+
+def _of_several(function: Any) -> Rule:
+    def combine(site: OnnxSite) -> fx.Node:
+        tensor = site.tensor(0)
+        for i in range(1, len(site.inputs)):
+            tensor = site.builder.call(function, tensor, site.tensor(i))
+        return tensor
+
+    return combine
+
+
+RULES.update({"Max": _of_several(torch.maximum), "Min": _of_several(torch.minimum)})
+
+
+def _both_ways(site: OnnxSite) -> tuple[tuple[Value, ...], ...]:
+    return (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
+
+
+@rule("Add")
+def _add(site: OnnxSite) -> fx.Node:
+    """A sum; numbers that are added to a product of matrices become its bias."""
+    for x, bias in _both_ways(site):
+        result = layer_norm(site.builder, x, bias, site.name) or added(site, x, bias)
+        if result is not None:
+            return result
+    return _pair(site, operator.add)
+
+
+@rule("Mul")
+def _mul(site: OnnxSite) -> fx.Node:
+    """A product; that of a layer of whole numbers with their scale is the layer."""
+    for x, other in _both_ways(site):
+        result = multiplied(site, x, other)
+        if result is not None:
+            return result
+    return _pair(site, operator.mul)
+
+
+@rule("Sum")
+def _sum(site: OnnxSite) -> fx.Node:
+    total = site.tensor(0)
+    for i in range(1, len(site.inputs)):
+        total = site.builder.call(operator.add, total, operand(site, i))
+    return total
+
+
+@rule("Mean")
+def _mean_of_several(site: OnnxSite) -> fx.Node:
+    return site.builder.call(operator.truediv, _sum(site), float(len(site.inputs)))
+
+
+@rule("Mod")
+def _remainder(site: OnnxSite) -> fx.Node:
+    """With the sign of what is divided (`fmod`), or of what divides."""
+    return _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder)
+
+
+@rule("Swish")
+def _swish(site: OnnxSite) -> fx.Node:
+    """X · sigmoid(alpha · x); torch's own has alpha 1."""
+    alpha = float(site.attrs.get("alpha", 1.0))
+    if alpha == 1:
+        return site.builder.call(F.silu, site.x)
+    gate = site.builder.call(torch.sigmoid, site.builder.call(operator.mul, site.x, alpha))
+    return site.builder.call(operator.mul, site.x, gate)
+
+
+@rule("SwiGLU")
+def _swish_gated(site: OnnxSite) -> fx.Node:
+    """Swish of one tensor times another."""
+    return site.builder.call(operator.mul, _swish(site), site.tensor(1))
+
+
+@rule("Shrink")
+def _shrink(site: OnnxSite) -> fx.Node:
+    """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
+    bound, bias = float(site.attrs.get("lambd", 0.5)), float(site.attrs.get("bias", 0.0))
+    if bound < 0:
+        raise StretchError(f"its lambd is {bound}")
+    if bias == bound:
+        return site.builder.call(F.softshrink, site.x, bound)
+    kept = site.builder.call(F.hardshrink, site.x, bound)
+    moved = site.builder.call(operator.mul, site.builder.call(torch.sign, kept), bias) if bias else None
+    return kept if moved is None else site.builder.call(operator.sub, kept, moved)
+
+
+@rule("IsInf")
+def _is_infinite(site: OnnxSite) -> fx.Node:
+    sides = [inf * sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if site.attrs.get(name, 1)]
+    if not sides:
+        raise StretchError("it looks for no infinity")
+    return site.builder.call(torch.isinf, site.x) if len(sides) == 2 else site.builder.call(torch.eq, site.x, sides[0])
+
+
+@rule("Clip")
+def _clip(site: OnnxSite) -> fx.Node:
+    bounds = []
+    for i, name in ((1, "min"), (2, "max")):
+        stored = site.optional(i, name)
+        bounds.append(float(stored) if stored is not None and stored.size == 1 else site.attrs.get(name))
+    if bounds == [None, None]:
+        return site.x
+    return site.builder.call(F.relu6, site.x) if bounds == [0, 6] else site.builder.call(torch.clamp, site.x, *bounds)
+
+
+@rule("HardSigmoid")
+def _hard_sigmoid(site: OnnxSite) -> fx.Node:
+    """max(0, min(1, alpha · x + beta)); torch's own has alpha 1/6."""
+    alpha, beta = site.attrs.get("alpha", 0.2), site.attrs.get("beta", 0.5)
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return site.builder.call(F.hardsigmoid, site.x)
+    line = site.builder.call(operator.add, site.builder.call(operator.mul, site.x, float(alpha)), float(beta))
+    return site.builder.call(torch.clamp, line, 0.0, 1.0)
+
+
+@rule("PRelu")
+def _prelu(site: OnnxSite) -> fx.Node:
+    """A slope for all elements or for each channel."""
+    slope, channels = site.known(1, "slope"), site.shape[1]
+    aligned = slope.reshape((1,) * (len(site.shape) - slope.ndim) + slope.shape)
+    if slope.size not in (1, channels) or (slope.size > 1 and aligned.shape[1] != channels):
+        raise StretchError(f"its slopes have the shape {list(slope.shape)}, not one number a channel")
+    return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+
+
+@rule("Cast")
+def _cast(site: OnnxSite) -> fx.Node:
+    """Another element type; half precision is computed in single."""
+    to = _TYPES.get(site.attrs.get("to", 0))
+    if to is None:
+        raise StretchError(f"it casts to type {site.attrs.get('to')}")
+    return _as_type(site, to)
+
+
+@rule("CastLike")
+def _cast_like(site: OnnxSite) -> fx.Node:
+    """The element type of another tensor."""
+    like = site.value(1)
+    if isinstance(like, np.ndarray):
+        return _as_type(site, torch.from_numpy(like[:0].copy() if like.ndim else like.copy()).dtype)
+    return _as_type(site, site.tensor(1).meta["val"].dtype)
+
+
+def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
+    return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
+
+
+@rule("Identity", "Dropout")
+def _identity(site: OnnxSite) -> fx.Node:
+    """What it reads: nothing is dropped once a network is trained."""
+    return site.x
+
+
+# Normalisations and reductions of ONNX as torch's modules and functions.
+
+
+_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
+@rule("BatchNormalization")
+def _batch_norm(site: OnnxSite) -> fx.Node:
+    if site.results > 1 and site.attrs.get("training_mode", 0):
+        raise StretchError("it is in training mode")
+    module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
+    names = ("weight", "bias", "running_mean", "running_var")
+    return site.builder.module(filled(module, **{name: site.known(i, name) for i, name in enumerate(names, 1)}), site.x, site.name)
+
+
+@rule("LayerNormalization")
+def _layer_norm(site: OnnxSite) -> fx.Node:
+    axis = int(site.attrs.get("axis", -1)) % len(site.shape)
+    weight, bias = site.known(1, "scale"), site.optional(2, "bias")
+    module = nn.LayerNorm(site.shape[axis:], eps=float(site.attrs.get("epsilon", 1e-5)), bias=bias is not None)
+    return site.builder.module(filled(module, weight=weight, bias=bias), site.x, site.name)
+
+
+@rule("RMSNormalization")
+def _rms_norm(site: OnnxSite) -> fx.Node:
+    """X over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
+    rank = len(site.shape)
+    axes = list(range(counted(int(site.attrs.get("axis", -1)), rank), rank))
+    mean = site.builder.call(torch.mean, site.builder.call(torch.square, site.x), axes, True)
+    root = site.builder.call(torch.rsqrt, site.builder.call(operator.add, mean, float(site.attrs.get("epsilon", 1e-5))))
+    return site.builder.call(operator.mul, site.builder.call(operator.mul, site.x, root), site.tensor(1))
+
+
+@rule("MeanVarianceNormalization")
+def _standardised(site: OnnxSite) -> fx.Node:
+    """What is left of x without its mean, over its deviation; the number that keeps this from zero is the standard's."""
+    axes = [counted(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
+    centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
+    variance = site.builder.call(torch.mean, site.builder.call(torch.square, centred), axes, True)
+    deviation = site.builder.call(operator.add, site.builder.call(torch.sqrt, variance), 1e-9)
+    return site.builder.call(operator.truediv, centred, deviation)
+
+
+@rule("InstanceNormalization")
+def _instance_norm(site: OnnxSite) -> fx.Node:
+    weight, bias = site.tensor(1), site.tensor(2)
+    eps = float(site.attrs.get("epsilon", 1e-5))
+    return site.builder.call(F.instance_norm, site.x, None, None, weight, bias, True, 0.1, eps)
+
+
+@rule("GroupNormalization")
+def _group_norm(site: OnnxSite) -> fx.Node:
+    """Before opset 21 it has a weight a group, which all channels of the group share."""
+    groups, weights = int(site.attrs.get("num_groups", 1)), [site.known(1, "scale"), site.known(2, "bias")]
+    if site.opset < 21:
+        weights = [np.repeat(weight, site.shape[1] // groups) for weight in weights]
+    module = nn.GroupNorm(groups, site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
+    return site.builder.module(filled(module, weight=weights[0], bias=weights[1]), site.x, site.name)
+
+
+@rule("LpNormalization")
+def _lp_normalise(site: OnnxSite) -> fx.Node:
+    return site.builder.call(F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1)))
+
+
+@rule("LRN")
+def _local_response(site: OnnxSite) -> fx.Node:
+    numbers = [float(site.attrs.get(name, usual)) for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
+    return site.builder.call(F.local_response_norm, site.x, int(site.attrs["size"]), *numbers)
+
+
+def _soft(function: Any) -> Rule:
+    def softened(site: OnnxSite) -> fx.Node:
+        """Before opset 13 all axes from the stated one on are one."""
+        rank = len(site.shape)
+        axis = int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)) % rank
+        if site.opset >= 13 or axis == rank - 1:
+            return site.builder.call(function, site.x, axis)
+        flat = site.builder.call(torch.flatten, site.x, axis)
+        return site.builder.call(torch.reshape, site.builder.call(function, flat, axis), site.shape)
+
+    return softened
+
+
+RULES.update({"Softmax": _soft(torch.softmax), "LogSoftmax": _soft(torch.log_softmax)})
+
+
+def _axes(site: OnnxSite) -> tuple[list[int], bool]:
+    """Axes that are reduced, counted from the first, and whether they are kept as 1."""
+    axes, rank = site.numbers("axes", 1), len(site.shape)
+    if not axes and site.attrs.get("noop_with_empty_axes", 0):
+        raise StretchError("it reduces nothing")
+    return sorted(axis % rank for axis in axes or range(rank)), bool(site.attrs.get("keepdims", 1))
+
+
+@rule("ReduceMean")
+def _mean(site: OnnxSite) -> fx.Node:
+    """A mean; over height and width it is what torch's networks call a pool."""
+    axes, keep = _axes(site)
+    if axes == [2, 3] and len(site.shape) == 4 and keep:
+        return pooled_to_one(site)
+    return site.builder.call(torch.mean, site.x, axes, keep)
+
+
+def _reduced(function: Any, before: Any = None, after: Any = None, **more: Any) -> Rule:
+    """The rule of a reduction, of what a function makes of each element before, and of its result."""
+
+    def reduce(site: OnnxSite) -> fx.Node:
+        axes, keep = _axes(site)
+        x = site.x if before is None else site.builder.call(before, site.x)
+        total = site.builder.call(function, x, dim=axes, keepdim=keep, **more)
+        return total if after is None else site.builder.call(after, total)
+
+    return reduce
+
+
+RULES.update(
+    {
+        "ReduceSum": _reduced(torch.sum),
+        "ReduceSumSquare": _reduced(torch.sum, before=torch.square),
+        "ReduceLogSum": _reduced(torch.sum, after=torch.log),
+        "ReduceMax": _reduced(torch.amax),
+        "ReduceMin": _reduced(torch.amin),
+        "ReduceLogSumExp": _reduced(torch.logsumexp),
+        "ReduceL1": _reduced(torch.linalg.vector_norm, ord=1),
+        "ReduceL2": _reduced(torch.linalg.vector_norm, ord=2),
+    }
+)
+
+
+@rule("ReduceProd")
+def _product(site: OnnxSite) -> fx.Node:
+    axes, keep = _axes(site)
+    x = site.x
+    for axis in reversed(axes):
+        x = site.builder.call(torch.prod, x, axis, keep)
+    return x
+
+
+@rule("TopK")
+def _largest(site: OnnxSite) -> list[fx.Node]:
+    """The largest or smallest elements, in order, and their places."""
+    count, axis = int(site.known(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
+    called = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
+    return [site.builder.call(operator.getitem, called, i) for i in range(site.results)]
+
+
+def _placed(function: Any) -> Rule:
+    return lambda site: site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
+
+
+RULES.update({"ArgMax": _placed(torch.argmax), "ArgMin": _placed(torch.argmin)})
+
+
+def _cumulated(function: Any, neutral: float) -> Rule:
+    def cumulate(site: OnnxSite) -> fx.Node:
+        """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
+        axis, x = counted(int(site.known(1, "axis").item()), len(site.shape)), site.x
+        back = bool(site.attrs.get("reverse", 0))
+        x = site.builder.call(torch.flip, x, [axis]) if back else x
+        if site.attrs.get("exclusive", 0):
+            widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
+            later = site.builder.call(F.pad, x, widths, "constant", neutral)
+            x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
+        called = site.builder.call(function, x, axis)
+        return site.builder.call(torch.flip, called, [axis]) if back else called
+
+    return cumulate
+
+
+RULES.update({"CumSum": _cumulated(torch.cumsum, 0.0), "CumProd": _cumulated(torch.cumprod, 1.0)})
+
+
+@rule("Hardmax")
+def _hard_max(site: OnnxSite) -> fx.Node:
+    """1 where the largest element is, the first of several."""
+    rank = len(site.shape)
+    axis = counted(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
+    if site.opset < 13 and axis != rank - 1:
+        raise StretchError("before opset 13 several axes are one for it")
+    numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
+    largest = site.builder.call(torch.argmax, site.x, axis, True)
+    equal = site.builder.call(torch.eq, largest, site.builder.stored(numbers, f"{site.name}_numbers"))
+    return site.builder.method("to", equal, torch.float32)
+
+
+# Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
+
+
+def _parted(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
+    """Batch × tokens × channels as batch × heads × tokens × channels of each."""
+    batch, tokens, channels = shape_of(x)
+    if heads < 1 or channels % heads:
+        raise StretchError(f"its {channels} channels are not of {heads} heads")
+    parted = site.builder.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
+    return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
+
+
+def _joined(site: OnnxSite, x: fx.Node) -> fx.Node:
+    """The same back again."""
+    batch, heads, tokens, channels = shape_of(x)
+    turned = site.builder.call(torch.permute, x, (0, 2, 1, 3))
+    return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
+
+
+def _check_attention(site: OnnxSite) -> None:
+    """Refuse what torch's attention does not compute."""
+    if any(site.value(i) is not None for i in (4, 5, 6)):
+        raise StretchError("it reads what was computed before, or how many tokens count")
+    if site.attrs.get("softcap", 0) or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
+        raise StretchError("it bounds its scores, or the tokens that one sees")
+    if site.attrs.get("is_causal", 0) and site.value(3) is not None:
+        raise StretchError("it has a mask, and sees no later tokens besides")
+
+
+@rule("Attention")
+def _attention(site: OnnxSite) -> fx.Node:
+    """softmax(Q · Kᵀ · scale + mask) · V, of heads side by side or along an axis of their own."""
+    _check_attention(site)
+    parts = [site.tensor(i) for i in range(3)]
+    flat = len(shape_of(parts[0])) == 3
+    if flat:
+        q, kv = (int(site.attrs.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+        parts = [_parted(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
+    more: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
+    if shape_of(parts[0])[1] != shape_of(parts[1])[1]:
+        more["enable_gqa"] = True
+    scale = site.attrs.get("scale")
+    mask = None if site.value(3) is None else site.tensor(3)
+    called = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
+    return _joined(site, called) if flat else called
+
+
+def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+    """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
+    batch, tokens, half, axis = sizes
+    known, places = site.known(i, what), site.optional(3, "positions")
+    if places is not None:
+        if (
+            places.shape != (batch, tokens)
+            or known.ndim != 2
+            or known.shape[1] != half
+            or not ((places >= 0) & (places < len(known))).all()
+        ):
+            raise StretchError(f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}")
+        known = known[places]
+    if known.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")
+    return site.builder.stored(np.expand_dims(known, axis), f"{site.name}_{what}")
+
+
+@rule("RotaryEmbedding")
+def _rotary(site: OnnxSite) -> fx.Node:
+    """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
+    builder, shape, x, axis = site.builder, site.shape, site.x, 1
+    if len(shape) == 3:
+        heads = int(site.attrs.get("num_heads", 0))
+        if heads < 1 or shape[2] % heads:
+            raise StretchError(f"its {shape[2]} channels are not of {heads} heads")
+        x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
+    channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
+    turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
+    if not 0 < turning <= channels or turning % 2:
+        raise StretchError(f"it turns {turning} of {channels} channels")
+    sizes = (shape[0], tokens, turning // 2, axis)
+    cos, sin = _turns(site, 1, "cosines", sizes), _turns(site, 2, "sines", sizes)
+    woven = bool(site.attrs.get("interleaved", 0))
+    halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
+    one, other = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
+    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((one, cos), (other, sin), (one, sin), (other, cos)))
+    pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
+    if woven:
+        called = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        pair = [called]
+    rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
+    called = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return called if axis == 1 else builder.call(torch.reshape, called, shape)
+
+
+#: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
+#: reset, hidden there, reset, update, new here.
+_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+_FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
+
+#: Activations that torch's layers have, of each direction.
+_OWN = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _words(values: Any) -> list[str]:
+    return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
+
+
+def _check_layer(site: OnnxSite, ways: int) -> None:
+    """Refuse what torch's layers do not compute."""
+    if "activations" in site.attrs and _words(site.attrs["activations"]) != _OWN[site.op] * ways:
+        raise StretchError(f"its activations are {_words(site.attrs['activations'])}")
+    if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
+        raise StretchError("it clips, couples its gates, or has its batch first")
+    if site.op == "GRU" and not site.attrs.get("linear_before_reset", 0):
+        raise StretchError("it resets before its product, and torch's behind it")
+    if site.value(4) is not None:
+        lengths = site.known(4, "lengths")
+        if (lengths != site.shape[0]).any():
+            raise StretchError("its sequences have lengths of their own")
+    if site.value(7) is not None and site.known(7, "peepholes").any():
+        raise StretchError("it has peepholes")
+
+
+def _ordered(site: OnnxSite, weight: np.ndarray) -> np.ndarray:
+    """Gates in torch's order."""
+    order = _GATES[site.op]
+    return np.concatenate([np.split(weight, len(order))[i] for i in order])
+
+
+def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
+    """Weights and biases of each direction, as torch's functions take them."""
+    gates = len(_GATES[site.op]) * size
+    weight, recurrent = site.known(1, "weight"), site.known(2, "recurrent weight")
+    bias = site.optional(3, "bias")
+    bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
+    if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
+        raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
+    built = []
+    for way in range(ways):
+        parameters = {"weight": weight[way], "recurrent": recurrent[way], "bias": bias[way, :gates], "recurrent_bias": bias[way, gates:]}
+        built += [site.builder.stored(_ordered(site, parameter), f"{site.name}_{name}_{way}") for name, parameter in parameters.items()]
+    return built
+
+
+@rule("LSTM", "GRU", "RNN")
+def _recurrent(site: OnnxSite) -> list[fx.Node]:
+    direction = str(site.attrs.get("direction", "forward"))
+    if direction not in ("forward", "reverse", "bidirectional") or len(site.shape) != 3:
+        raise StretchError(f"its direction is `{direction[:20]}`, and it reads {list(site.shape)}")
+    ways, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
+    _check_layer(site, ways)
+    steps, batch = site.shape[:2]
+    states = [_state(site, i, (ways, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
+    builder = site.builder
+    x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
+    state: Any = tuple(states) if site.op == "LSTM" else states[0]
+    parameters = _parameters(site, ways, size)
+    called = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, ways == 2, False)
+    results = [builder.call(operator.getitem, called, i) for i in range(min(site.results, 1 + len(states)))]
+    whole = builder.call(torch.reshape, results[0], (steps, batch, ways, size))
+    whole = builder.call(torch.permute, whole, (0, 2, 1, 3))
+    return [builder.call(torch.flip, whole, [0]) if direction == "reverse" else whole, *results[1:]]
+
+
+def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
+    """What a layer begins with: zeros unless it is told."""
+    if site.value(i) is None:
+        return site.builder.stored(np.zeros(shape, np.float32), f"{site.name}_state_{i}")
+    if shape_of(site.tensor(i)) != shape:
+        raise StretchError(f"its state has the shape {list(shape_of(site.tensor(i)))}, not {list(shape)}")
+    return site.tensor(i)
