@@ -22,8 +22,7 @@ from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import Shape
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, opaque_node
-from stretch.capture.aten_rules import RULES
+from stretch.capture.aten import RULES, AtenCall, AtenStep, AtenValue, opaque_node
 from stretch.capture.inputs import Inputs, InputShapes
 from stretch.capture.results import check_read, reachable
 from stretch.capture.trace import check_input, evaluating

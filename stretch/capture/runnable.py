@@ -15,13 +15,23 @@ from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS, attributes
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, Made, opaque, opaque_node, over_elements
-from stretch.capture.aten_rules import RULES, of_family, pieces
-from stretch.capture.axes.attention import chain_of, written_out
-from stretch.capture.axes.maps import Maps
-from stretch.capture.axes.rules import applied
+from stretch.capture.aten import (
+    RULES,
+    AtenCall,
+    AtenStep,
+    AtenValue,
+    CallRecorder,
+    Made,
+    of_family,
+    opaque,
+    opaque_node,
+    over_elements,
+    pieces,
+)
+from stretch.capture.axes import applied, chain_of, written_out
 from stretch.capture.exported import AtenLowering, export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.maps import Maps
 from stretch.capture.results import Captured, Result, Returned, differences, keyed, left_out, rebuilt
 from stretch.capture.trace import agrees, evaluating, folded
 from stretch.opaque.calls import Call, computes, read_calls

@@ -16,8 +16,7 @@ from torch import fx, nn
 from predictors.errors import StretchError, UsageError, first_line
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, ints
-from stretch.capture.hooks import check_hooks
-from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
+from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
 from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
 from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module
 from stretch.operators.lowerings import lowerings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretch.capture.factors import Axes, Factor, common, map_axes, rearrangement
+from stretch.capture.aten import Axes, Factor, common, map_axes, rearrangement
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

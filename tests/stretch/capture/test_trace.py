@@ -15,8 +15,11 @@ from torch import fx, nn  # noqa: E402
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture as capture_any  # noqa: E402
 from stretch.capture.exported import inline  # noqa: E402
-from stretch.capture.hooks import check_hooks, hooks_of  # noqa: E402
-from stretch.capture.inputs import Inputs  # noqa: E402
+from stretch.capture.inputs import (  # noqa: E402
+    Inputs,
+    check_hooks,
+    hooks_of,
+)
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.capture.trace import Values  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402

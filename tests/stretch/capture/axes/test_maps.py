@@ -10,8 +10,8 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
-from stretch.capture.axes.maps import spread  # noqa: E402
-from stretch.capture.factors import map_axes  # noqa: E402
+from stretch.capture.aten import map_axes  # noqa: E402
+from stretch.capture.maps import spread  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.planning.network.channels import channel_groups  # noqa: E402
 from tests.stretch.capture.test_runnable import built, close  # noqa: E402

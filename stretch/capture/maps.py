@@ -11,8 +11,19 @@ from predictors.graph import Op
 from predictors.operators import kind_of
 from predictors.shapes import Attr, Shape, ints
 from predictors.slices import same_slice
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, over_elements
-from stretch.capture.factors import Axes, Factor, Of, common, map_axes, rearrangement
+from stretch.capture.aten import (
+    AtenCall,
+    AtenStep,
+    AtenValue,
+    Axes,
+    CallRecorder,
+    Factor,
+    Of,
+    common,
+    map_axes,
+    over_elements,
+    rearrangement,
+)
 from stretch.opaque.calls import Call
 
 # Tensors that do not depend on the input, as they meet a feature map or the scores of attention.
