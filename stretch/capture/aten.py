@@ -13,9 +13,9 @@ from predictors.operators.opaque import CALLS, attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
 from stretch.opaque.calls import Call, Calls, CallTensor, plain
-from stretch.operators.activation import clamp
 from stretch.operators.capturing import ATEN, FunctionRule, Refusal, module_chain
-from stretch.operators.convolution import convolution
+from stretch.operators.elementwise import clamp
+from stretch.operators.products import convolution
 
 # A tensor seen as axes over the channels and pixels of a feature map.
 #

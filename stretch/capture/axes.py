@@ -12,7 +12,7 @@ from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape, number
 from stretch.capture.aten import AtenCall, AtenValue, Axes, Factor, common
 from stretch.capture.maps import Maps, spread
-from stretch.operators.convolution import pointwise as pointwise_attrs
+from stretch.operators.products import pointwise as pointwise_attrs
 
 #: Products of two tensors.
 PRODUCTS = frozenset({"matmul", "bmm", "einsum"})

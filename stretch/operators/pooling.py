@@ -1,4 +1,4 @@
-"""Pooling in torch, ONNX and TFLite: over windows, and over the whole image."""
+"""Pooling over windows and over the whole image, and reductions over pixels and over channels, in torch, ONNX and TFLite."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
 from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
 from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, pair, pooling_window
-from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings
+from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
@@ -286,3 +286,15 @@ def _over_image(pool: Any) -> Callable[[Attrs, torch.Tensor], torch.Tensor]:
 
 computed("global_avg_pool", _over_image(F.adaptive_avg_pool2d), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
 computed("global_max_pool", _over_image(F.adaptive_max_pool2d), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
+
+
+def _norm_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("ReduceL2", op, [ins[0], w.indices(op, "axes", [2, 3])], keepdims=int(bool(op.attrs["keepdims"])))
+
+
+def _channel_mean_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("ReduceMean", op, [ins[0], w.indices(op, "axes", [1])], keepdims=1)
+
+
+computed("global_l2_norm", lambda a, x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=bool(a["keepdims"])), _norm_onnx, no_tflite)
+computed("channel_mean", lambda a, x: x.mean(1, keepdim=True), _channel_mean_onnx, no_tflite)

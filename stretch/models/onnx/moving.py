@@ -18,8 +18,8 @@ from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted
 from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, shape_of, turned
 from stretch.models.onnx.network import OnnxSite, Value, known_tensor, rule
-from stretch.operators.convolution import PaddedConv2d
 from stretch.operators.pooling import padded_pool
+from stretch.operators.products import PaddedConv2d
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 

@@ -11,11 +11,10 @@ from predictors.operators.attention import ADDED
 from predictors.shapes import Shape, integer, ints, number
 from stretch.opaque.calls import calls_of, find_operator, type_of
 from stretch.operators.attention import Attention
-from stretch.operators.convolution import PaddedConv2d
-from stretch.operators.elementwise import ChannelScale, ChannelShift
+from stretch.operators.elementwise import ChannelScale, ChannelShift, StochasticDepth
 from stretch.operators.move import ChannelShuffle
 from stretch.operators.normalisation import ChannelNorm
-from stretch.operators.passing import StochasticDepth
+from stretch.operators.products import PaddedConv2d
 from stretch.tools.emit.code import OWN, OperatorCode, call, codes, literal
 
 _APPLIED = f"{OWN}({{0}})"

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stretch.operators.convolution import PaddedConv2d
+from stretch.operators.products import PaddedConv2d
 
 #: Rows of a regression, where images have so many pixels: a hundred and more for each input of a small network's layers.
 ROWS = 2**16

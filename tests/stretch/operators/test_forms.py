@@ -22,9 +22,8 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.activation import MISH_TOP  # noqa: E402
+from stretch.operators.elementwise import MISH_TOP, StochasticDepth  # noqa: E402
 from stretch.operators.lowerings import lowerings  # noqa: E402
-from stretch.operators.passing import StochasticDepth  # noqa: E402
 from stretch.operators.pooling import adaptive_pool  # noqa: E402
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}

@@ -1,4 +1,4 @@
-"""Convolutions in torch, ONNX and TFLite."""
+"""Convolutions and matrices in torch, ONNX and TFLite."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from predictors.windows import same_padding
@@ -125,3 +126,39 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
 
 
 lowerings.register("conv")(Lowering(_make, _onnx, _tflite, stored=("weight", "bias"), activates=True))
+
+
+@calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
+def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
+    weights, rank = constants(weight=weight, bias=bias), len(call.shapes[x])
+    out = int(weights["weight"].shape[0])
+    if rank == 4:
+        # Only channels that lie last come here with four dimensions.
+        return [x], "conv", pointwise(out, bias is not None), {**weights, "weight": weights["weight"][:, :, None, None]}
+    if rank != 2:
+        raise Refusal(f"a linear layer over {rank} dimensions is not supported")
+    return [x], "linear", {"out_features": out, "bias": bias is not None}, weights
+
+
+def _matrix_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Gemm", op, [ins[0], w.weight(op, "weight"), *([w.weight(op, "bias")] if op.attrs["bias"] else [])], transB=1)
+
+
+def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """The columns of a matrix that reads a flattened image are put into the order NHWC."""
+    x = ins[0]
+    if len(x.shape) != 2:
+        raise StretchError(f"operator `{op.name}` (linear) reads {len(x.shape)} axes, TFLite's is written for 2", "keep this model in ONNX")
+    inputs = matrix(b, source, op, x, (0, 1), 0, x.flattened)
+    return b.write("FULLY_CONNECTED", op.name, inputs, op.shape, b.scale(op))
+
+
+lowerings.register("linear")(
+    Lowering(
+        lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
+        _matrix_onnx,
+        _matrix_tflite,
+        stored=("weight", "bias"),
+        activates=True,
+    )
+)

@@ -1,4 +1,4 @@
-"""Convolutions: dense, grouped and depthwise."""
+"""Convolutions, dense, grouped and depthwise, and products over the last axis."""
 
 from collections.abc import Sequence
 from math import gcd, prod
@@ -7,7 +7,7 @@ from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_a
 from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
-from predictors.slices import filters
+from predictors.slices import columns, filters
 from predictors.windows import window_shape
 
 
@@ -20,10 +20,7 @@ def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     out, kernel = integer(attrs, "out_channels"), ints(attrs, "kernel")
-    weights: dict[str, Shape] = {"weight": (out, ins[0][1] // integer(attrs, "groups"), *kernel)}
-    if attrs["bias"]:
-        weights["bias"] = (out,)
-    return weights
+    return {"weight": (out, ins[0][1] // integer(attrs, "groups"), *kernel), **({"bias": (out,)} if attrs["bias"] else {})}
 
 
 def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
@@ -57,11 +54,8 @@ def _channels(ties: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces
 
 def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
     groups = integer(attrs, "groups")
-    return {
-        **attrs,
-        "out_channels": narrowed.out,
-        "groups": groups * narrowed.after // narrowed.before if groups > 1 else groups,
-    }
+    groups = groups * narrowed.after // narrowed.before if groups > 1 else groups
+    return {**attrs, "out_channels": narrowed.out, "groups": groups}
 
 
 kinds.register("conv")(
@@ -75,6 +69,30 @@ kinds.register("conv")(
         work=_work,
         scaled=_scaled,
         dense=lambda attrs: integer(attrs, "groups") == 1,
+        weightless=False,
+    )
+)
+
+
+def _matrix_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    return (*ins[0][:-1], integer(attrs, "out_features"))
+
+
+def _matrix_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
+    out = integer(attrs, "out_features")
+    return {"weight": (out, ins[0][-1]), **({"bias": (out,)} if attrs["bias"] else {})}
+
+
+kinds.register("linear")(
+    Kind(
+        _matrix_shape,
+        lambda ins, attrs, out: prod(out) * ins[0][-1],
+        _matrix_weights,
+        channels=fresh,
+        slices=columns,
+        work=lambda ins, attrs, out: KernelWork("linear", ins[0][-1], out[-1], 1, 1, prod(out[:-1])),
+        scaled=lambda attrs, narrowed: {**attrs, "out_features": narrowed.out},
+        dense=lambda attrs: True,
         weightless=False,
     )
 )
