@@ -21,7 +21,7 @@ from scheduler.bundle.rows import read_by
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
-from scheduler.formats.tflite_checks import MAX_FACTORS
+from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx import QUANTISERS, OnnxFile
-from scheduler.formats.tflite_checks import LEAST_SCALE
+from scheduler.formats.tflite import LEAST_SCALE
 from stretch.export.onnx import weights_of
 from stretch.formats.tflite.builder import RoundedWeights, SubgraphSource
 from stretch.formats.tflite.writer import Quant

@@ -1,6 +1,6 @@
 """A TFLite file put together: subgraphs, tensors, operators, signatures and metadata.
 
-It is written straight as the flatbuffer of `scheduler.formats.tflite_schema`; no converter is involved.
+It is written straight as the flatbuffer of `scheduler.formats.tflite`; no converter is involved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError
-from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TFLITE, TYPES, VERSION
+from scheduler.formats.tflite import OPERATORS, OPTIONS, TFLITE, TYPES, VERSION
 
 Array = NDArray[Any]
 Table = dict[str, Any]

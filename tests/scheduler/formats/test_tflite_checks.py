@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.formats.flatbuffer import Flatbuffer
-from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TYPES
+from scheduler.formats.tflite import OPERATORS, OPTIONS, TYPES
 from tests.scheduler.delegates import graphs
 from tests.scheduler.tflite_files import changed, small_source
 from tests.stretch.export.tflite.rounded import rounded_source

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.formats.flatbuffer import SCALARS
-from scheduler.formats.tflite import open_tflite
-from scheduler.formats.tflite.file import ANY_TFLITE, NAMES, OPTIONS, TABLES, TYPES
+from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES, open_tflite
 
-KINDS = {kind: number for number, kind in TYPES.items()}
+KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 
 def small():
@@ -154,12 +153,12 @@ def schema():
 
 def test_operators_and_tables_of_settings_have_the_numbers_of_the_schema(schema):
     assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
-    assert {table: getattr(schema.BuiltinOptions, table) for table in OPTIONS.values()} == {table: n for n, table in OPTIONS.items()}
+    assert {table: getattr(schema.BuiltinOptions, table) for table in ANY_OPTIONS.values()} == {table: n for n, table in ANY_OPTIONS.items()}
 
 
 def test_fields_lie_where_the_schema_has_them(schema):
     names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
-    known = [(getattr(schema, table), fields) for table, fields in TABLES.items() if hasattr(schema, table)]
+    known = [(getattr(schema, table), fields) for table, fields in ANY_TFLITE.tables.items() if hasattr(schema, table)]
     assert len(known) > 20
     for reader, fields in known:
         for field, (slot, kind) in fields.items():

@@ -41,7 +41,7 @@ def run(source, folder, x):
 
 def codes(source):
     """Names of the operators that a source becomes, in order, with the type of what each writes."""
-    from scheduler.formats.tflite_schema import OPERATORS, TFLITE, TYPES
+    from scheduler.formats.tflite import OPERATORS, TFLITE, TYPES
 
     model = TFLITE.decode(graphs.tflite_bytes(source.graph, source))
     names = {kind.number: name for name, kind in OPERATORS.items()}

@@ -149,7 +149,7 @@ def test_half_precision_weights_are_half_as_large_and_widened_when_read(tmp_path
 
 @pytest.mark.parametrize(("kind", "code"), [("concat", ["CONCATENATION"]), ("sum", ["ADD", "ADD"])])
 def test_join_of_three_branches(kind, code):
-    from scheduler.formats.tflite_schema import OPERATORS, TFLITE
+    from scheduler.formats.tflite import OPERATORS, TFLITE
 
     writer = Writer("m")
     shape = (1, 4, 4, 6) if kind == "concat" else (1, 4, 4, 2)

@@ -55,7 +55,7 @@ def test_int8_weights_have_a_scale_for_each_output_channel(tmp_path, groups):
 
 
 def _tensors(source):
-    from scheduler.formats.tflite_schema import TFLITE
+    from scheduler.formats.tflite import TFLITE
 
     return TFLITE.decode(graphs.tflite_bytes(source.graph, source))["subgraphs"][0]["tensors"]
 

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.formats.tflite.file import ANY_TFLITE
+from scheduler.formats.tflite import ANY_TFLITE
 from stretch.models.builder import Builder
 from stretch.models.tflite import read_module
 from stretch.models.tflite.network import TfliteSite, TfliteView, aligned, flattened
