@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from predictors.errors import StretchError, UsageError, first_line
 from predictors.shapes import Shape
-from scheduler.formats.onnx.checks import MAX_ALIVE
+from scheduler.formats.onnx.file import MAX_ALIVE
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
 
 #: How a format's rules see a tensor of the running network.

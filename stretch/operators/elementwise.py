@@ -12,8 +12,7 @@ from torch import fx, nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Shape, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SIGNED_UNIT, UNIT, SubgraphBuilder, SubgraphSource, Value
-from stretch.formats.tflite.writer import Quant
+from stretch.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import Chain, FunctionRule, Lowered, Refusal, TracedCall, calls, constants, modules, plain
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, no_tflite, onnx_node, tflite_op
 

@@ -12,8 +12,7 @@ from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
-from stretch.formats.tflite.writer import Quant
+from stretch.formats.tflite import UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import modules
 
 #: Builds the torch module from input shapes and attributes.

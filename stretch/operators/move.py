@@ -15,8 +15,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, to_nhwc
-from stretch.formats.tflite.padding import pad
+from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
 from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair
 from stretch.operators.lowerings import Lowering, computed, lowerings, no_tflite, onnx_node
 

@@ -11,7 +11,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
+from stretch.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import (
     MODULES,
     Chain,

@@ -13,8 +13,18 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints
 from predictors.windows import window_shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
-from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
+from stretch.formats.tflite import (
+    Array,
+    PaddedWindow,
+    SameWindows,
+    SubgraphBuilder,
+    SubgraphSource,
+    Value,
+    pad,
+    to_nhwc,
+    window,
+    within_same,
+)
 from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, pair, pooling_window
 from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite
 

@@ -11,8 +11,7 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from predictors.windows import same_padding
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, matrix, to_nhwc
-from stretch.formats.tflite.padding import pad, window
+from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
 from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, constants, module_chain, modules, pair, window_padding
 from stretch.operators.lowerings import Lowering, lowerings
 

@@ -27,8 +27,7 @@ from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, growth, to_nhwc
-from stretch.formats.tflite.writer import Piece, Writer
+from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
 from stretch.quantize.compare import Loss, least_snr_db, loss
 from stretch.quantize.replay import Run, replay, runner, several

@@ -13,8 +13,7 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx import QUANTISERS, OnnxFile
 from scheduler.formats.tflite import LEAST_SCALE
 from stretch.export.onnx import weights_of
-from stretch.formats.tflite.builder import RoundedWeights, SubgraphSource
-from stretch.formats.tflite.writer import Quant
+from stretch.formats.tflite import Quant, RoundedWeights, SubgraphSource
 from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]

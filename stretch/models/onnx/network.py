@@ -16,7 +16,7 @@ from predictors.errors import StretchError, first_line
 from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.registry import RuleTable
 from predictors.shapes import Shape
-from scheduler.formats.onnx.checks import EXTERNAL, MAX_PARTS, TYPES, stored_tensor
+from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, TYPES, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, KnownTensor, ShapeNode

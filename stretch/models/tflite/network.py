@@ -12,7 +12,7 @@ from torch import fx
 
 from predictors.errors import StretchError
 from predictors.registry import RuleTable
-from scheduler.formats.onnx.checks import MAX_PARTS
+from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import (

@@ -10,7 +10,7 @@ from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import SubgraphSource
+from stretch.formats.tflite import SubgraphSource
 from stretch.operators.capturing import Refusal, pooling_window
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
@@ -187,8 +187,7 @@ def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_pa
 
 def test_matrix_over_the_rows_of_an_image_is_refused():
     graph, weights, _ = case(Op("y", "linear", ("x",), {"out_features": 7, "bias": True}))
-    from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource
-    from stretch.formats.tflite.writer import Piece, Writer
+    from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Writer
 
     b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
     with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
@@ -211,7 +210,7 @@ def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding)
 def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):
     norm = Op("y", "batch_norm", ("x",), {"eps": 1e-3, "momentum": 0.1, "affine": False})
     graph, weights, x = case(norm)
-    from stretch.formats.tflite.builder import SubgraphSource
+    from stretch.formats.tflite import SubgraphSource
 
     source = SubgraphSource(graph, weights)
     mapping = {key: value.reshape(1, -1, 1, 1) for key, value in weights["y"].items()}

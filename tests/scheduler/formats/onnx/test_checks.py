@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.formats.onnx import decode
-from scheduler.formats.onnx.checks import MAX_PARTS, check_onnx, tensor_shapes
+from scheduler.formats.onnx.file import MAX_PARTS, check_onnx, tensor_shapes
 from scheduler.formats.onnx.shapes import RULES
 from tests.effort import examples
 from tests.scheduler.delegates import graphs

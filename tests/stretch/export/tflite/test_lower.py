@@ -16,8 +16,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.bundle import join_to_tflite, to_tflite
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import SubgraphSource
-from stretch.formats.tflite.writer import Quant, Writer
+from stretch.formats.tflite import Quant, SubgraphSource, Writer
 from stretch.operators.lowerings import lowerings
 from stretch.quantize.qdq import quantise
 from tests.effort import examples

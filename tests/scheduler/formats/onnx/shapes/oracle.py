@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx.checks import check_onnx
+from scheduler.formats.onnx.file import check_onnx
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
 
