@@ -191,17 +191,14 @@ def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
     return [x], "gelu", {"approximate": approximate}
 
 
-def _gelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Gelu", op, ins, approximate=str(op.attrs["approximate"]))
-
-
-def _gelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """TFLite's operator computes both approximations."""
-    return b.apply("GELU", op.name, [ins[0]], approximate=op.attrs["approximate"] == "tanh")
-
-
 lowerings.register("gelu")(
-    Lowering(lambda ins, a: nn.GELU(approximate=str(a["approximate"])), _gelu_onnx, _gelu_tflite, int8=False, any_order=True)
+    Lowering(
+        lambda ins, a: nn.GELU(approximate=str(a["approximate"])),
+        onnx_node("Gelu", {"approximate": "approximate"}),
+        tflite_op("GELU", settings=lambda a: {"approximate": a["approximate"] == "tanh"}),
+        int8=False,
+        any_order=True,
+    )
 )
 
 
@@ -210,10 +207,6 @@ def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, sc
     if scale != 1 or input_scale != 1:
         raise Refusal("it scales what it reads or gives")
     return [x], "elu", {"alpha": float(alpha)}
-
-
-def _elu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Elu", op, ins, alpha=number(op.attrs, "alpha"))
 
 
 def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -227,7 +220,7 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
     return b.apply("ADD", op.name, [b.apply("RELU", f"{op.name}.above", [ins[0]]), scaled])
 
 
-lowerings.register("elu")(Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), _elu_onnx, _elu_tflite, int8=False, any_order=True))
+lowerings.register("elu")(Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), onnx_node("Elu", {"alpha": "alpha"}), _elu_tflite, int8=False, any_order=True))
 
 
 @calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
@@ -235,15 +228,14 @@ def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool
     return [x], "leaky_relu", {"slope": float(negative_slope)}
 
 
-def _leaky_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("LeakyRelu", op, ins, alpha=number(op.attrs, "slope"))
-
-
-def _leaky_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    return b.apply("LEAKY_RELU", op.name, [ins[0]], quant=b.scale(op), alpha=number(op.attrs, "slope"))
-
-
-lowerings.register("leaky_relu")(Lowering(lambda ins, a: nn.LeakyReLU(number(a, "slope")), _leaky_onnx, _leaky_tflite, any_order=True))
+lowerings.register("leaky_relu")(
+    Lowering(
+        lambda ins, a: nn.LeakyReLU(number(a, "slope")),
+        onnx_node("LeakyRelu", {"alpha": "slope"}),
+        tflite_op("LEAKY_RELU", settings=lambda a: {"alpha": number(a, "slope")}),
+        any_order=True,
+    )
+)
 
 
 @calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
