@@ -5,8 +5,8 @@ import pytest
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
+from stretch.formats import tflite as module
 from stretch.formats.tflite import Piece, SubgraphBuilder, Writer
-from stretch.formats.tflite import writer as module
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import rounded_source, run, snr_db
 
