@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal, get_args
@@ -307,49 +308,44 @@ COPIES = frozenset(
     }
 )
 
-#: Names of the pools without a kind.
-_POOLS = ("avg_pool", "max_pool")
-
 _Work = tuple[int, int, int, int, int]
 
 
-def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0, taps: int = 1) -> dict[str, Attr]:
-    """Attributes of one that does the same for each element of its result; channels are those of an image, or lie last."""
+def elements(shape: Shape, taps: int = 1) -> _Work:
+    """The work of one that does the same for each element of its result; channels are those of an image, or lie last."""
     channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
-    return attributes(shape, kernel, variant, (1, 1, channels, taps, prod(shape) // channels), weights)
+    return 1, 1, channels, taps, prod(shape) // channels
 
 
-def opaque(call: AtenCall, kernel: str, work: _Work) -> AtenStep:
+def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0) -> dict[str, Attr]:
+    """Attributes of an opaque operator that does the same for each element of its result."""
+    return attributes(shape, kernel, variant, elements(shape), weights)
+
+
+def opaque(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> AtenStep:
     """The operator of a call with this work; it reads all tensors of the call."""
-    return AtenStep("opaque", attributes(call.out, kernel, call.operator, work, call.constants), tuple(call.tensors))
+    return AtenStep("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
 
 
 def product(call: AtenCall, inner: int, right: int, groups: int, left: int) -> AtenStep:
     """`groups` products of a `left` × `inner` and an `inner` × `right` matrix."""
-    return AtenStep(
-        "opaque", attributes(call.out, "matmul", "matmul", (inner, right, groups, 1, left), call.constants), tuple(call.tensors)
-    )
+    return opaque(call, "matmul", (inner, right, groups, 1, left), "matmul")
 
 
 def reduced(call: AtenCall) -> AtenStep:
     """One that sums up or picks: each element of its result is of as many as it reads."""
-    read = max(prod(tensor.shape) for tensor in call.tensors)
-    batch = call.out[0] if call.out else 1
-    built = prod(call.out)
-    work = (1, 1, max(1, built // batch), max(1, read // built), batch)
-    return AtenStep("opaque", attributes(call.out, "reduce", call.operator, work, call.constants), tuple(call.tensors))
+    read, batch, built = max(prod(tensor.shape) for tensor in call.tensors), call.out[0] if call.out else 1, prod(call.out)
+    return opaque(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
 
 
-def opaque_node(call: AtenCall) -> list[AtenStep]:
+def opaque_node(call: AtenCall) -> AtenStep:
     """The operator of a call that no rule takes."""
     name = call.operator
     if name in REDUCTIONS:
-        return [reduced(call)]
-    if any(pool in name for pool in _POOLS):
-        taps = max(1, prod(call.tensors[0].shape) // prod(call.out))
-        return [AtenStep("opaque", over_elements(call.out, "pool", name, call.constants, taps), tuple(call.tensors))]
-    kernel = "copy" if name in COPIES or name.startswith("upsample") else "elementwise"
-    return [AtenStep("opaque", over_elements(call.out, kernel, name, call.constants), tuple(call.tensors))]
+        return reduced(call)
+    if "avg_pool" in name or "max_pool" in name:
+        return opaque(call, "pool", elements(call.out, max(1, prod(call.tensors[0].shape) // prod(call.out))))
+    return opaque(call, "copy" if name in COPIES or name.startswith("upsample") else "elementwise", elements(call.out))
 
 
 class CallRecorder:
@@ -376,8 +372,12 @@ class CallRecorder:
             at = len(there) - 1
         return {key: at}
 
-    def step(self, step: AtenStep, calls: tuple[Call, ...]) -> AtenStep:
-        """An opaque operator that is computed by some calls with what was collected."""
+    def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call]) -> AtenStep:
+        """An opaque operator that is computed by some calls with what was collected.
+
+        Args:
+            attrs: What else it states.
+        """
         reads = tuple(CallTensor(_name(value.dtype), value.shape) for value in self._reads)
         tensors = [_finite(value.tensor) for value in self._constants if value.tensor is not None]
         constants = tuple(
@@ -386,8 +386,8 @@ class CallRecorder:
         )
         weights = {f"constant_{i}": tensor for i, tensor in enumerate(tensors)}
         shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
-        attrs = {**step.attrs, CALLS: Calls(reads, constants, calls).text(), "weights": sum(t.numel() for t in tensors), **shapes}
-        return AtenStep("opaque", attrs, tuple(self._reads), weights)
+        text, count = Calls(reads, constants, tuple(calls)).text(), sum(tensor.numel() for tensor in tensors)
+        return AtenStep("opaque", {**attrs, CALLS: text, "weights": count, **shapes}, tuple(self._reads), weights)
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:
@@ -411,8 +411,8 @@ RULES: RuleTable[AtenRule] = RuleTable()
 _add = RULES.add
 
 
-def _copy(x: AtenValue, shape: Shape, variant: str, weights: int = 0) -> list[AtenStep]:
-    return [AtenStep("opaque", over_elements(shape, "copy", variant, weights), (x,))]
+def _copy(x: AtenValue, shape: Shape, variant: str) -> list[AtenStep]:
+    return [AtenStep("opaque", over_elements(shape, "copy", variant), (x,))]
 
 
 @_add(
@@ -470,7 +470,7 @@ def _cut(x: AtenValue, dim: int, start: int, out: Shape) -> AtenStep:
     """What copies a piece: channels of an image or a vector by their own kind."""
     if dim == 1 and len(x.shape) in (2, 4) and len(out) == len(x.shape):
         return AtenStep("slice", {"start": start, "stop": start + out[1]}, (x,))
-    return AtenStep("opaque", over_elements(out, "copy", "slice"), (x,))
+    return _copy(x, out, "slice")[0]
 
 
 @_add("slice", "narrow")
@@ -514,7 +514,7 @@ def _concat(call: AtenCall) -> Made:
         return parts[0]
     if not call.constants and int(call.arguments["dim"]) % len(call.out) == 1:
         return [AtenStep("concat", {}, tuple(parts))]
-    return [AtenStep("opaque", over_elements(call.out, "copy", "concat", call.constants), tuple(parts))]
+    return [opaque(call, "copy", elements(call.out), "concat")]
 
 
 @_add("pad", "constant_pad_nd")
@@ -526,8 +526,7 @@ def _pad(call: AtenCall) -> Made:
     if not zero or len(x.shape) != 4 or any(pad[4:]) or min(pad) < 0:
         return _copy(x, call.out, "pad")
     left, right, top, bottom = [*pad, 0, 0, 0, 0][:4]
-    attrs: dict[str, Attr] = {"padding": (top, left, bottom, right)}
-    return [AtenStep("pad", attrs, (x,))]
+    return [AtenStep("pad", {"padding": (top, left, bottom, right)}, (x,))]
 
 
 #: Arguments that say nothing of what is computed.
@@ -556,11 +555,7 @@ def _plain(value: Any) -> Any:
     return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor
 
 
-def _by_family(rule: FunctionRule) -> AtenRule:
-    return lambda call: of_family(call, rule)
-
-
-RULES.update({name: _by_family(rule) for name, rule in ATEN.items()})
+RULES.update({name: partial(of_family, rule=rule) for name, rule in ATEN.items()})
 
 
 @_add("conv2d", "convolution", "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -651,10 +646,8 @@ def _batch_norm(call: AtenCall) -> Made:
     x = call.tensor("input")
     if x is None or len(x.shape) < 2 or call.arguments.get("training"):
         return None
-    affine = call.arguments["weight"] is not None
-    return [
-        AtenStep("batch_norm", {"eps": float(call.arguments["eps"]), "momentum": float(call.arguments["momentum"]), "affine": affine}, (x,))
-    ]
+    numbers: dict[str, Attr] = {key: float(call.arguments[key]) for key in ("eps", "momentum")}
+    return [AtenStep("batch_norm", {**numbers, "affine": call.arguments["weight"] is not None}, (x,))]
 
 
 @_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
@@ -662,7 +655,7 @@ def _softmax(call: AtenCall) -> Made:
     x = call.tensors[0]
     kind = "log_softmax" if "log" in call.operator else "softmax"
     built = of_family(call, ATEN[kind], "dtype") if len(x.shape) in (2, 4) else None
-    return built or [AtenStep("opaque", over_elements(call.out, "elementwise", kind), (x,))]
+    return built or [opaque(call, "elementwise", elements(call.out), kind)]
 
 
 @_add("max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")

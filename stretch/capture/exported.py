@@ -135,7 +135,7 @@ class AtenLowering:
             return built
         value = self._emit(call, built) if built is not None else None
         if value is None:
-            value = self._emit(call, opaque_node(call))
+            value = self._emit(call, [opaque_node(call)])
         if value is None:
             raise StretchError(
                 f"cannot capture node `{call.node.name}` ({call.operator}) of `{self._name}`: its shapes {call.shapes} do not fit"

@@ -13,7 +13,6 @@ from predictors.shapes import Attr, Shape, ints
 from predictors.slices import same_slice
 from stretch.capture.aten import (
     AtenCall,
-    AtenStep,
     AtenValue,
     Axes,
     CallRecorder,
@@ -289,7 +288,7 @@ class Maps:
         known = CallRecorder()
         whole = AtenValue(value.op, self.ops[value.op].shape, dtype=value.dtype)
         built = calls(known, known(whole))
-        step = known.step(AtenStep("opaque", over_elements(shape, "copy", "permute")), built)
+        step = known.step(over_elements(shape, "copy", "permute"), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
 
     def channels_last(self, value: AtenValue) -> tuple[str, Axes] | None:

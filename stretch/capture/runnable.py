@@ -70,22 +70,17 @@ def as_call(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
 
 
 def _priced(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
-    """The opaque operator of a call, at the price of the kernel that its rule has for it."""
-    if steps is None or len(steps) != 1:
-        return _attention_price(call) if call.operator == "scaled_dot_product_attention" else opaque_node(call)[0]
-    step = steps[0]
+    """The opaque operator of a call, at the price of the kernel that its rule has for it; attention at that of two products of one size."""
+    step = steps[0] if steps is not None and len(steps) == 1 else None
+    if step is None and call.operator == "scaled_dot_product_attention":
+        query, key = call.arguments["query"].shape, call.arguments["key"].shape
+        return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
+    if step is None or (step.kind != "opaque" and not call.out):
+        return opaque_node(call)
     if step.kind == "opaque":
         return step
-    if not call.out:
-        return opaque_node(call)[0]
     work = kind_of(step.kind).work([value.shape for value in step.reads], step.attrs, call.out)
     return opaque(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
-
-
-def _attention_price(call: AtenCall) -> AtenStep:
-    """Two products of one size."""
-    query, key = call.arguments["query"].shape, call.arguments["key"].shape
-    return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
 
 
 def _with_weights(call: AtenCall, step: AtenStep) -> AtenStep | None:
@@ -199,7 +194,7 @@ def _called(call: AtenCall, step: AtenStep) -> AtenStep:
         }
     except ValueError as error:
         raise Refusal(f"its argument {error}") from error
-    return known.step(step, (Call(name, arguments, options),))
+    return known.step(step.attrs, [Call(name, arguments, options)])
 
 
 def _functional(call: AtenCall) -> str:
@@ -214,10 +209,11 @@ def _functional(call: AtenCall) -> str:
     return f"{packet}.{overload}"
 
 
-def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any) -> AtenStep:
+def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
     """An opaque operator of one call that the network does not have as such."""
     known = CallRecorder()
-    return known.step(AtenStep("opaque", over_elements(out, kernel, variant)), (Call(operator, tuple(map(known, arguments))),))
+    call = Call(operator, tuple(map(known, arguments)), {key: known(option) for key, option in options.items()})
+    return known.step(over_elements(out, kernel, variant), [call])
 
 
 def _permute(call: AtenCall) -> Made:
@@ -248,7 +244,8 @@ def _piece(x: AtenValue, dim: int, at: int, shape: Shape) -> AtenStep:
 def _same(call: AtenCall) -> Made:
     """The tensor itself, unless its type changes."""
     x = call.tensors[0]
-    return x if x.dtype == _result_type(call) else [_cast(x, call.out, _result_type(call))]
+    to = _result_type(call)
+    return x if x.dtype == to else [_made("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
 
 
 def _dropout(call: AtenCall) -> Made:
@@ -283,12 +280,6 @@ def _pooled(call: AtenCall, pads: Sequence[int]) -> bool:
     return True
 
 
-def _cast(x: AtenValue, out: Shape, dtype: torch.dtype) -> AtenStep:
-    known = CallRecorder()
-    to = Call("_to_copy.default", (known(x),), {"dtype": known(dtype)})
-    return known.step(AtenStep("opaque", over_elements(out, "elementwise", "cast")), (to,))
-
-
 def _attention(call: AtenCall) -> Made:
     """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
@@ -306,7 +297,7 @@ def _attention(call: AtenCall) -> Made:
         Call("transpose.int", (known(key), -2, -1)),
         Call("matmul.default", ({"call": 0}, {"call": 1})),
     )
-    steps = [known.step(AtenStep("opaque", product), calls)]
+    steps = [known.step(product, calls)]
     if isinstance(mask, AtenValue):
         steps.append(_behind(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
     steps.append(_behind(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
@@ -322,7 +313,7 @@ def _behind(
     before = AtenValue("-", reads, dtype=torch.float32)
     known = CallRecorder()
     x = known(before)
-    step = known.step(AtenStep("opaque", attrs or over_elements(reads, kernel, variant)), tuple(calls(known, x)))
+    step = known.step(attrs or over_elements(reads, kernel, variant), calls(known, x))
     return replace(step, reads=step.reads[1:])
 
 
@@ -330,21 +321,24 @@ def _group_norm(call: AtenCall) -> Made:
     return of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None
 
 
+def _operands(call: AtenCall) -> tuple[AtenValue, AtenValue] | None:
+    """What a call of two operands combines, if both are tensors of the network and of one rank."""
+    pair = call.arguments["self"], call.arguments["other"]
+    tensors = all(isinstance(item, AtenValue) and item.op for item in pair)
+    return pair if tensors and len(pair[0].shape) == len(pair[1].shape) else None
+
+
 def _difference(call: AtenCall) -> Made:
     """Of two tensors, as the sum of one and the other's negative."""
-    first, second = call.arguments["self"], call.arguments["other"]
-    tensors = isinstance(first, AtenValue) and isinstance(second, AtenValue) and bool(first.op and second.op)
-    if not tensors or call.arguments.get("alpha", 1) != 1 or len(first.shape) != len(second.shape) or not _in_floats(call):
+    pair = _operands(call)
+    if pair is None or call.arguments.get("alpha", 1) != 1 or not _in_floats(call):
         return RULES["sub"](call)
-    return [AtenStep("mul_scalar", {"value": -1.0}, (second,)), AtenStep("add", {}, (first,))]
+    return [AtenStep("mul_scalar", {"value": -1.0}, pair[1:]), AtenStep("add", {}, pair[:1])]
 
 
 def _quotient(call: AtenCall) -> Made:
-    first, second = call.arguments["self"], call.arguments["other"]
-    tensors = isinstance(first, AtenValue) and isinstance(second, AtenValue) and bool(first.op and second.op)
-    if not tensors or call.arguments.get("rounding_mode") or len(first.shape) != len(second.shape):
-        return RULES["div"](call)
-    return [AtenStep("div", {}, (first, second))]
+    pair = _operands(call)
+    return RULES["div"](call) if pair is None or call.arguments.get("rounding_mode") else [AtenStep("div", {}, pair)]
 
 
 def _with_product(call: AtenCall) -> Made:
