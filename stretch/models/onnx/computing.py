@@ -3,6 +3,7 @@
 import copy
 import operator
 from collections.abc import Sequence
+from functools import partial, reduce
 from math import inf
 from typing import Any
 
@@ -169,15 +170,8 @@ RULES.update(
 
 def operand(site: OnnxSite, i: int) -> Any:
     """Input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
-    value = site.value(i)
-    if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= _rank(site.inputs):
-        return value.item()
-    return site.tensor(i)
-
-
-def _rank(values: Any) -> int:
-    """Axes of the tensors of the network among what a node reads."""
-    return max((len(shape_of(value)) for value in values if isinstance(value, fx.Node)), default=0)
+    value, rank = site.value(i), max((len(shape_of(value)) for value in site.inputs if isinstance(value, fx.Node)), default=0)
+    return value.item() if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank else site.tensor(i)
 
 
 def _pair(site: OnnxSite, function: Any) -> fx.Node:
@@ -187,61 +181,30 @@ def _pair(site: OnnxSite, function: Any) -> fx.Node:
     return combined(site.builder, function, read(site, 0), read(site, 1))
 
 
-for _name, _function in _PAIRS.items():
-    rule(_name)(lambda site, function=_function: _pair(site, function))
+RULES.update({name: partial(_pair, function=function) for name, function in _PAIRS.items()})
 
 
-def _of_several(function: Any) -> Rule:
-    def combine(site: OnnxSite) -> fx.Node:
-        tensor = site.tensor(0)
-        for i in range(1, len(site.inputs)):
-            tensor = site.builder.call(function, tensor, site.tensor(i))
-        return tensor
-
-    return combine
-
-
-RULES.update({"Max": _of_several(torch.maximum), "Min": _of_several(torch.minimum)})
-
-
-def _both_ways(site: OnnxSite) -> tuple[tuple[Value, ...], ...]:
-    return (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
+def _of_several(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
+    """What a function makes of all inputs, one after the other."""
+    return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
 
 
 @rule("Add")
 def _add(site: OnnxSite) -> fx.Node:
     """A sum; numbers that are added to a product of matrices become its bias."""
-    for x, bias in _both_ways(site):
-        result = layer_norm(site.builder, x, bias, site.name) or added(site, x, bias)
-        if result is not None:
-            return result
-    return _pair(site, operator.add)
+    both = (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
+    results = (layer_norm(site.builder, x, bias, site.name) or added(site, x, bias) for x, bias in both)
+    return next((result for result in results if result is not None), None) or _pair(site, operator.add)
 
 
 @rule("Mul")
 def _mul(site: OnnxSite) -> fx.Node:
     """A product; that of a layer of whole numbers with their scale is the layer."""
-    for x, other in _both_ways(site):
-        result = multiplied(site, x, other)
-        if result is not None:
-            return result
-    return _pair(site, operator.mul)
+    both = (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
+    results = (multiplied(site, x, other) for x, other in both)
+    return next((result for result in results if result is not None), None) or _pair(site, operator.mul)
 
 
-@rule("Sum")
-def _sum(site: OnnxSite) -> fx.Node:
-    total = site.tensor(0)
-    for i in range(1, len(site.inputs)):
-        total = site.builder.call(operator.add, total, operand(site, i))
-    return total
-
-
-@rule("Mean")
-def _mean_of_several(site: OnnxSite) -> fx.Node:
-    return site.builder.call(operator.truediv, _sum(site), float(len(site.inputs)))
-
-
-@rule("Mod")
 def _remainder(site: OnnxSite) -> fx.Node:
     """With the sign of what is divided (`fmod`), or of what divides."""
     return _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder)
@@ -255,12 +218,6 @@ def _swish(site: OnnxSite) -> fx.Node:
         return site.builder.call(F.silu, site.x)
     gate = site.builder.call(torch.sigmoid, site.builder.call(operator.mul, site.x, alpha))
     return site.builder.call(operator.mul, site.x, gate)
-
-
-@rule("SwiGLU")
-def _swish_gated(site: OnnxSite) -> fx.Node:
-    """Swish of one tensor times another."""
-    return site.builder.call(operator.mul, _swish(site), site.tensor(1))
 
 
 @rule("Shrink")
@@ -324,23 +281,28 @@ def _cast(site: OnnxSite) -> fx.Node:
     return _as_type(site, to)
 
 
-@rule("CastLike")
-def _cast_like(site: OnnxSite) -> fx.Node:
-    """The element type of another tensor."""
-    like = site.value(1)
-    if isinstance(like, np.ndarray):
-        return _as_type(site, torch.from_numpy(like[:0].copy() if like.ndim else like.copy()).dtype)
-    return _as_type(site, site.tensor(1).meta["val"].dtype)
+def _type_of(like: Value) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, like.dtype)).dtype if isinstance(like, np.ndarray) else like.meta["val"].dtype  # type: ignore[union-attr, no-any-return]
 
 
 def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
     return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
 
 
-@rule("Identity", "Dropout")
-def _identity(site: OnnxSite) -> fx.Node:
-    """What it reads: nothing is dropped once a network is trained."""
-    return site.x
+RULES.update(
+    {
+        "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
+        "Dropout": lambda site: site.x,
+        "Identity": lambda site: site.x,
+        "Max": partial(_of_several, function=torch.maximum),
+        "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
+        "Min": partial(_of_several, function=torch.minimum),
+        "Mod": _remainder,
+        "Sum": partial(_of_several, function=operator.add, read=operand),
+        # Swish of one tensor times another.
+        "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),
+    }
+)
 
 
 # Normalisations and reductions of ONNX as torch's modules and functions.
@@ -403,31 +365,20 @@ def _group_norm(site: OnnxSite) -> fx.Node:
     return site.builder.module(filled(module, weight=weights[0], bias=weights[1]), site.x, site.name)
 
 
-@rule("LpNormalization")
-def _lp_normalise(site: OnnxSite) -> fx.Node:
-    return site.builder.call(F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1)))
-
-
 @rule("LRN")
 def _local_response(site: OnnxSite) -> fx.Node:
     numbers = [float(site.attrs.get(name, usual)) for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
     return site.builder.call(F.local_response_norm, site.x, int(site.attrs["size"]), *numbers)
 
 
-def _soft(function: Any) -> Rule:
-    def softened(site: OnnxSite) -> fx.Node:
-        """Before opset 13 all axes from the stated one on are one."""
-        rank = len(site.shape)
-        axis = int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)) % rank
-        if site.opset >= 13 or axis == rank - 1:
-            return site.builder.call(function, site.x, axis)
-        flat = site.builder.call(torch.flatten, site.x, axis)
-        return site.builder.call(torch.reshape, site.builder.call(function, flat, axis), site.shape)
-
-    return softened
-
-
-RULES.update({"Softmax": _soft(torch.softmax), "LogSoftmax": _soft(torch.log_softmax)})
+def _soft(site: OnnxSite, function: Any) -> fx.Node:
+    """Before opset 13 all axes from the stated one on are one."""
+    rank = len(site.shape)
+    axis = int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)) % rank
+    if site.opset >= 13 or axis == rank - 1:
+        return site.builder.call(function, site.x, axis)
+    flat = site.builder.call(torch.flatten, site.x, axis)
+    return site.builder.call(torch.reshape, site.builder.call(function, flat, axis), site.shape)
 
 
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
@@ -447,30 +398,12 @@ def _mean(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.mean, site.x, axes, keep)
 
 
-def _reduced(function: Any, before: Any = None, after: Any = None, **more: Any) -> Rule:
-    """The rule of a reduction, of what a function makes of each element before, and of its result."""
-
-    def reduce(site: OnnxSite) -> fx.Node:
-        axes, keep = _axes(site)
-        x = site.x if before is None else site.builder.call(before, site.x)
-        total = site.builder.call(function, x, dim=axes, keepdim=keep, **more)
-        return total if after is None else site.builder.call(after, total)
-
-    return reduce
-
-
-RULES.update(
-    {
-        "ReduceSum": _reduced(torch.sum),
-        "ReduceSumSquare": _reduced(torch.sum, before=torch.square),
-        "ReduceLogSum": _reduced(torch.sum, after=torch.log),
-        "ReduceMax": _reduced(torch.amax),
-        "ReduceMin": _reduced(torch.amin),
-        "ReduceLogSumExp": _reduced(torch.logsumexp),
-        "ReduceL1": _reduced(torch.linalg.vector_norm, ord=1),
-        "ReduceL2": _reduced(torch.linalg.vector_norm, ord=2),
-    }
-)
+def _reduced(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **more: Any) -> fx.Node:
+    """A reduction of what a function makes of each element before, and what another makes of its result."""
+    axes, keep = _axes(site)
+    x = site.x if before is None else site.builder.call(before, site.x)
+    total = site.builder.call(function, x, dim=axes, keepdim=keep, **more)
+    return total if after is None else site.builder.call(after, total)
 
 
 @rule("ReduceProd")
@@ -490,30 +423,44 @@ def _largest(site: OnnxSite) -> list[fx.Node]:
     return [site.builder.call(operator.getitem, called, i) for i in range(site.results)]
 
 
-def _placed(function: Any) -> Rule:
-    return lambda site: site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
+def _placed(site: OnnxSite, function: Any) -> fx.Node:
+    return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
 
 
-RULES.update({"ArgMax": _placed(torch.argmax), "ArgMin": _placed(torch.argmin)})
+def _cumulated(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
+    """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
+    axis, x = counted(int(site.known(1, "axis").item()), len(site.shape)), site.x
+    back = bool(site.attrs.get("reverse", 0))
+    x = site.builder.call(torch.flip, x, [axis]) if back else x
+    if site.attrs.get("exclusive", 0):
+        widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
+        later = site.builder.call(F.pad, x, widths, "constant", neutral)
+        x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
+    called = site.builder.call(function, x, axis)
+    return site.builder.call(torch.flip, called, [axis]) if back else called
 
 
-def _cumulated(function: Any, neutral: float) -> Rule:
-    def cumulate(site: OnnxSite) -> fx.Node:
-        """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
-        axis, x = counted(int(site.known(1, "axis").item()), len(site.shape)), site.x
-        back = bool(site.attrs.get("reverse", 0))
-        x = site.builder.call(torch.flip, x, [axis]) if back else x
-        if site.attrs.get("exclusive", 0):
-            widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
-            later = site.builder.call(F.pad, x, widths, "constant", neutral)
-            x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
-        called = site.builder.call(function, x, axis)
-        return site.builder.call(torch.flip, called, [axis]) if back else called
-
-    return cumulate
-
-
-RULES.update({"CumSum": _cumulated(torch.cumsum, 0.0), "CumProd": _cumulated(torch.cumprod, 1.0)})
+RULES.update(
+    {
+        "ArgMax": partial(_placed, function=torch.argmax),
+        "ArgMin": partial(_placed, function=torch.argmin),
+        "CumProd": partial(_cumulated, function=torch.cumprod, neutral=1.0),
+        "CumSum": partial(_cumulated, function=torch.cumsum, neutral=0.0),
+        "LogSoftmax": partial(_soft, function=torch.log_softmax),
+        "LpNormalization": lambda site: site.builder.call(
+            F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1))
+        ),
+        "ReduceL1": partial(_reduced, function=torch.linalg.vector_norm, ord=1),
+        "ReduceL2": partial(_reduced, function=torch.linalg.vector_norm, ord=2),
+        "ReduceLogSum": partial(_reduced, function=torch.sum, after=torch.log),
+        "ReduceLogSumExp": partial(_reduced, function=torch.logsumexp),
+        "ReduceMax": partial(_reduced, function=torch.amax),
+        "ReduceMin": partial(_reduced, function=torch.amin),
+        "ReduceSum": partial(_reduced, function=torch.sum),
+        "ReduceSumSquare": partial(_reduced, function=torch.sum, before=torch.square),
+        "Softmax": partial(_soft, function=torch.softmax),
+    }
+)
 
 
 @rule("Hardmax")
