@@ -46,6 +46,10 @@ class OperatorInputs(Generic[View]):
             raise StretchError(f"its {what} depends on what the network reads, or is left out")
         return value
 
+    def numbers(self, i: int, what: str) -> list[int]:
+        """Whole numbers of input `i`, which the file must store."""
+        return [int(n) for n in self.known(i, what).ravel()]
+
     def optional(self, i: int, what: str) -> np.ndarray | None:
         """Input `i`, which the file stores if it is there."""
         return None if self.value(i) is None else self.known(i, what)
@@ -182,6 +186,11 @@ def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
         together = tuple(first[i] for i in order)  # type: ignore[index]
         return turned(builder, earlier, together)
     return builder.call(torch.permute, x, order)
+
+
+def rearranged(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
+    """A tensor seen in one shape, its axes put into another order, and seen in a last shape."""
+    return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
 
 
 def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:

@@ -383,7 +383,7 @@ def _soft(site: OnnxSite, function: Any) -> fx.Node:
 
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
     """Axes that are reduced, counted from the first, and whether they are kept as 1."""
-    axes, rank = site.numbers("axes", 1), len(site.shape)
+    axes, rank = site.listed("axes", 1), len(site.shape)
     if not axes and site.attrs.get("noop_with_empty_axes", 0):
         raise StretchError("it reduces nothing")
     return sorted(axis % rank for axis in axes or range(rank)), bool(site.attrs.get("keepdims", 1))
@@ -488,13 +488,6 @@ def _parted(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
 
 
-def _joined(site: OnnxSite, x: fx.Node) -> fx.Node:
-    """The same back again."""
-    batch, heads, tokens, channels = shape_of(x)
-    turned = site.builder.call(torch.permute, x, (0, 2, 1, 3))
-    return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
-
-
 def _check_attention(site: OnnxSite) -> None:
     """Refuse what torch's attention does not compute."""
     if any(site.value(i) is not None for i in (4, 5, 6)):
@@ -520,7 +513,11 @@ def _attention(site: OnnxSite) -> fx.Node:
     scale = site.attrs.get("scale")
     mask = None if site.value(3) is None else site.tensor(3)
     called = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
-    return _joined(site, called) if flat else called
+    if not flat:
+        return called
+    batch, heads, tokens, channels = shape_of(called)
+    turned = site.builder.call(torch.permute, called, (0, 2, 1, 3))
+    return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
 
 
 def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
@@ -578,30 +575,19 @@ _FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch
 _OWN = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
-def _words(values: Any) -> list[str]:
-    return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
-
-
 def _check_layer(site: OnnxSite, ways: int) -> None:
     """Refuse what torch's layers do not compute."""
-    if "activations" in site.attrs and _words(site.attrs["activations"]) != _OWN[site.op] * ways:
-        raise StretchError(f"its activations are {_words(site.attrs['activations'])}")
+    words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
+    if words not in ([], _OWN[site.op] * ways):
+        raise StretchError(f"its activations are {words}")
     if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
         raise StretchError("it clips, couples its gates, or has its batch first")
     if site.op == "GRU" and not site.attrs.get("linear_before_reset", 0):
         raise StretchError("it resets before its product, and torch's behind it")
-    if site.value(4) is not None:
-        lengths = site.known(4, "lengths")
-        if (lengths != site.shape[0]).any():
-            raise StretchError("its sequences have lengths of their own")
+    if site.value(4) is not None and (site.known(4, "lengths") != site.shape[0]).any():
+        raise StretchError("its sequences have lengths of their own")
     if site.value(7) is not None and site.known(7, "peepholes").any():
         raise StretchError("it has peepholes")
-
-
-def _ordered(site: OnnxSite, weight: np.ndarray) -> np.ndarray:
-    """Gates in torch's order."""
-    order = _GATES[site.op]
-    return np.concatenate([np.split(weight, len(order))[i] for i in order])
 
 
 def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
@@ -612,11 +598,10 @@ def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
     bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
     if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
         raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
-    built = []
-    for way in range(ways):
-        parameters = {"weight": weight[way], "recurrent": recurrent[way], "bias": bias[way, :gates], "recurrent_bias": bias[way, gates:]}
-        built += [site.builder.stored(_ordered(site, parameter), f"{site.name}_{name}_{way}") for name, parameter in parameters.items()]
-    return built
+    order, (first, second) = list(_GATES[site.op]), np.split(bias, 2, axis=1)
+    parts = {"weight": weight, "recurrent": recurrent, "bias": first, "recurrent_bias": second}
+    ordered = {name: part.reshape(ways, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
+    return [site.builder.stored(part[way], f"{site.name}_{name}_{way}") for way in range(ways) for name, part in ordered.items()]
 
 
 @rule("LSTM", "GRU", "RNN")

@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -16,25 +17,19 @@ from predictors.errors import StretchError
 from predictors.windows import same_padding
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted
-from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, shape_of, turned
-from stretch.models.onnx.network import OnnxSite, Value, known_tensor, rule
+from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned
+from stretch.models.onnx.network import RULES, OnnxSite, Value, known_tensor, rule
 from stretch.operators.pooling import padded_pool
 from stretch.operators.products import PaddedConv2d
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-def _seen(value: Value) -> KnownTensor | None:
-    """What a rule of shapes knows of a node's input."""
-    if value is None:
-        return None
-    return KnownTensor(shape_of(value)) if isinstance(value, fx.Node) else known_tensor(value)
-
-
 def _made(site: OnnxSite) -> tuple[int, ...]:
     """The shape of a node's first result, by the rules that check bundles."""
     attrs = {key: value.encode() if isinstance(value, str) else value for key, value in site.attrs.items()}
-    return SHAPES[site.op](ShapeNode(tuple(_seen(value) for value in site.inputs), attrs, site.results)).shape
+    inputs = [KnownTensor(shape_of(x)) if isinstance(x, fx.Node) else None if x is None else known_tensor(x) for x in site.inputs]
+    return SHAPES[site.op](ShapeNode(tuple(inputs), attrs, site.results)).shape
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -63,7 +58,7 @@ def _concat(site: OnnxSite) -> fx.Node:
 @rule("Split")
 def _split(site: OnnxSite) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
-    sizes = site.numbers("split", 1)
+    sizes = site.listed("split", 1)
     if sizes is None:
         size = -(-site.shape[axis] // site.results)
         sizes = [size] * (site.results - 1) + [site.shape[axis] - size * (site.results - 1)]
@@ -73,10 +68,10 @@ def _split(site: OnnxSite) -> list[fx.Node]:
 
 @rule("Slice")
 def _slice(site: OnnxSite) -> fx.Node:
-    starts, ends = site.numbers("starts", 1), site.numbers("ends", 2)
+    starts, ends = site.listed("starts", 1), site.listed("ends", 2)
     if starts is None or ends is None:
         raise StretchError("it has no bounds")
-    axes, steps = site.numbers("axes", 3), site.numbers("steps", 4)
+    axes, steps = site.listed("axes", 3), site.listed("steps", 4)
     _made(site)
     items: list[Any] = [slice(None)] * len(site.shape)
     turned: list[int] = []
@@ -99,55 +94,45 @@ def _triangle(site: OnnxSite) -> fx.Node:
     return site.builder.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
 
 
-@rule("Expand")
-def _expand(site: OnnxSite) -> fx.Node:
-    return site.builder.method("expand", site.x, *_made(site))
+RULES["Expand"] = lambda site: site.builder.method("expand", site.x, *_made(site))
+RULES["Tile"] = lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats"))
 
 
-@rule("Tile")
-def _tile(site: OnnxSite) -> fx.Node:
-    return site.builder.method("repeat", site.x, *(int(n) for n in site.known(1, "repeats").ravel()))
+def _padded(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
+    """Padding of each axis before and behind; torch takes the last axes alone, from the last one on."""
+    pairs = pairs[next((i for i, pair in enumerate(pairs) if any(pair)), len(pairs)) :]
+    flat = [side for pair in reversed(pairs) for side in pair]
+    if not flat:
+        return site.x
+    return site.builder.call(F.pad, site.x, flat, *(("constant", value) if mode == "constant" else (_MODES[mode],)))
 
 
 @rule("Pad")
 def _pad(site: OnnxSite) -> fx.Node:
-    """Padding of the last axes; torch takes those as pairs from the last one on."""
-    widths, mode = site.numbers("pads", 1), site.attrs.get("mode", "constant")
-    rank = len(site.shape)
+    widths, rank = site.listed("pads", 1), len(site.shape)
     if widths is None or len(widths) != 2 * rank or site.value(3) is not None:
         raise StretchError(f"it pads by {widths} for {rank} axes")
     stored = site.optional(2, "value")
     value = float(site.attrs.get("value", 0.0)) if stored is None else float(stored.ravel()[0]) if stored.size else 0.0
-    pairs = list(zip(widths[:rank], widths[rank:], strict=True))
-    while pairs and not any(pairs[0]):
-        pairs = pairs[1:]
-    flat = [side for pair in reversed(pairs) for side in pair]
-    if not flat:
-        return site.x
-    return (
-        site.builder.call(F.pad, site.x, flat, "constant", value)
-        if mode == "constant"
-        else site.builder.call(F.pad, site.x, flat, _MODES[mode])
-    )
+    return _padded(site, list(zip(widths[:rank], widths[rank:], strict=True)), site.attrs.get("mode", "constant"), value)
 
 
 @rule("CenterCropPad")
 def _centred(site: OnnxSite) -> fx.Node:
     """So many elements around the middle of each axis, zeros where there are fewer."""
-    shape, wanted = site.shape, [int(n) for n in site.known(1, "shape").ravel()]
+    shape, wanted = site.shape, site.numbers(1, "shape")
     axes = [counted(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
     pairs = [(0, 0)] * len(shape)
     for axis, size in zip(axes, wanted, strict=True):
         more = abs(size - shape[axis])
         pairs[axis] = (more // 2, more - more // 2) if size > shape[axis] else (-(more // 2), more // 2 - more)
-    flat = [side for pair in reversed(pairs) for side in pair]
-    return site.builder.call(F.pad, site.x, flat, "constant", 0.0) if any(flat) else site.x
+    return _padded(site, pairs)
 
 
 @rule("Col2Im")
 def _image_of_columns(site: OnnxSite) -> fx.Node:
     """The sum of blocks at their places in an image."""
-    size, block = ([int(n) for n in site.known(i, what).ravel()] for i, what in ((1, "image"), (2, "block")))
+    size, block = (site.numbers(i, what) for i, what in ((1, "image"), (2, "block")))
     if len(size) != 2 or len(block) != 2:
         raise StretchError(f"its image has {len(size)} axes")
     steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
@@ -168,28 +153,20 @@ def _eye(site: OnnxSite) -> np.ndarray:
     return np.eye(*site.shape, k=int(site.attrs.get("k", 0)), dtype=helper.tensor_dtype_to_np_dtype(kind))
 
 
-@rule("DepthToSpace")
-def _depth_to_space(site: OnnxSite) -> fx.Node:
-    n, channels, height, width = site.shape
-    block = int(site.attrs.get("blocksize", 0))
-    if block < 1 or channels % block**2:
-        raise StretchError(f"it makes blocks of {block} of {channels} channels")
+@rule("DepthToSpace", "SpaceToDepth")
+def _blocks(site: OnnxSite) -> fx.Node:
+    """Channels and the pixels of blocks become each other."""
+    (n, c, h, w), block = site.shape, int(site.attrs.get("blocksize", 0))
+    spreads = site.op == "DepthToSpace"
+    if block < 1 or (c % block**2 if spreads else h % block or w % block):
+        raise StretchError(f"it makes blocks of {block} of {c} channels and {h}×{w} pixels")
+    if not spreads:
+        sizes = (n, c * block**2, h // block, w // block)
+        return rearranged(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), sizes)
     if site.attrs.get("mode", "DCR") == "CRD":
         return site.builder.call(F.pixel_shuffle, site.x, block)
-    split = site.builder.call(torch.reshape, site.x, (n, block, block, channels // block**2, height, width))
-    turned = site.builder.call(torch.permute, split, (0, 3, 4, 1, 5, 2))
-    return site.builder.call(torch.reshape, turned, (n, channels // block**2, height * block, width * block))
-
-
-@rule("SpaceToDepth")
-def _space_to_depth(site: OnnxSite) -> fx.Node:
-    n, channels, height, width = site.shape
-    block = int(site.attrs.get("blocksize", 0))
-    if block < 1 or height % block or width % block:
-        raise StretchError(f"it makes blocks of {block} of {height}×{width}")
-    split = site.builder.call(torch.reshape, site.x, (n, channels, height // block, block, width // block, block))
-    turned = site.builder.call(torch.permute, split, (0, 3, 5, 1, 2, 4))
-    return site.builder.call(torch.reshape, turned, (n, channels * block**2, height // block, width // block))
+    split = (n, block, block, c // block**2, h, w)
+    return rearranged(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), (n, c // block**2, h * block, w * block))
 
 
 #: How close to a half a place is one, for the runtime: in single precision few are.
@@ -199,15 +176,14 @@ _HALF = 1e-5
 def _nearer(at: np.ndarray, up: bool) -> np.ndarray:
     """The nearer whole number; of halves the larger or the smaller one."""
     low = np.floor(at)
-    part = at - low
-    return np.asarray(low + np.where(np.abs(part - 0.5) < _HALF, up, part > 0.5))
+    return np.asarray(low + np.where(np.abs(at - low - 0.5) < _HALF, up, at - low > 0.5))
 
 
 _ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
-    "round_prefer_floor": lambda at: _nearer(at, False),
-    "round_prefer_ceil": lambda at: _nearer(at, True),
+    "round_prefer_floor": partial(_nearer, up=False),
+    "round_prefer_ceil": partial(_nearer, up=True),
 }
 
 
@@ -225,7 +201,11 @@ def _resize(site: OnnxSite) -> fx.Node:
         return site.builder.method("clone", site.x)
     wanted, factors = list(size[2:]), scales[2:]
     if mode == "nearest":
-        return _nearest(site, coordinates, wanted, factors)
+        how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
+        if how not in _ROUNDED:
+            raise StretchError(f"it rounds by `{how[:40]}`")
+        places = zip(_places(site, coordinates, wanted, factors), site.shape[2:], strict=True)
+        return chosen(site.builder, site.x, [np.clip(_ROUNDED[how](at), 0, old - 1).astype(np.int64) for at, old in places], site.name)
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
     current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
@@ -260,17 +240,6 @@ def _places(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Se
             case _:
                 raise StretchError(f"it resizes with coordinates `{coordinates[:40]}`")
     return places
-
-
-def _nearest(site: OnnxSite, coordinates: str, wanted: list[int], factors: Sequence[float]) -> fx.Node:
-    how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
-    if how not in _ROUNDED:
-        raise StretchError(f"it rounds by `{how[:40]}`")
-    places = [
-        np.clip(_ROUNDED[how](at), 0, old - 1).astype(np.int64)
-        for at, old in zip(_places(site, coordinates, wanted, factors), site.shape[2:], strict=True)
-    ]
-    return chosen(site.builder, site.x, places, site.name)
 
 
 def _resized(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
@@ -449,7 +418,7 @@ def _grid_sample(site: OnnxSite) -> fx.Node:
 @rule("AffineGrid")
 def _affine_grid(site: OnnxSite) -> fx.Node:
     """Places of an image of this size after an affine map."""
-    size = [int(n) for n in site.known(1, "size").ravel()]
+    size = site.numbers(1, "size")
     return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))
 
 

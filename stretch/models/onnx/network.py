@@ -146,10 +146,10 @@ class OnnxSite(OperatorInputs[fx.Node]):
         """What the bytes of input `i` stand for; None if it is none of bytes that the network computes."""
         return self.steps[i] if i < len(self.steps) else None
 
-    def numbers(self, name: str, i: int) -> list[int] | None:
+    def listed(self, name: str, i: int) -> list[int] | None:
         """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
         if self.value(i) is not None:
-            return [int(n) for n in self.known(i, name).ravel()]
+            return self.numbers(i, name)
         return None if name not in self.attrs else [int(n) for n in self.attrs[name]]
 
     @property

@@ -24,6 +24,7 @@ from stretch.models.builder import (
     finished,
     named_ends,
     reading,
+    rearranged,
     settled,
     shape_of,
     turned,
@@ -102,10 +103,6 @@ class TfliteSite(OperatorInputs[TfliteView]):
             raise StretchError(f"it reads a tensor of shape {list(seen.shape)}, which is no image")
         return turned(self.builder, plain(self.builder, seen), (0, 3, 1, 2))
 
-    def numbers(self, i: int, what: str) -> list[int]:
-        """Whole numbers that the file stores."""
-        return [int(n) for n in self.known(i, what).ravel()]
-
     def setting(self, name: str) -> int:
         """A setting that is a whole number."""
         return int(self.settings.get(name, 0))
@@ -141,9 +138,8 @@ def plain(builder: Builder, seen: TfliteView) -> fx.Node:
         return turned(builder, seen.node, (0, 2, 3, 1))
     if seen.form == "row":
         height, width, channels = seen.size
-        image = builder.call(torch.reshape, seen.node, (shape_of(seen.node)[0], channels, height, width))
-        last = builder.call(torch.permute, image, (0, 2, 3, 1))
-        return builder.call(torch.reshape, last, shape_of(seen.node))
+        current = shape_of(seen.node)
+        return rearranged(builder, seen.node, (current[0], channels, height, width), (0, 2, 3, 1), current)
     return seen.node
 
 
