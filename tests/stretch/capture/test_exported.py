@@ -15,6 +15,7 @@ from predictors.fusion import fuse  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from stretch.capture.exported import capture_exported  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402
+from tests.stretch.capture.patterns import Calling  # noqa: E402
 
 TRANSFORMERS = [
     *("vit_b_16", "swin_t", "convnext_tiny", "timm:deit_tiny_distilled_patch16_224", "timm:beit_base_patch16_224"),
@@ -63,25 +64,15 @@ class Tokens(nn.Module):
         return self.head(nn.functional.gelu(x)[:, 0])
 
 
-class Loop(nn.Module):
-    def forward(self, x):
-        return x * 2 if x.sum() > 0 else x
-
-
-class Counting(nn.Module):
-    def forward(self, x):
-        return x.reshape(-1)[x.reshape(-1) > 0]
-
-
 def test_network_whose_values_decide_is_refused_without_a_word_of_torch(capfd):
     with pytest.raises(StretchError, match=r"cannot be exported by torch\.export"):
-        capture_exported(Loop(), (1, 3, 8, 8))
+        capture_exported(Calling(lambda x: x * 2 if x.sum() > 0 else x), (1, 3, 8, 8))
     assert capfd.readouterr() == ("", "")
 
 
 def test_network_whose_sizes_depend_on_values_is_refused():
     with pytest.raises(StretchError, match=r"depends on values|cannot be exported"):
-        capture_exported(Counting(), (1, 3, 8, 8))
+        capture_exported(Calling(lambda x: x.reshape(-1)[x.reshape(-1) > 0]), (1, 3, 8, 8))
 
 
 def test_input_that_the_network_rejects_is_told_as_such():
@@ -98,18 +89,10 @@ def test_mode_of_the_network_is_kept():
 IMAGE, TOKENS = (1, 6, 8, 8), (1, 64, 6)
 
 
-class Net(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x.relu())
-
-
 def kinds(function, shape):
-    graph = capture_exported(Net(function), shape)
-    assert tuple(graph.by_name[graph.output].shape) == tuple(Net(function)(torch.zeros(shape)).shape)
+    module = Calling(lambda x: function(x.relu()))
+    graph = capture_exported(module, shape)
+    assert tuple(graph.by_name[graph.output].shape) == tuple(module(torch.zeros(shape)).shape)
     return [f"{op.attrs['kernel']}:{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in graph.ops[2:]]
 
 
@@ -144,18 +127,6 @@ def test_moves_are_views_or_copies(function, shape, expected):
 
 
 MAP, ROWS = (1, 4, 8, 8), (1, 6, 4)
-
-
-class Calling(nn.Module):
-    """One function of the input and some parameters."""
-
-    def __init__(self, function, *shapes):
-        super().__init__()
-        self.function = function
-        self.own = nn.ParameterList([torch.ones(shape) for shape in shapes])
-
-    def forward(self, x):
-        return self.function(x, *self.own)
 
 
 def lowered(function, shape, *own):

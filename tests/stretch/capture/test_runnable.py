@@ -17,7 +17,7 @@ from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import load_weights  # noqa: E402
 from stretch.transform.model import Branch  # noqa: E402
-from tests.stretch.capture.patterns import PATTERNS, SIDE, network  # noqa: E402
+from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network  # noqa: E402
 
 SHAPE = (1, 3, SIDE, SIDE)
 
@@ -99,23 +99,14 @@ def test_graph_and_state_come_back_from_text_and_state_dict():
         assert torch.equal(other(x), model(x))
 
 
-class Net(nn.Module):
-    def __init__(self, function, current=None):
-        super().__init__()
-        self.function, self.own = function, current
-
-    def forward(self, x):
-        return self.function(x) if self.own is None else self.function(self.own, x)
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Net(lambda x: x + torch.rand_like(x)), "tensors from tensors alone"),
-        (Net(lambda x: F.dropout(x)), "drops at random"),
-        (Net(lambda x: {"word": "none"}), "nothing that depends on its input"),
-        (Net(lambda x: x * torch.rand(3, 1, 1)), "something else"),
-        (Net(lambda x: x[x > 0]), "depend"),
+        (Calling(lambda x: x + torch.rand_like(x)), "tensors from tensors alone"),
+        (Calling(lambda x: F.dropout(x)), "drops at random"),
+        (Calling(lambda x: {"word": "none"}), "nothing that depends on its input"),
+        (Calling(lambda x: x * torch.rand(3, 1, 1)), "something else"),
+        (Calling(lambda x: x[x > 0]), "depend"),
         (nn.Identity(), "returns its input"),
     ],
 )
@@ -125,26 +116,13 @@ def test_network_that_no_graph_computes_is_refused(module, reason):
 
 
 def test_tensor_of_a_shape_alone_is_a_constant():
-    captured = capture_runnable(Net(lambda x: torch.cat([x, torch.ones_like(x)], 1)), (1, 3, 4, 4), "net")
+    captured = capture_runnable(Calling(lambda x: torch.cat([x, torch.ones_like(x)], 1)), (1, 3, 4, 4), "net")
     model = built(captured)
     x = torch.randn(2, 3, 4, 4)
     assert np.allclose(model(x).detach(), torch.cat([x, torch.ones_like(x)], 1))
 
 
 MAP, TOKENS, VECTOR = (1, 4, 6, 6), (1, 5, 4), (1, 4)
-
-
-class Calling(nn.Module):
-    """A function of its input and a few parameters."""
-
-    def __init__(self, function, *shapes):
-        super().__init__()
-        self.function = function
-        generator = torch.Generator().manual_seed(0)
-        self.own = nn.ParameterList([nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes])
-
-    def forward(self, x):
-        return self.function(x, *self.own)
 
 
 def computed(module, shape):

@@ -15,16 +15,12 @@ from torch import fx, nn  # noqa: E402
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture as capture_any  # noqa: E402
 from stretch.capture.exported import inline  # noqa: E402
-from stretch.capture.inputs import (  # noqa: E402
-    Inputs,
-    check_hooks,
-    hooks_of,
-)
+from stretch.capture.inputs import Inputs, check_hooks, hooks_of  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.capture.trace import Values  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.transform import Branch, build  # noqa: E402
-from tests.stretch.capture.patterns import Attention, network  # noqa: E402
+from tests.stretch.capture.patterns import Attention, Calling, network  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 
 
@@ -43,18 +39,14 @@ def test_modes_of_modules_within_are_left_as_they_were(shape):
     assert [part.training for part in module.modules()] == modes == [True, True, False, False, True, True]
 
 
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
+def branching(x):
+    return x if x.sum() > 0 else -x
 
 
-class Sorting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 1)
-
-    def forward(self, x):
-        return torch.sort(self.conv(x))[0]
+def through_view(x):
+    y = x + 1
+    y[:, :2].mul_(2)
+    return y * 3
 
 
 class Twice(nn.Module):
@@ -62,42 +54,16 @@ class Twice(nn.Module):
         return x + y
 
 
-class Pair(nn.Module):
-    def forward(self, x):
-        return {"out": x}
-
-
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(1, 3, 8, 1))
-
-    def forward(self, x):
-        return x * self.gamma
-
-
-class ThroughView(nn.Module):
-    def forward(self, x):
-        y = x + 1
-        y[:, :2].mul_(2)
-        return y * 3
-
-
-class Random(nn.Module):
-    def forward(self, x):
-        return x * torch.rand(1)
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Branching(), "cannot be traced"),
-        (Sorting(), "node `(sort|getitem)`"),
+        (Calling(branching), "cannot be traced"),
+        (Calling(lambda x, conv: torch.sort(conv(x))[0], nn.Conv2d(3, 4, 1)), "node `(sort|getitem)`"),
         (Twice(), "exactly one input"),
-        (Pair(), "returns its input"),
-        (Scaled(), r"node `mul`.*\(1, 3, 8, 1\)"),
-        (ThroughView(), "changed in place through a view"),
-        (Random(), "something else when it is traced"),
+        (Calling(lambda x: {"out": x}), "returns its input"),
+        (Calling(lambda x, gamma: x * gamma, (1, 3, 8, 1)), r"node `mul`.*\(1, 3, 8, 1\)"),
+        (Calling(through_view), "changed in place through a view"),
+        (Calling(lambda x: x * torch.rand(1)), "something else when it is traced"),
         (nn.Identity(), "has no operator"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)), "`1`.*InstanceNorm2d"),
         (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")), "padding mode"),
@@ -149,19 +115,9 @@ def test_tensor_changed_in_place_is_read_as_it_is_then():
         torch.testing.assert_close(branch(x), module(x))
 
 
-class Shared(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(4, 4, 3, padding=1)
-        self.unused = nn.Conv2d(4, 8, 1)
-
-    def forward(self, x):
-        self.unused(x)
-        return self.conv(self.conv(x))
-
-
 def test_module_called_twice_becomes_two_operators_with_equal_weights():
-    captured = capture(Shared().eval(), (1, 4, 5, 5), "net")
+    module = Calling(lambda x, conv: conv(conv(x)), nn.Conv2d(4, 4, 3, padding=1))
+    captured = capture(module.eval(), (1, 4, 5, 5), "net")
     convs = [op for op in captured.graph.ops if op.kind == "conv"]
     assert len({op.name for op in convs}) == 2
     assert torch.equal(*(captured.weights[op.name]["weight"] for op in convs))
@@ -363,23 +319,18 @@ def test_network_that_keeps_a_table_is_captured_and_keeps_none_of_the_tracers():
 
 def test_what_neither_takes_is_refused_for_the_reason_of_tracing_and_that_of_exporting():
     with pytest.raises(StretchError, match="cannot be traced") as caught:
-        capture_any(Branching(), (1, 3, 8, 8), "net")
+        capture_any(Calling(branching), (1, 3, 8, 8), "net")
     assert caught.value.hint.startswith("torch.export does not take it either")
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(3, 1, 1))
-
-    def forward(self, x):
-        first, second = torch.chunk(x * self.gain, 2, dim=2)
-        return (first + second).reshape(x.size(0), -1)
+def halves_added(x, gain):
+    first, second = torch.chunk(x * gain, 2, dim=2)
+    return (first + second).reshape(x.size(0), -1)
 
 
 @pytest.fixture
 def values():
-    traced = fx.symbolic_trace(Net())
+    traced = fx.symbolic_trace(Calling(halves_added, (3, 1, 1)))
     result = Values(traced)
     result.run(torch.randn(2, 3, 4, 5))
     return {node.name: node for node in traced.graph.nodes}, result
