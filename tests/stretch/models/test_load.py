@@ -10,15 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import save_file
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
-from stretch.models import load_model
-from stretch.models.builder import Size, Stated, by_name, named_ends, settled
-from stretch.models.weights import check_host, read_weights, trained_weights_file
-
+torch = pytest.importorskip("torch")
+image = pytest.importorskip("PIL.Image")
+timm = pytest.importorskip("timm")
+pytest.importorskip("torchvision")
 pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError, UnknownNameError, UsageError  # noqa: E402
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing  # noqa: E402
+from stretch.models.builder import Size, Stated, by_name, named_ends, settled  # noqa: E402
+from stretch.models.families import find_family  # noqa: E402
+from stretch.models.load import load_model, stated_preprocessing  # noqa: E402
+from stretch.models.tiny import TinyFamily  # noqa: E402
+from stretch.models.weights import check_host, read_weights, settle, trained_weights_file  # noqa: E402
+from stretch.quantize.images import read_images  # noqa: E402
 
 
 def same(one, other):
@@ -356,3 +365,92 @@ def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
 def test_results_have_their_names_and_one_has_none():
     assert by_name([("y", 1)]) == 1
     assert by_name([("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
+
+
+def module_of(name, seed=0):
+    """A small network with settled statistics."""
+    torch.manual_seed(seed)
+    family = TinyFamily()
+    module = family.build(name)
+    settle(module, family.input_shape(name), torch.Generator().manual_seed(seed))
+    return module
+
+
+@pytest.mark.representatives(4)
+@pytest.mark.parametrize("name", TinyFamily().names())
+@pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
+def test_activations_neither_explode_nor_vanish(name, kind):
+    module = module_of(name)
+    shape = (4, *TinyFamily().input_shape(name)[1:])
+    torch.manual_seed(1)
+    images = {
+        "noise": torch.randn(shape),
+        "grey": torch.rand(shape[0], 1, 1, 1).expand(shape),
+        "photograph-like": nn.functional.interpolate(torch.randn(*shape[:2], 4, 4), size=shape[2:], mode="bilinear"),
+    }[kind]
+    largest = []
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.register_forward_hook(lambda _, __, out: largest.append(out.abs().max().item()))
+    with torch.no_grad():
+        module(images)
+    assert all(0.01 < value < 100 for value in largest), largest
+
+
+def test_layer_that_begins_as_zeros_shows_what_it_reads():
+    module = nn.Sequential(nn.Linear(64, 3), nn.Linear(3, 3))
+    nn.init.zeros_(module[0].weight)
+    kept = module[1].weight.clone()
+    settle(module, (1, 64), torch.Generator().manual_seed(0))
+    assert module[0].weight.std().item() == pytest.approx(1 / 8, rel=0.2)
+    assert torch.equal(module[1].weight, kept)
+
+
+@pytest.fixture(scope="module", params=[(500, 375), (330, 640)], ids=str)
+def picture(request, tmp_path_factory):
+    """A picture with smooth and sharp parts."""
+    width, height = request.param
+    random = np.random.default_rng(0)
+    small = image.fromarray(random.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
+    pixels = np.clip(np.asarray(small, np.float64) + random.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
+    file = tmp_path_factory.mktemp("picture") / "a.png"
+    image.fromarray(pixels).save(file)
+    return file
+
+
+def read(name, file):
+    """What the project makes of a picture for a model."""
+    family, current = find_family(name)
+    [result] = read_images(file, family.input_shape(current), family.preprocessing(current))
+    return result
+
+
+def test_squashed_pictures_are_timms(picture):
+    from timm.data import create_transform, resolve_data_config
+
+    name = next(n for n in timm.list_models() if (c := timm.get_pretrained_cfg(n)) and c.crop_mode == "squash" and c.input_size[1] < 300)
+    config = timm.get_pretrained_cfg(name).to_dict()
+    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(image.open(picture)).numpy()[None]
+    assert np.abs(read(f"timm:{name}", picture) - expected).max() < 1e-5
+
+
+def test_cifar_networks_read_whole_pictures():
+    assert load_model("resnet20_cifar10", weights="none").preprocessing.crop == 1.0
+    assert load_model("tiny_resnet", weights="none").preprocessing == IMAGENET
+
+
+class Own(torch.nn.Module):
+    def __init__(self, preprocessing):
+        super().__init__()
+        self.preprocessing = preprocessing
+
+
+@pytest.mark.parametrize("stated", [{"mean": (0.5, 0.5, 0.5), "crop": 1}, Preprocessing((0.5, 0.5, 0.5), crop=1.0)])
+def test_own_module_states_its_own(stated):
+    assert stated_preprocessing(Own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
+
+
+@pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
+def test_what_cannot_be_used_is_one_sentence(stated):
+    with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
+        stated_preprocessing(Own(stated), "mine")
