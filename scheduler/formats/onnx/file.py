@@ -1,8 +1,9 @@
 """ONNX files, read without trust: what a bundle's may hold, the operators that nn-stretch wrote, and what can be asked of one."""
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +18,10 @@ from predictors.shapes import Attr, Attrs
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import (
-    BOOL,
-    FLOAT,
-    FLOAT16,
-    INT8,
-    INT32,
-    INT64,
     MAX_RANK,
     MAX_RESULTS,
     REALS,
     TYPE_NAMES,
-    UINT8,
     Cost,
     KnownTensor,
     Shape,
@@ -66,67 +60,13 @@ class Demand:
     alive: int
 
 
-def check_onnx(proto: Any, model: Path) -> Demand:
-    """Check an ONNX model that a runtime is to load."""
-    try:
-        return _check(proto, model)
-    except StretchError as error:
-        raise StretchError(f"{model} cannot be run: {error.message}", error.hint or _AGAIN) from error
-
-
-def tensor_shapes(proto: Any, model: Path) -> dict[str, Shape]:
-    """Shape of every tensor of a model, weights included, worked out from its inputs."""
-    try:
-        inputs, weights, costs = _worked_out(proto, model)
-    except StretchError as error:
-        raise StretchError(f"{model} cannot be read: {error.message}", error.hint or _AGAIN) from error
-    return {name: tensor.shape for name, tensor in (inputs | weights | _results(proto.graph, costs)).items()}
-
-
-def _check(proto: Any, model: Path) -> Demand:
-    graph = proto.graph
-    inputs, _, costs = _worked_out(proto, model)
-    computed = inputs | _results(graph, costs)
-    known = {name: tensor.shape for name, tensor in computed.items()}
-    for value in graph.output:
-        need(value.name in known, f"nothing writes its output `{value.name}`")
-        stated, computed_type = _stated(value), computed[value.name]
-        need(
-            computed_type.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(computed_type.shape)}"
-        )
-        need(
-            computed_type.type == stated.type,
-            f"it states {TYPE_NAMES[stated.type]} for `{value.name}` and makes {TYPE_NAMES[computed_type.type]}",
-        )
-    _check_statistics(graph)
-    work, alive = sum(cost.work for cost in costs), _most_alive(graph, known)
-    need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
-    need(alive <= MAX_ALIVE, f"it keeps {alive:.1e} elements at one time, {MAX_ALIVE:.1e} are allowed")
-    return Demand(work, alive)
-
-
 def _results(graph: Any, costs: list[Cost]) -> dict[str, KnownTensor]:
     """What the operators write, by name."""
     pairs = (zip(node.output, cost.results, strict=True) for node, cost in zip(graph.node, costs, strict=True))
     return {name: tensor for pair in pairs for name, tensor in pair if name}
 
 
-def _worked_out(proto: Any, model: Path) -> tuple[dict[str, KnownTensor], dict[str, KnownTensor], list[Cost]]:
-    """The inputs and the weights by name, and what each operator makes."""
-    graph = proto.graph
-    need(not proto.functions and not proto.training_info, "it defines functions or training steps")
-    need(not graph.sparse_initializer, "it has sparse weights")
-    need(not graph.quantization_annotation, "it has quantisation annotations")
-    need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
-    for what, names in (("weights", [t.name for t in graph.initializer]), ("inputs", [v.name for v in graph.input])):
-        _check_unique(what, names)
-    _check_unique("outputs", [value.name for value in graph.output])
-    weights = {tensor.name: stored_tensor(tensor, model) for tensor in graph.initializer}
-    inputs = {value.name: _stated(value) for value in graph.input if value.name not in weights}
-    return inputs, weights, _costs(graph, weights | inputs, model)
-
-
-def _check_unique(what: str, names: list[str]) -> None:
+def _check_unique(what: str, names: Iterable[str]) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     need(twice is None, f"two of its {what} are called `{twice}`")
 
@@ -134,7 +74,7 @@ def _check_unique(what: str, names: list[str]) -> None:
 def _stated(value: Any) -> KnownTensor:
     """What an input or output is said to be."""
     type, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
-    need(type in TYPES, f"`{value.name}` has element type {type}, which nn-stretch does not write")
+    need(type in TYPE_NAMES, f"`{value.name}` has element type {type}, which nn-stretch does not write")
     need(len(dims) <= MAX_RANK, f"`{value.name}` has {len(dims)} axes")
     need(all(d.dim_value > 0 for d in dims), f"`{value.name}` has no fixed shape")
     shape = tuple(d.dim_value for d in dims)
@@ -190,6 +130,16 @@ def _attribute(attribute: Any, stores: bool, model: Path) -> Any:
     return stored_tensor(attribute.t, model) if attribute.type == _TENSOR else onnx.helper.get_attribute_value(attribute)
 
 
+def _check_outputs(graph: Any, computed: Mapping[str, KnownTensor]) -> None:
+    """Outputs are what the file says of them."""
+    for value in graph.output:
+        need(value.name in computed, f"nothing writes its output `{value.name}`")
+        stated, built = _stated(value), computed[value.name]
+        need(built.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(built.shape)}")
+        names = TYPE_NAMES[stated.type], TYPE_NAMES[built.type]
+        need(built.type == stated.type, f"it states {names[0]} for `{value.name}` and makes {names[1]}")
+
+
 def _check_statistics(graph: Any) -> None:
     """Variances are not negative: their root would be no number."""
     import onnx.numpy_helper
@@ -201,9 +151,9 @@ def _check_statistics(graph: Any) -> None:
             need(bool((array >= 0).all()), f"variance `{tensor.name}` of a batch norm is negative or no number")
 
 
-def _most_alive(graph: Any, shapes: Mapping[str, Shape]) -> int:
+def _most_alive(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
     """Most elements that have been written and will still be read, at any operator."""
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    sizes = {name: tensor.size for name, tensor in computed.items()}
     last = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
     last |= {value.name: len(graph.node) for value in graph.output}
     ends: dict[int, list[str]] = {}
@@ -218,34 +168,6 @@ def _most_alive(graph: Any, shapes: Mapping[str, Shape]) -> int:
     return most
 
 
-def graph_shapes(proto: Any, model: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Shapes of the inputs (weights left out) and outputs of an ONNX model."""
-    weights = {tensor.name for tensor in proto.graph.initializer}
-    by_kind: list[dict[str, tuple[int, ...]]] = []
-    for values in (proto.graph.input, proto.graph.output):
-        shapes: dict[str, tuple[int, ...]] = {}
-        for value in values:
-            if value.name in weights:
-                continue
-            dims = value.type.tensor_type.shape.dim
-            if any(d.dim_value <= 0 for d in dims):
-                raise StretchError(f"`{value.name}` of {model} has no fixed shape", "export the model with fixed shapes")
-            shapes[value.name] = tuple(d.dim_value for d in dims)
-        by_kind.append(shapes)
-    return by_kind[0], by_kind[1]
-
-
-#: Element types of weights: bytes of one, and the field that holds them where they are no raw bytes.
-TYPES = {
-    FLOAT: (4, "float_data"),
-    UINT8: (1, "int32_data"),
-    INT8: (1, "int32_data"),
-    INT32: (4, "int32_data"),
-    INT64: (8, "int64_data"),
-    BOOL: (1, "int32_data"),
-    FLOAT16: (2, "int32_data"),
-}
-
 #: Where the bytes of a tensor are, if not in its file.
 EXTERNAL = 1
 
@@ -256,16 +178,18 @@ def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
     Args:
         tensor: The `onnx.TensorProto`.
     """
-    need(tensor.data_type in TYPES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
+    import onnx.helper
+
+    need(tensor.data_type in TYPE_NAMES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
     need(all(n >= 0 for n in tensor.dims), f"weight `{tensor.name}` has the shape {list(tensor.dims)}")
-    width, field = TYPES[tensor.data_type]
+    width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     wanted = math.prod(tensor.dims) * width
     if tensor.data_location == EXTERNAL:
         has = _external_bytes(tensor, model)
     elif tensor.HasField("raw_data"):
         has = len(tensor.raw_data)
     else:
-        has = len(getattr(tensor, field)) * width
+        has = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))) * width
     need(has == wanted, f"weight `{tensor.name}` has {has} bytes, its shape {list(tensor.dims)} needs {wanted}")
     return KnownTensor(tuple(tensor.dims), tensor.data_type, _short(tensor))
 
@@ -343,28 +267,6 @@ class Parts:
     op: Op  # The operator; its shape is not known yet.
     nodes: tuple[Any, ...]  # Its nodes, in order.
     weights: tuple[str, ...]  # Names of the initialisers that they read, in order.
-
-
-def graph_of(proto: Any, path: Path) -> OpGraph:
-    """The operators of a model.
-
-    Operators that are identities at inference were not written and do not come
-    back. An int8 or fp16 subgraph comes back as if it were in reals.
-
-    Args:
-        proto: The `onnx.ModelProto`.
-    """
-    inputs, outputs = graph_shapes(proto, path)
-    shapes = tensor_shapes(proto, path)
-    try:
-        parts = list(operators(proto))
-        first = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
-        graph = OpGraph.build(proto.graph.name, [*first, *[part.op for part in parts]], outputs)
-        for part in parts:
-            _check_operator(graph, part, shapes)
-    except StretchError as error:
-        raise StretchError(f"{path} is not as nn-stretch writes it: {error.message}", error.hint or _AGAIN) from error
-    return graph
 
 
 def operators(proto: Any) -> Iterator[Parts]:
@@ -514,7 +416,14 @@ class OnnxFile:
         Raises:
             StretchError: If a dimension is not a fixed number.
         """
-        return graph_shapes(self.proto, self.path)
+        graph, weights, ends = self.proto.graph, self.initialisers, []
+        for values in (graph.input, graph.output):
+            shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values if v.name not in weights}
+            for name, shape in shapes.items():
+                if any(n <= 0 for n in shape):
+                    raise StretchError(f"`{name}` of {self.path} has no fixed shape", "export the model with fixed shapes")
+            ends.append(shapes)
+        return ends[0], ends[1]
 
     @cached_property
     def external(self) -> set[str]:
@@ -522,13 +431,35 @@ class OnnxFile:
         return external_locations(self.proto.graph)
 
     @cached_property
+    def _tensors(self) -> tuple[dict[str, KnownTensor], dict[str, KnownTensor], list[Cost]]:
+        """The weights by name, all other tensors, and what each operator makes."""
+        proto, graph = self.proto, self.proto.graph
+        need(not proto.functions and not proto.training_info, "it defines functions or training steps")
+        need(not graph.sparse_initializer, "it has sparse weights")
+        need(not graph.quantization_annotation, "it has quantisation annotations")
+        need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
+        for what, values in (("weights", graph.initializer), ("inputs", graph.input), ("outputs", graph.output)):
+            _check_unique(what, (value.name for value in values))
+        weights = {tensor.name: stored_tensor(tensor, self.path) for tensor in graph.initializer}
+        inputs = {value.name: _stated(value) for value in graph.input if value.name not in weights}
+        costs = _costs(graph, weights | inputs, self.path)
+        return weights, inputs | _results(graph, costs), costs
+
+    @cached_property
     def demand(self) -> Demand:
-        """What it takes to run it, once it is checked.
+        """What it takes to run it, once it is checked: known operators, honest weights, bounded work and memory.
 
         Raises:
-            StretchError: As `scheduler.formats.onnx.file.check_onnx`.
+            StretchError: If a runtime must not see it.
         """
-        return check_onnx(self.proto, self.path)
+        with _about(f"{self.path} cannot be run"):
+            _, computed, costs = self._tensors
+            _check_outputs(self.proto.graph, computed)
+            _check_statistics(self.proto.graph)
+            work, alive = sum(cost.work for cost in costs), _most_alive(self.proto.graph, computed)
+            need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
+            need(alive <= MAX_ALIVE, f"it keeps {alive:.1e} elements at one time, {MAX_ALIVE:.1e} are allowed")
+            return Demand(work, alive)
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
@@ -537,7 +468,9 @@ class OnnxFile:
         Raises:
             StretchError: If they do not fit together.
         """
-        return tensor_shapes(self.proto, self.path)
+        with _about(f"{self.path} cannot be read"):
+            weights, computed, _ = self._tensors
+            return {name: tensor.shape for name, tensor in (weights | computed).items()}
 
     @cached_property
     def operators(self) -> list[Parts]:
@@ -552,10 +485,27 @@ class OnnxFile:
     def graph(self) -> OpGraph:
         """Its operators as a graph; an int8 or fp16 subgraph comes back as if it were in reals.
 
+        Operators that are identities at inference were not written and do not come back.
+
         Raises:
             StretchError: If what its nodes state is not what they are.
         """
-        return graph_of(self.proto, self.path)
+        (inputs, outputs), shapes = self.ends, self.shapes
+        with _about(f"{self.path} is not as nn-stretch writes it"):
+            first = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
+            graph = OpGraph.build(self.proto.graph.name, [*first, *[part.op for part in self.operators]], outputs)
+            for part in self.operators:
+                _check_operator(graph, part, shapes)
+            return graph
+
+
+@contextlib.contextmanager
+def _about(sentence: str) -> Iterator[None]:
+    """Let errors begin with what they are about."""
+    try:
+        yield
+    except StretchError as error:
+        raise StretchError(f"{sentence}: {error.message}", error.hint or _AGAIN) from error
 
 
 def open_onnx(path: Path) -> OnnxFile:

@@ -16,7 +16,7 @@ from predictors.errors import StretchError, first_line
 from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.registry import RuleTable
 from predictors.shapes import Shape
-from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, TYPES, stored_tensor
+from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, KnownTensor, ShapeNode
@@ -378,7 +378,7 @@ def _beside(path: Path, tensor: Any) -> int:
             f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
             "put the file beside the model, or export it with weights inside",
         )
-    width, _ = TYPES.get(tensor.data_type, (1, ""))
+    width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
     return width * math.prod(max(0, n) for n in tensor.dims)
 
 
