@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import pi, prod, sqrt
 from operator import attrgetter
@@ -154,14 +154,9 @@ class Builder:
         """A name for a submodule or parameter, like the one in the file."""
         plain = result = plain_name(name)
         count = 1
-        while hasattr(self._root, result) or _occupied(result):
+        while hasattr(self._root, result) or hasattr(fx.GraphModule, result) or result in _STATED:
             result, count = f"{plain}_{count}", count + 1
         return result
-
-
-def _occupied(name: str) -> bool:
-    """Whether something else of a network is called so."""
-    return hasattr(fx.GraphModule, name) or name in _STATED
 
 
 def plain_name(name: str) -> str:
@@ -234,14 +229,15 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Stated:
-    """What a file states of an input."""
+class End:
+    """An input of a file."""
 
-    name: str  # Its name.
+    name: str  # In the file.
     #: Its axes in the order in which the network reads them; None where the file does not tell how many it has.
     sizes: Sequence[Size] | None
     kind: str = "float32"  # Its element type, by numpy's name; that of what it stands for where it is rounded.
     cast: bool = False  # Whether all that reads it first makes reals of it.
+    argument: str = ""  # What the forward of the network calls it.
 
     @property
     def whole(self) -> bool:
@@ -249,31 +245,18 @@ class Stated:
         return self.kind.startswith(("int", "uint"))
 
 
-@dataclass(frozen=True)
-class End:
-    """An input of a file."""
-
-    name: str  # In the file.
-    argument: str  # What the forward of the network calls it.
-    sizes: tuple[Size, ...] | None  # Its axes, as in `Stated`.
-    kind: str = ""  # Element type of the whole numbers in the file that are reals here; empty where the file has reals.
-
-
-def named_ends(path: Path, stated: Sequence[Stated]) -> tuple[End, ...]:
+def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     """The inputs of a file, each with the name of an argument."""
-    if not stated:
+    if not ends:
         raise StretchError(f"{path} has no input", "export the network with what it reads")
-    for item in stated:
-        if item.whole and not item.cast:
-            raise whole_numbers(str(path), f" as its input `{_cut(item.name)}`")
-        if not item.whole and item.kind not in _REALS:
+    for end in ends:
+        if end.whole and not end.cast:
+            raise whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+        if not end.whole and end.kind not in _REALS:
             raise StretchError(
-                f"the input `{_cut(item.name)}` of {path} is of type {item.kind}, not of 32-bit reals", "export the part that reads reals"
+                f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals", "export the part that reads reals"
             )
-    return tuple(
-        End(item.name, argument, None if item.sizes is None else tuple(item.sizes), item.kind if item.whole else "")
-        for item, argument in zip(stated, arguments([item.name for item in stated]), strict=True)
-    )
+    return tuple(replace(end, argument=argument) for end, argument in zip(ends, arguments([end.name for end in ends]), strict=True))
 
 
 def arguments(names: Sequence[str]) -> list[str]:
@@ -382,7 +365,7 @@ def _told(path: Path, ends: Sequence[End]) -> list[str]:
     return rows + [
         f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
         for end in ends
-        if end.kind
+        if end.whole
     ]
 
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Size, Stated, finished, named_ends, settled
+from stretch.models.builder import End, Size, finished, named_ends, settled
 
 #: Types of half precision, which is computed in single.
 HALF = (torch.float16, torch.bfloat16)
@@ -86,7 +86,7 @@ def _loaded(path: Path) -> torch.export.ExportedProgram:
         logger.removeFilter(reason)
 
 
-def _stated(node: fx.Node) -> Stated:
+def _stated(node: fx.Node) -> End:
     """What the archive states of an input; an open batch is 1, and other open sizes are what they were at export."""
     value = node.meta["val"]
     sizes = []
@@ -98,7 +98,7 @@ def _stated(node: fx.Node) -> Stated:
             sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
     readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
     cast = bool(readers) and all(_is_cast(reader) for reader in readers)
-    return Stated(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
+    return End(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
 
 
 def _is_cast(node: fx.Node) -> bool:

@@ -27,7 +27,6 @@ from stretch.models.builder import (
     End,
     OperatorInputs,
     Size,
-    Stated,
     by_name,
     finished,
     named_ends,
@@ -395,13 +394,13 @@ def array(path: Path, tensor: Any) -> np.ndarray:
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def _stated(value: Any, last: bool, readers: _Readers) -> Stated:
+def _stated(value: Any, last: bool, readers: _Readers) -> End:
     """What the file states of an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
-    return Stated(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name))
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name))
 
 
 def _symbol(name: str) -> str:

@@ -17,9 +17,9 @@ from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import (
     Builder,
+    End,
     OperatorInputs,
     Size,
-    Stated,
     by_name,
     finished,
     named_ends,
@@ -289,7 +289,7 @@ class _TfliteLowering:
             return order is not None and order.ravel().tolist() == [0, 2, 3, 1]
         return operator.code in _ANY_ORDER and len(operator.outputs) == 1 and self._turned_at_once(operator.outputs[0])
 
-    def _stated(self, tensor: int, image: bool) -> Stated:
+    def _stated(self, tensor: int, image: bool) -> End:
         """What the file states of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
         sizes = [Size(n) for n in start.shape]
@@ -298,4 +298,4 @@ class _TfliteLowering:
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]
         kinds = [self._network.tensors[operator.outputs[0]].kind for operator in readers if operator.code == "CAST" and operator.outputs]
         cast = bool(readers) and len(kinds) == len(readers) and set(kinds) <= {"float32", "float16"}
-        return Stated(start.name, sizes, start.kind if start.quantisation is None else "float32", cast)
+        return End(start.name, sizes, start.kind if start.quantisation is None else "float32", cast)

@@ -22,7 +22,7 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError, UnknownNameError, UsageError  # noqa: E402
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing  # noqa: E402
-from stretch.models.builder import Size, Stated, by_name, named_ends, settled  # noqa: E402
+from stretch.models.builder import End, Size, by_name, named_ends, settled  # noqa: E402
 from stretch.models.families import find_family  # noqa: E402
 from stretch.models.load import load_model, stated_preprocessing  # noqa: E402
 from stretch.models.tiny import TinyFamily  # noqa: E402
@@ -328,7 +328,7 @@ PATH = Path("net.onnx")
 
 def stating(*stated):
     """The inputs of a file that states these names and axes."""
-    return named_ends(PATH, [Stated(name, sizes) for name, sizes in stated])
+    return named_ends(PATH, [End(name, sizes) for name, sizes in stated])
 
 
 TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"), Size(4)])]
