@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import fx
@@ -25,6 +25,26 @@ from stretch.operators.products import convolution
 # of a tensor is told as a product of *factors*, each of which steps through images,
 # channels or pixels of the map. Reshaping splits and merges factors, permuting moves
 # axes, and nothing is computed.
+
+T = TypeVar("T")
+
+
+class Unmapped(Exception):
+    """What a call does to axes is not understood down to single channels: it is computed on the tensors as they are."""
+
+
+def mapped(value: T | None) -> T:
+    """A value that must be known, lest a call is not understood."""
+    if value is None:
+        raise Unmapped
+    return value
+
+
+def need_mapped(fits: bool) -> None:
+    """Give up where something does not fit."""
+    if not fits:
+        raise Unmapped
+
 
 #: What a factor steps through; the scores of attention also have queries and keys.
 Of = Literal["image", "channel", "pixel", "query", "key"]
@@ -143,14 +163,13 @@ def _of_map(n: int, c: int, h: int, w: int) -> Iterator[Factor]:
     yield Factor("pixel", w, 1)
 
 
-def common(a: Axis, b: Axis) -> list[tuple[Factor, Factor]] | None:
-    """The factors of two axes of one size, split so that they come in pairs of one size; None if they cannot be."""
+def common(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
+    """The factors of two axes of one size, split so that they come in pairs of one size."""
     left, right, pairs = list(a)[::-1], list(b)[::-1], []
     while left and right:
         mine, theirs = left.pop(), right.pop()
         size = min(mine.size, theirs.size)
-        if max(mine.size, theirs.size) % size:
-            return None
+        need_mapped(max(mine.size, theirs.size) % size == 0)
         if mine.size > size:
             mine, rest = mine.split(mine.size // size)
             left.append(rest)
@@ -158,7 +177,8 @@ def common(a: Axis, b: Axis) -> list[tuple[Factor, Factor]] | None:
             theirs, rest = theirs.split(theirs.size // size)
             right.append(rest)
         pairs.append((mine, theirs))
-    return None if left or right else pairs
+    need_mapped(not left and not right)
+    return pairs
 
 
 def _size(axis: Sequence[Factor]) -> int:
@@ -179,16 +199,14 @@ def _merged(axis: Sequence[Factor]) -> Axis:
     return tuple(merged)
 
 
-def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape] | None:
+def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape]:
     """How pixels that lie in the steps of the first of each pair come to lie in the steps of the second."""
     before = sorted(range(len(pairs)), key=lambda i: -pairs[i][0].step)
     after = sorted(range(len(pairs)), key=lambda i: -pairs[i][1].step)
     for order, side in ((before, 0), (after, 1)):
         factors = [pairs[i][side] for i in order]
-        if factors and factors[-1].step != 1:
-            return None
-        if any(outer.step != inner.step * inner.size for outer, inner in pairwise(factors)):
-            return None
+        need_mapped(not factors or factors[-1].step == 1)
+        need_mapped(all(outer.step == inner.step * inner.size for outer, inner in pairwise(factors)))
     return tuple(pairs[i][0].size for i in before), tuple(before.index(i) for i in after)
 
 

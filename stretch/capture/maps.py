@@ -1,6 +1,7 @@
 """Feature maps behind tensors of an exported network: operators on channels and pixels, however the network has ordered its axes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -18,8 +19,11 @@ from stretch.capture.aten import (
     CallRecorder,
     Factor,
     Of,
+    Unmapped,
     common,
     map_axes,
+    mapped,
+    need_mapped,
     over_elements,
     rearrangement,
 )
@@ -28,11 +32,11 @@ from stretch.opaque.calls import Call
 # Tensors that do not depend on the input, as they meet a feature map or the scores of attention.
 
 
-def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor | None:
+def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor:
     """A tensor that is broadcast to one of known axes, with an axis for each of what these run over.
 
     Returns:
-        A tensor whose axes are of one element where it is the same for all; None if it differs in what is not listed.
+        A tensor whose axes are of one element where it is the same for all; it must not differ in what is not listed.
     """
     sizes = (*[1] * (len(axes.axes) - tensor.dim()), *tensor.shape)
     parts, result = [], []
@@ -43,8 +47,7 @@ def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor
     seen = tensor.reshape(parts)
     order = [at for of in over for at in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
     rest = [i for i in range(len(result)) if i not in order]
-    if any(parts[i] != 1 for i in rest):
-        return None
+    need_mapped(all(parts[i] == 1 for i in rest))
     seen = seen.permute(*order, *rest)
     at, shape = 0, []
     for of in over:
@@ -107,33 +110,26 @@ class Maps:
         plain = first and map_axes(there).reshaped(axes.shape) == axes
         return result if plain else replace(result, axes=axes)
 
-    def gathered(self, value: AtenValue) -> tuple[str, Axes] | None:
-        """A map with the channels of a tensor in its order, and the tensor's axes there; None if its axes are not known."""
-        axes = self.axes_of(value)
-        if axes is None:
-            return None
+    def gathered(self, value: AtenValue) -> tuple[str, Axes]:
+        """A map with the channels of a tensor in its order, and the tensor's axes there."""
+        axes, op = mapped(self.axes_of(value)), value.op
         channels = axes.channels()
-        op: str | None = value.op
-        if channels != list(range(self.ops[value.op].shape[1])):
-            op = self._select(value.op, tuple(channels))
-        if op is None:
-            return None
+        if channels != list(range(self.ops[op].shape[1])):
+            op = self._select(op, tuple(channels))
         return op, _with_channels_in_order(axes)
 
-    def _select(self, name: str, channels: tuple[int, ...]) -> str | None:
-        """Some channels of a map, computed by as many filters where they are a convolution's; None if nothing gives them in this order."""
+    def _select(self, name: str, channels: tuple[int, ...]) -> str:
+        """Some channels of a map, computed by as many filters where they are a convolution's."""
         key = ("select", name, channels)
         if key not in self._known:
             selecting = self._selecting(self.ops[name], channels)
-            if selecting is None:
-                return None
             if channels == tuple(range(channels[0], channels[-1] + 1)) and self.ops[selecting].kind != "slice":
                 bounds: dict[str, Attr] = {"start": channels[0], "stop": channels[-1] + 1}
                 self.instead[selecting] = (name, Op(selecting, "slice", (name,), bounds, self.ops[selecting].shape))
             self._known[key] = selecting
         return self._known[key]
 
-    def _selecting(self, op: Op, channels: tuple[int, ...]) -> str | None:
+    def _selecting(self, op: Op, channels: tuple[int, ...]) -> str:
         kind, width, attrs = kind_of(op.kind), op.shape[1], dict(op.attrs)
         in_a_row = channels == tuple(range(channels[0], channels[0] + len(channels)))
         rows = slice(channels[0], channels[0] + len(channels)) if in_a_row else list(channels)
@@ -143,8 +139,8 @@ class Maps:
             return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, selecting)
         depthwise = op.kind == "conv" and attrs["groups"] == width == self.ops[op.inputs[0]].shape[1]
         if len(op.inputs) == 1 and (depthwise or kind.slices is same_slice):
-            source = self._select(op.inputs[0], channels)
-            if source is not None:
+            with suppress(Unmapped):
+                source = self._select(op.inputs[0], channels)
                 more: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
                 return self.add(near, op.kind, (source,), attrs | more, selecting)
         if in_a_row:
@@ -156,10 +152,10 @@ class Maps:
                 mixed = self.add(f"{op.name}_shuffled", "channel_shuffle", (op.name,), {"groups": groups})
                 whole = len(channels) == width
                 return mixed if whole else self.add(near, "slice", (mixed,), {"start": start, "stop": start + len(channels)})
-        return None
+        raise Unmapped
 
-    def arranged(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str | None:
-        """A map whose pixels are in the order in which axes see them; None if no order of height and width is that.
+    def arranged(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
+        """A map whose pixels are in the order in which axes see them.
 
         Args:
             pixels: Height and width of the result; those that it has where the order is that already, else those of
@@ -167,8 +163,6 @@ class Maps:
         """
         there = self.ops[op].shape
         steps = rearrangement(list(zip(axes.factors("pixel"), axes.in_order().factors("pixel"), strict=True)))
-        if steps is None:
-            return None
         moved = steps[1] != tuple(range(len(steps[1])))
         if pixels is None:
             sizes = [prod(f.size for f in axis if f.of == "pixel") for axis in axes.axes if any(f.of == "pixel" for f in axis)]
@@ -194,38 +188,30 @@ class Maps:
             self._known[key] = rearranged
         return self._known[key]
 
-    def aligned(self, value: AtenValue, op: str, axes: Axes) -> str | None:
-        """The map of a tensor with its pixels where those of another map are; None if channels or axes differ.
+    def aligned(self, value: AtenValue, op: str, axes: Axes) -> str:
+        """The map of a tensor with its pixels where those of another map are.
 
         Args:
             axes: How that is seen with the tensor's shape.
         """
-        gathered = (
-            self.gathered(value) if self.axes_of(value) is not None else self.gathered(lifted) if (lifted := self.lifted(value)) else None
-        )
-        if gathered is None:
-            return None
-        current, seen = gathered
+        current, seen = self.gathered(value if self.axes_of(value) is not None else self.lifted(value))
         moves: list[tuple[Factor, Factor]] = []
         for mine, theirs in zip(seen.axes, axes.axes, strict=True):
             pairs = common(mine, theirs)
-            if pairs is None or any(a.of != b.of or (a.of != "pixel" and a.step != b.step) for a, b in pairs):
-                return None
+            need_mapped(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
             moves += [pair for pair in pairs if pair[0].of == "pixel"]
         steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
-        if steps is None or self.ops[current].shape[1] != self.ops[op].shape[1]:
-            return None
+        need_mapped(self.ops[current].shape[1] == self.ops[op].shape[1])
         moved = steps[1] != tuple(range(len(steps[1])))
         if not moved and self.ops[current].shape[2:] == pixels:
             return current
         split, order = steps if moved else ((prod(pixels),), (0,))
         return self._rearranged(current, {"split": split, "order": order, "pixels": pixels})
 
-    def lifted(self, value: AtenValue) -> AtenValue | None:
-        """A tensor of unknown axes, of which the last one is taken for channels, as a map; None if it cannot be."""
+    def lifted(self, value: AtenValue) -> AtenValue:
+        """A tensor of unknown axes, of which the last one is taken for channels, as a map."""
         shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
-        if value.axes is not None or len(shape) < 3 or shape[0] % batch or value.dtype not in (None, torch.float32):
-            return None
+        need_mapped(value.axes is None and len(shape) > 2 and not shape[0] % batch and value.dtype in (None, torch.float32))
         source = self._moved.get(value.op)
         if source is not None:
             axes = source[1].reshaped(shape)
@@ -235,32 +221,32 @@ class Maps:
         op = self.add(
             f"{value.op}_map", "channels_first", (self.reading(replace(value, shape=(batch * rows, tokens, channels))),), {"rows": rows}
         )
-        last = map_axes(self.ops[op].shape).permuted((0, 2, 3, 1)).reshaped(shape)
-        return None if last is None else AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
+        last = mapped(map_axes(self.ops[op].shape).permuted((0, 2, 3, 1)).reshaped(shape))
+        return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
 
     def plain(self, value: AtenValue) -> AtenValue:
         """A tensor as an operator gives it, its elements in their order."""
         if value.axes is None:
             return value
-        gathered = self.gathered(value)
-        if gathered is None:
+        try:
+            op, axes = self.gathered(value)
+        except Unmapped:
             index = torch.tensor(value.axes.channels())
             chosen = AtenValue("", tuple(index.shape), dtype=index.dtype, tensor=index)
             width = self.ops[value.op].shape
             op = self._opaque(
                 value, (width[0], len(index), *width[2:]), lambda known, x: (Call("index_select.default", (x, 1, known(chosen))),)
             )
-            gathered = op, _with_channels_in_order(value.axes)
-        op, axes = gathered
+            axes = _with_channels_in_order(value.axes)
         kinds = [factor.of for axis in axes.axes for factor in axis]
         if kinds == sorted(kinds, key=("image", "channel", "pixel").index):
-            ordered = self._as_map(op, axes)
-            if ordered is not None:
+            with suppress(Unmapped):
+                ordered = self._as_map(op, axes)
                 return replace(value, op=ordered, base=self.ops[ordered].shape, axes=None)
         name = self._permuted(value, op, axes)
         return replace(value, op=name, base=value.shape, axes=None)
 
-    def _as_map(self, op: str, axes: Axes) -> str | None:
+    def _as_map(self, op: str, axes: Axes) -> str:
         """A tensor whose pixels come behind its channels, of the shape that it has where an operator of a family can give it."""
         shape = axes.shape
         if len(shape) == 2 and self.ops[op].shape[2:] == (1, 1) and shape == self.ops[op].shape[:2]:
@@ -291,45 +277,32 @@ class Maps:
         step = known.step(over_elements(shape, "copy", "permute"), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
 
-    def channels_last(self, value: AtenValue) -> tuple[str, Axes] | None:
-        """A map whose channels are the last axis of a tensor; None if that axis runs over something else.
+    def channels_last(self, value: AtenValue) -> tuple[str, Axes]:
+        """A map whose channels are the last axis of a tensor.
 
         Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.
         """
-        if self.axes_of(value) is None:
-            lifted = self.lifted(value)
-            if lifted is None:
-                return None
-            value = lifted
-        gathered = self.gathered(value)
-        if gathered is None:
-            return None
-        op, axes = gathered
+        op, axes = self.gathered(value if self.axes_of(value) is not None else self.lifted(value))
         last = axes.axes[-1]
         channels = [factor for factor in last if factor.of == "channel"]
         merged = [factor for factor in last if factor.of == "pixel"]
-        if prod(f.size for f in channels) != self.ops[op].shape[1] or list(last) != [*merged, *channels]:
-            return None
+        need_mapped(prod(f.size for f in channels) == self.ops[op].shape[1] and list(last) == [*merged, *channels])
         return self._merged(op, axes, merged) if merged else (op, axes)
 
-    def _merged(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes] | None:
+    def _merged(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes]:
         """A map that has a channel for each channel and each of some neighbouring pixels."""
         h, w = self.ops[op].shape[2:]
         left = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
         rows, columns = [f for f in left if f.step % w == 0], [f for f in left if f.step % w]
         step = (min((f.step // w for f in rows), default=h), min((f.step for f in columns), default=w))
-        if h % step[0] or w % step[1]:
-            return None
         size = (h // step[0], w // step[1])
-        if prod(f.size for f in rows) != size[0] or prod(f.size for f in columns) != size[1]:
-            return None
+        need_mapped(not h % step[0] and not w % step[1] and (prod(f.size for f in rows), prod(f.size for f in columns)) == size)
         parts = []
         for digits in product(*[range(factor.size) for factor in merged]):
             at = sum(digit * factor.step for digit, factor in zip(digits, merged, strict=True))
             attrs: dict[str, Attr] = {"start": (at // w, at % w), "stop": (h, w), "step": step}
             part = self.add(f"{op}_sampled", "subsample", (op,), attrs)
-            if self.ops[part].shape[2:] != size:
-                return None
+            need_mapped(self.ops[part].shape[2:] == size)
             parts.append(part)
         merged_op = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
         steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}

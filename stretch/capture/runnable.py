@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf, prod
 from typing import Any
@@ -22,6 +23,7 @@ from stretch.capture.aten import (
     AtenValue,
     CallRecorder,
     Made,
+    Unmapped,
     of_family,
     opaque,
     opaque_node,
@@ -460,9 +462,8 @@ class RunnableLowering(AtenLowering):
             super()._lower(node)
         else:
             calls = [AtenCall(item, AtenLowering._given(self, item), [self._shape(item, item.meta["val"])]) for item in chain]
-            built = written_out(self._maps, calls)
-            if built is not None:
-                self._values[node] = replace(built, dtype=node.meta["val"].dtype)
+            with suppress(Unmapped):
+                self._values[node] = replace(written_out(self._maps, calls), dtype=node.meta["val"].dtype)
                 return
             for item in chain:
                 super()._lower(item)
@@ -501,11 +502,10 @@ class RunnableLowering(AtenLowering):
         return super().reading(value)
 
     def _results(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
-        built = applied(self._maps, call)
-        if built is None:
-            results = {name: self._plain(item) for name, item in call.arguments.items()}
-            return self._computed(replace(call, arguments=results), several)
-        return (built,) if several and isinstance(built, AtenValue) else built
+        with suppress(Unmapped):
+            built = applied(self._maps, call)
+            return (built,) if several and isinstance(built, AtenValue) else built
+        return self._computed(replace(call, arguments={name: self._plain(item) for name, item in call.arguments.items()}), several)
 
     def _plain(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):

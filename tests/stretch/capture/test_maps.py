@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.capture.aten import Axes, Factor, common, map_axes, rearrangement  # noqa: E402
+from stretch.capture.aten import Axes, Factor, Unmapped, common, map_axes, rearrangement  # noqa: E402
 from stretch.capture.maps import spread  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
@@ -81,7 +81,8 @@ def test_factors_of_one_size_come_in_pairs():
     twelve, parts = (Factor("pixel", 12, 1),), (Factor("pixel", 3, 1), Factor("pixel", 4, 3))
     pairs = common(twelve, parts)
     assert pairs == [(Factor("pixel", 3, 4), Factor("pixel", 3, 1)), (Factor("pixel", 4, 1), Factor("pixel", 4, 3))]
-    assert common(twelve, (Factor("pixel", 8, 1),)) is None
+    with pytest.raises(Unmapped):
+        common(twelve, (Factor("pixel", 8, 1),))
 
 
 @given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
@@ -91,12 +92,12 @@ def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
     assert seen is not None
     wanted = seen.permuted((0, 1, *[axis + 2 for axis in order]))
     steps = rearrangement(list(zip(wanted.factors("pixel"), wanted.in_order().factors("pixel"), strict=True)))
-    assert steps is not None
     np.testing.assert_array_equal(array.reshape(steps[0]).transpose(steps[1]).ravel(), array.reshape(split).transpose(order).ravel())
 
 
 def test_steps_that_leave_pixels_out_are_no_rearrangement():
-    assert rearrangement([(Factor("pixel", 4, 2), Factor("pixel", 4, 1))]) is None
+    with pytest.raises(Unmapped):
+        rearrangement([(Factor("pixel", 4, 2), Factor("pixel", 4, 1))])
 
 
 class Apply(nn.Module):
@@ -285,9 +286,10 @@ def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, who
     assert torch.equal(got, want)
 
 
-def test_constant_that_differs_between_pixels_is_none_for_channels_alone():
+def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
     axes = map_axes(CONSTANTS_SHAPE)
-    assert spread(torch.ones(4), axes, ("channel",)) is None
+    with pytest.raises(Unmapped):
+        spread(torch.ones(4), axes, ("channel",))
     assert spread(torch.ones(6, 1, 1), axes, ("channel",)).shape == (6,)
 
 
