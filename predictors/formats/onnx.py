@@ -14,7 +14,7 @@ from typing import Any
 from predictors.errors import StretchError, UsageError
 from predictors.files import read_bytes
 from predictors.formats.inference import fixed_shapes
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
@@ -141,16 +141,6 @@ def _pool(node: ShapedNode) -> list[Step]:
     return [("avg_pool", attrs | {"count_include_pad": bool(node.attrs.get("count_include_pad", 0))})]
 
 
-@_add("GlobalAveragePool", "GlobalMaxPool")
-def _global(node: ShapedNode) -> list[Step]:
-    return [("global_avg_pool" if node.kind == "GlobalAveragePool" else "global_max_pool", {"keepdims": True})]
-
-
-@_add("BatchNormalization")
-def _batch_norm(node: ShapedNode) -> list[Step]:
-    return [("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))})]
-
-
 @_add("Gemm")
 def _gemm(node: ShapedNode) -> list[Step]:
     weight = node.stored(1)
@@ -181,23 +171,23 @@ def _concat(node: ShapedNode) -> list[Step]:
     return [("concat", {})]
 
 
-@_add("Flatten")
-def _flatten(node: ShapedNode) -> list[Step]:
-    return [("flatten", {})]
-
-
-def _plain(kind: str) -> Rule:
-    return lambda node: [(kind, {})]
+def _plain(kind: str, **attrs: Any) -> Rule:
+    return lambda node: [(kind, dict(attrs))]
 
 
 RULES.update({node: _plain(name) for name in kinds for node in kinds.get(name).nodes})
-# without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
-RULES.update({"Softmax": _plain("softmax"), "Clip": _plain("relu6")})
-
-
-@_add("LeakyRelu")
-def _leaky(node: ShapedNode) -> list[Step]:
-    return [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})]
+RULES.update(
+    {
+        "BatchNormalization": lambda node: [("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))})],
+        # without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
+        "Clip": _plain("relu6"),
+        "Flatten": _plain("flatten"),
+        "GlobalAveragePool": _plain("global_avg_pool", keepdims=True),
+        "GlobalMaxPool": _plain("global_max_pool", keepdims=True),
+        "LeakyRelu": lambda node: [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})],
+        "Softmax": _plain("softmax"),
+    }
+)
 
 
 #: The format itself ends at two gigabytes.
@@ -359,9 +349,7 @@ class _OnnxLowering:
         return sources[0]
 
     def _append(self, wanted: str, kind: str, sources: tuple[str, ...], attrs: dict[str, Any], tensor: str) -> str:
-        name, count = wanted, 1
-        while name in self._ops:
-            name, count = f"{wanted}_{count}", count + 1
+        name = free_name(wanted, self._ops.__contains__)
         shape = kind_of(kind).shape([self._ops[source].shape for source in sources], attrs)
         if prod(shape) < 1:
             raise StretchError(f"`{wanted}` of {self._path} gives an empty tensor")

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError, first_line
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op, OpGraph, free_name
 from predictors.shapes import Attr, ints
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
 from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
@@ -568,10 +568,8 @@ def _permuted(value: Any) -> Any:
 def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
     name = wanted if wanted not in used else otherwise
     if hasattr(nn.Module, name):
-        name = otherwise = f"{name}_"  # operators become submodules, which may not hide a method
-    number = 1
-    while name in used:
-        name, number = f"{otherwise}_{number}", number + 1
+        name = f"{name}_"  # operators become submodules, which may not hide a method
+    name = free_name(name, used.__contains__)
     used.add(name)
     return name
 

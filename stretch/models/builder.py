@@ -21,6 +21,7 @@ from torch import fx, nn
 from torch.func import functional_call
 
 from predictors.errors import StretchError, UsageError, first_line
+from predictors.graph import free_name
 from predictors.shapes import Shape
 from scheduler.formats.onnx.file import MAX_ALIVE
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
@@ -152,11 +153,7 @@ class Builder:
 
     def _own(self, name: str) -> str:
         """A name for a submodule or parameter, like the one in the file."""
-        plain = result = plain_name(name)
-        count = 1
-        while hasattr(self._root, result) or hasattr(fx.GraphModule, result) or result in _STATED:
-            result, count = f"{plain}_{count}", count + 1
-        return result
+        return free_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
 
 
 def plain_name(name: str) -> str:
@@ -265,7 +262,7 @@ def arguments(names: Sequence[str]) -> list[str]:
     plain = [f"{item}_" if keyword.iskeyword(item) or item in _TAKEN else item for item in plain]
     built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
-        built[i] = _another(plain[i], set(built.values()))
+        built[i] = free_name(plain[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
@@ -320,7 +317,7 @@ def by_name(results: Sequence[tuple[str, Any]]) -> Any:
         return results[0][1]
     built: dict[str, Any] = {}
     for name, value in results:
-        built[_another(name, built)] = value
+        built[free_name(name, built.__contains__)] = value
     return built
 
 
@@ -424,14 +421,6 @@ def _usual(size: Size, end: End, known: dict[str, tuple[str, int]]) -> int:
 def _counted(ends: Sequence[End]) -> str:
     names = ", ".join(f"`{_cut(end.name)}`" for end in ends[:_LISTED]) + (" and others" if len(ends) > _LISTED else "")
     return f"one input, {names}" if len(ends) == 1 else f"{len(ends)} inputs, {names}"
-
-
-def _another(name: str, used: Any) -> str:
-    """The name, with a number where it is used already."""
-    result, count = name, 1
-    while result in used:
-        result, count = f"{name}_{count}", count + 1
-    return result
 
 
 def _cut(name: str) -> str:
