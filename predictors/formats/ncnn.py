@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.files import read_bytes
 from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of
@@ -70,11 +70,9 @@ def parse_layers(text: str, what: str) -> list[NcnnLayer]:
     if len(lines[1]) != 2 or not all(part.isascii() and part.isdigit() for part in lines[1]):
         raise StretchError(f"{what} is damaged: line 2 is not the numbers of layers and blobs")
     stated = int(lines[1][0])
-    if stated > MAX_LAYERS:
-        raise StretchError(f"{what} has {stated} layers, the limit is {MAX_LAYERS}")
+    need(stated <= MAX_LAYERS, f"{what} has {stated} layers, the limit is {MAX_LAYERS}")
     written = [(number, parts) for number, parts in enumerate(lines[2:], start=3) if parts]
-    if len(written) < stated:
-        raise StretchError(f"{what} is damaged: it has {len(written)} layers, line 2 states {stated}")
+    need(len(written) >= stated, f"{what} is damaged: it has {len(written)} layers, line 2 states {stated}")
     # ncnn itself reads no more than are stated
     return [_layer(parts, number, what) for number, parts in written[:stated]]
 
@@ -475,12 +473,10 @@ class NcnnLowering:
                 self._input(layer, input_shape)
             else:
                 self._lower(layer)
-        if "input" not in self._ops:
-            raise StretchError(f"{self._path} has no layer of kind `Input`")
+        need("input" in self._ops, f"{self._path} has no layer of kind `Input`")
         ends = [blob.op for name, blob in self._blobs.items() if name not in self._read and blob.op]
         ends = [end for end in dict.fromkeys(ends) if end != "input"]
-        if not ends:
-            raise StretchError(f"{self._path} computes nothing from its input")
+        need(bool(ends), f"{self._path} computes nothing from its input")
         last = ends[0]
         if len(ends) > 1:
             last = free_name("outputs", self._ops.__contains__)

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, need
 from predictors.files import read_bytes
 from predictors.formats.inference import fixed_shapes
 from predictors.graph import Op, OpGraph, free_name
@@ -213,8 +213,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     graph = model.graph
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
-    if not inputs:
-        raise StretchError(f"{path} has no input")
+    need(bool(inputs), f"{path} has no input")
     _settle(path, inputs, _by_name(path, [value.name for value in inputs], input_shape))
     shapes = _infer(path, model)
     return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
@@ -230,8 +229,7 @@ def decode(path: Path, hint: str = "export it again") -> Any:
     # What protobuf raises for a damaged file differs between its versions.
     except Exception as error:
         raise StretchError(f"{path} is no ONNX model: it cannot be decoded", hint) from error
-    if not model.graph.node or not model.graph.output:
-        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", hint)
+    need(bool(model.graph.node and model.graph.output), f"{path} is no ONNX model: it has no operators or no output", hint)
     return model
 
 
@@ -294,8 +292,7 @@ class _OnnxLowering:
         for node in self._graph.node:
             self._lower(node)
         ends = list(dict.fromkeys(self._maker[output.name] for output in self._graph.output if output.name in self._maker))
-        if not ends:
-            raise StretchError(f"{self._path} computes nothing from its input")
+        need(bool(ends), f"{self._path} computes nothing from its input")
         last = ends[0]
         if len(ends) > 1:
             last = self._append("outputs", "view", tuple(ends), {"shape": self._ops[ends[0]].shape}, "")
@@ -351,8 +348,7 @@ class _OnnxLowering:
     def _append(self, wanted: str, kind: str, sources: tuple[str, ...], attrs: dict[str, Any], tensor: str) -> str:
         name = free_name(wanted, self._ops.__contains__)
         shape = kind_of(kind).shape([self._ops[source].shape for source in sources], attrs)
-        if prod(shape) < 1:
-            raise StretchError(f"`{wanted}` of {self._path} gives an empty tensor")
+        need(prod(shape) >= 1, f"`{wanted}` of {self._path} gives an empty tensor")
         self._ops[name] = Op(name, kind, sources, attrs, shape)
         if tensor:
             self._maker[tensor] = name

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
-from predictors.errors import StretchError, UsageError, first_line
+from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of
 from predictors.shapes import Shape
@@ -76,11 +76,9 @@ class AtenLowering:
         """The operators that lead to the outputs."""
         inputs = [op.name for op in self._ops.values() if op.kind == "input"]
         ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
-        if not ends:
-            raise StretchError(f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
+        need(bool(ends), f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
         outputs = [name for name in ends if name not in inputs]
-        if not outputs:
-            raise StretchError(f"`{self._name}` returns its input: it has no operator", "give a network with layers")
+        need(bool(outputs), f"`{self._name}` returns its input: it has no operator", "give a network with layers")
         graph = OpGraph.build(self._name, self._kept(outputs), outputs)
         check_read(graph)
         return graph

@@ -37,7 +37,7 @@ from stretch.capture.maps import Maps
 from stretch.capture.results import Captured, Result, Returned, differences, keyed, left_out, rebuilt
 from stretch.capture.trace import agrees, evaluating, folded
 from stretch.opaque.calls import Call, computes, read_calls
-from stretch.operators.capturing import FUNCTIONS, Refusal, pair
+from stretch.operators.capturing import FUNCTIONS, Refusal, pair, supported
 from stretch.operators.lowerings import make_module
 
 Weights = dict[str, torch.Tensor]
@@ -53,8 +53,7 @@ _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generat
 def computed(call: AtenCall) -> Made:
     """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.arguments.get("train")
-    if drops or call.arguments.get("dropout_p"):
-        raise Refusal("it drops at random in evaluation too")
+    supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
     value = OWN.get(call.operator)
     built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
     if isinstance(built, AtenValue | tuple):
@@ -513,8 +512,7 @@ class RunnableLowering(AtenLowering):
         return self._maps.plain(argument) if isinstance(argument, AtenValue) else argument
 
     def _computed(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
-        if not hasattr(call.node.target, "_schema"):
-            raise Refusal(f"`{call.node.target}` is no operator of torch")
+        supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
         built = computed(call)
         if isinstance(built, AtenValue):
             return (built,) if several else built

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from predictors.errors import StretchError, UsageError, first_line
+from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, free_name
 from predictors.shapes import Attr, ints
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
 from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
-from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module
+from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module, supported
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
@@ -130,10 +130,8 @@ class Values(fx.Interpreter):
     def writer(self, tensor: torch.Tensor) -> fx.Node:
         """The node whose result a tensor of the output is."""
         writer, version = self._latest[id(tensor)]
-        if version != tensor._version:
-            raise Refusal(f"it returns `{writer.name}`, which was changed in place through a view of it")
-        if writer not in self.shapes:
-            raise Refusal(f"it returns one of several results of `{writer.name}`")
+        supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
+        supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
         return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
@@ -237,8 +235,7 @@ def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
 
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
     view.plain()
-    if dim % len(before) != 1:
-        raise Refusal(f"splitting along dimension {dim} is not supported, only along channels")
+    supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
     ranges, at = [], 0
     for part in out:
         ranges.append((at, at + part.shape[1]))
@@ -435,8 +432,7 @@ class TraceLowering:
         arguments = [*node.args, *node.kwargs.values()]
         flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
-        if not sources:
-            raise Refusal("it reads no tensor")
+        supported(bool(sources), "it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps: list[Lowered] = [
@@ -449,8 +445,7 @@ class TraceLowering:
 
     def _lower_call(self, node: fx.Node) -> View:
         """The operators of a function or method call."""
-        if node.op not in ("call_function", "call_method"):
-            raise Refusal(f"fx node kind `{node.op}`")
+        supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
         target = _target_name(node.target)
         args, kwargs = list(self._known(node.args)), dict(self._known(node.kwargs))
         for first in ("input", "self"):
@@ -464,8 +459,7 @@ class TraceLowering:
                 return seen
             if seen is not None:
                 return self._emit(node, [(*seen, {}, "")], [view], node.name, "plain")
-        if node in self._values.parts:
-            raise Refusal(f"it gives several tensors, and `{target}` is not supported")
+        supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
         if rule is None:
@@ -485,8 +479,7 @@ class TraceLowering:
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
         if target in ON_LAST and len(shape) == 4:
-            if not last:
-                raise Refusal(f"`{target}` over the last dimension of a feature map is not supported, only over channels")
+            supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
             return self._emit(node, steps, sources, node.name, "last")
         return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
 
@@ -698,8 +691,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
                 f"`{name}` needs exactly one input tensor, its forward takes {_named(traced)}",
                 "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
             )
-    if waiting:
-        raise StretchError(f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
+    need(not waiting, f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
     values = Values(traced)
     try:
         with torch.no_grad():

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import StretchError, UsageError, first_line
+from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import free_name
 from predictors.shapes import Shape
 from scheduler.formats.onnx.file import MAX_ALIVE
@@ -121,8 +121,7 @@ class Builder:
 
     def evaluated(self, node: fx.Node) -> np.ndarray:
         """The numbers that a node gives which depends on stored tensors alone."""
-        if prod(shape_of(node)) > MAX_KNOWN:
-            raise StretchError("it makes a stored tensor too large")
+        need(prod(shape_of(node)) <= MAX_KNOWN, "it makes a stored tensor too large")
         with torch.no_grad():
             numbers: np.ndarray = self.finish(node, "Known")(torch.zeros(1)).numpy()
         return numbers
@@ -244,8 +243,7 @@ class End:
 
 def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     """The inputs of a file, each with the name of an argument."""
-    if not ends:
-        raise StretchError(f"{path} has no input", "export the network with what it reads")
+    need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
         if end.whole and not end.cast:
             raise whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
@@ -330,8 +328,7 @@ def finished(
     forward's arguments; its attribute `warnings` are sentences for the user.
     """
     (output,) = network.graph.find_nodes(op="output")
-    if all(node.op in ("placeholder", "get_attr") for node in output.all_input_nodes):
-        raise StretchError(f"{path} computes nothing from its input")
+    need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
     network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
     network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
     return network
@@ -436,8 +433,7 @@ MAX_SIDE = 1 << 12
 
 def between(at: np.ndarray, old: int) -> np.ndarray:
     """How much of each old pixel is in a new one that lies among them; rows are new."""
-    if max(len(at), old) > MAX_SIDE:
-        raise StretchError(f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
+    need(max(len(at), old) <= MAX_SIDE, f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
     at = np.clip(at, 0, old - 1)
     low = np.floor(at).astype(int)
     values = np.zeros((len(at), old), np.float32)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line, need
 from predictors.files import MAX_WHOLE
 from predictors.install import install_line
 from scheduler.bundle.preprocessing import IMAGENET, TABLE_HINT, Preprocessing
@@ -215,8 +215,7 @@ def _needs_arguments(function: ast.FunctionDef) -> bool:
 
 
 def _execute(path: Path) -> Any:
-    if not path.is_file():
-        raise StretchError(f"there is no file {path}")
+    need(path.is_file(), f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"_nn_stretch_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise StretchError(f"{path} cannot be imported")

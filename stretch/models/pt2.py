@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import StretchError, first_line, need
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import End, Size, finished, named_ends, settled
 
@@ -68,8 +68,7 @@ class _Reason(logging.Filter):
 
 
 def _loaded(path: Path) -> torch.export.ExportedProgram:
-    if not path.is_file():
-        raise StretchError(f"cannot read the model {path}: there is no such file")
+    need(path.is_file(), f"cannot read the model {path}: there is no such file")
     reason, logger = _Reason(), logging.getLogger("torch.export")
     logger.addFilter(reason)
     try:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import StretchError, first_line, need
 from stretch.capture.inputs import Inputs, InputShapes
 
 #: Seconds to wait for a name to resolve, a connection, or the next bytes.
@@ -82,8 +82,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     A checkpoint may hold them under ``state_dict`` or ``model``, and their
     names may begin with ``module.``, as data-parallel training leaves them.
     """
-    if not path.is_file():
-        raise StretchError(f"there is no weights file {path}")
+    need(path.is_file(), f"there is no weights file {path}")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -111,8 +110,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     for key, value in tensors.items():
         if problem := _problem(key, value):
             raise StretchError(f"weight `{key}` in {path} {problem}", "save the model's state_dict()")
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise StretchError(f"weight `{key}` in {path} has values that are not finite")
+        need(not value.is_floating_point() or bool(torch.isfinite(value).all()), f"weight `{key}` in {path} has values that are not finite")
     return tensors
 
 

@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import StretchError, first_line, need
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attrs, Shape
 
@@ -135,8 +135,7 @@ class CheckedCalls:
 
 def calls_of(attrs: Attrs) -> Calls:
     """The calls that an opaque operator states."""
-    if CALLS not in attrs:
-        raise StretchError("an opaque operator was captured for predictions, and states no calls that compute it")
+    need(CALLS in attrs, "an opaque operator was captured for predictions, and states no calls that compute it")
     return read_calls(str(attrs[CALLS]))
 
 
@@ -150,11 +149,9 @@ def read_calls(text: str) -> Calls:
 
 def find_operator(name: str) -> OpOverload:
     """An operator that may be called."""
-    if not _NAME.fullmatch(name):
-        raise StretchError(f"`{name}` is no name of an operator of torch")
+    need(bool(_NAME.fullmatch(name)), f"`{name}` is no name of an operator of torch")
     packet, _, overload = name.partition(".")
-    if packet.startswith("_") and packet not in _PRIVATE:
-        raise StretchError(f"it calls `{name}`, which is torch's own affair")
+    need(not packet.startswith("_") or packet in _PRIVATE, f"it calls `{name}`, which is torch's own affair")
     try:
         operator = getattr(getattr(torch.ops.aten, packet), overload)
     except AttributeError as error:
@@ -233,6 +230,5 @@ def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
     except Exception as error:
         said = first_line(error)
         raise StretchError(f"its calls cannot be computed: {said}") from error
-    if tuple(result.shape) != tuple(shape):
-        raise StretchError(f"its calls give {tuple(result.shape)}, not {tuple(shape)}")
+    need(tuple(result.shape) == tuple(shape), f"its calls give {tuple(result.shape)}, not {tuple(shape)}")
     return result.dtype

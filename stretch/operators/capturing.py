@@ -14,6 +14,12 @@ class Refusal(Exception):
     """Why a node cannot be captured, as the end of the sentence about it."""
 
 
+def supported(holds: bool, problem: str) -> None:
+    """Refuse with `problem` unless it `holds`."""
+    if not holds:
+        raise Refusal(problem)
+
+
 def pair(value: Any) -> tuple[int, int]:
     """`value` for height and width."""
     a, b = (value, value) if isinstance(value, int) else (value if len(value) == 2 else (value[0], value[0]))
@@ -143,8 +149,7 @@ def plain(kind: str) -> FunctionRule:
 def constants(**values: Any) -> Own:
     """Parameters that a function reads, without those that are left out."""
     for name, value in values.items():
-        if value is not None and not isinstance(value, torch.Tensor):
-            raise Refusal(f"its {name} depends on the input")
+        supported(value is None or isinstance(value, torch.Tensor), f"its {name} depends on the input")
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -13,7 +13,7 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Shape, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.capturing import Chain, FunctionRule, Lowered, Refusal, TracedCall, calls, constants, modules, plain
+from stretch.operators.capturing import Chain, FunctionRule, Lowered, Refusal, TracedCall, calls, constants, modules, plain, supported
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, no_tflite, onnx_node, tflite_op
 
 
@@ -44,8 +44,7 @@ def _dropout_module(m: Any, shape: Shape) -> list[Lowered]:
 
 @calls(F.dropout, F.dropout2d)
 def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
-    if training and p > 0:
-        raise Refusal("it drops at random in evaluation too: pass training=self.training")
+    supported(not training or p <= 0, "it drops at random in evaluation too: pass training=self.training")
     return [x], "dropout", {"p": float(p)}
 
 
@@ -118,11 +117,9 @@ def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 
 @calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
 def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     """What clips to two bounds; an absent one cuts nothing off."""
-    if any(not isinstance(bound, int | float | None) for bound in (min, max)):
-        raise Refusal("it clamps to tensors, not to numbers")
+    supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
-    if not bounds[0] <= bounds[1]:
-        raise Refusal(f"clamping to {min} … {max} is not supported, the bounds must be in order")
+    supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
     low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
     known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
     attrs: dict[str, Attr] = {} if known else {"low": low, "high": high}
@@ -204,8 +201,7 @@ lowerings.register("gelu")(
 
 @calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
 def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
-    if scale != 1 or input_scale != 1:
-        raise Refusal("it scales what it reads or gives")
+    supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
     return [x], "elu", {"alpha": float(alpha)}
 
 
@@ -220,7 +216,9 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
     return b.apply("ADD", op.name, [b.apply("RELU", f"{op.name}.above", [ins[0]]), scaled])
 
 
-lowerings.register("elu")(Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), onnx_node("Elu", {"alpha": "alpha"}), _elu_tflite, int8=False, any_order=True))
+lowerings.register("elu")(
+    Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), onnx_node("Elu", {"alpha": "alpha"}), _elu_tflite, int8=False, any_order=True)
+)
 
 
 @calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
@@ -290,8 +288,7 @@ modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
 
 def _binary(kind: str) -> FunctionRule:
     def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> Chain:
-        if alpha != 1:
-            raise Refusal("it scales one side")
+        supported(alpha == 1, "it scales one side")
         for side, other in ((a, b), (b, a)):
             if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
                 raise Refusal(f"it combines a tensor with {side!r}")
@@ -301,8 +298,7 @@ def _binary(kind: str) -> FunctionRule:
                 return [other], f"{kind}_scalar", {"value": float(side)}
             if isinstance(side, torch.Tensor):
                 return _with_constant(kind, other, side, call.out)
-            if len(call.shapes[side]) != len(call.out):
-                raise Refusal("it broadcasts over missing dimensions")
+            supported(len(call.shapes[side]) == len(call.out), "it broadcasts over missing dimensions")
         return [a, b], kind, {}
 
     return rule
@@ -327,8 +323,7 @@ _mul = calls(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_"))(_b
 def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(b, fx.Node):
         return _add(call, a, -b)
-    if isinstance(a, fx.Node):
-        raise Refusal("it subtracts one tensor from another")
+    supported(not isinstance(a, fx.Node), "it subtracts one tensor from another")
     return [([b], "mul_scalar", {"value": -1.0}), _add(call, b, a)]
 
 

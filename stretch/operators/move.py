@@ -16,7 +16,7 @@ from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
-from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair
+from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair, supported
 from stretch.operators.lowerings import Lowering, computed, lowerings, no_tflite, onnx_node
 
 
@@ -82,16 +82,14 @@ modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m
 @calls(torch.cat, torch.concat)
 def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
     dim = axis if axis is not None else dim
-    if dim % len(call.out) != 1:
-        raise Refusal(f"concatenation along dimension {dim} is not supported, only along channels")
+    supported(dim % len(call.out) == 1, f"concatenation along dimension {dim} is not supported, only along channels")
     return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
 
 
 @calls(torch.flatten, methods=("flatten",), classes=("Flatten",), fields=("start_dim", "end_dim"))
 def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
     rank = len(call.shapes[x])
-    if start_dim % rank != 1 or end_dim % rank != rank - 1:
-        raise Refusal(f"flattening dimensions {start_dim} to {end_dim} is not supported")
+    supported(start_dim % rank == 1 and end_dim % rank == rank - 1, f"flattening dimensions {start_dim} to {end_dim} is not supported")
     return [x], "flatten", {}
 
 
@@ -134,8 +132,7 @@ def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value:
 def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
     """An enlargement by whole factors, nearest neighbour."""
     shape = call.shapes[x]
-    if mode != "nearest" or len(shape) != 4:
-        raise Refusal(f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
+    supported(mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
     if size is not None:
         factors = [wanted / has for wanted, has in zip(pair(size), shape[2:], strict=True)]
     else:

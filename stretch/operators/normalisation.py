@@ -25,6 +25,7 @@ from stretch.operators.capturing import (
     lower_module,
     module_chain,
     modules,
+    supported,
 )
 from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
 
@@ -55,8 +56,7 @@ def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: 
         raise Refusal("batch normalisation without running statistics is not supported")
     if momentum is None:
         raise Refusal("batch normalisation with a cumulative average (momentum None) is not supported")
-    if len(call.shapes[x]) == 3:
-        raise Refusal("batch normalisation over 3 dimensions is not supported")
+    supported(len(call.shapes[x]) != 3, "batch normalisation over 3 dimensions is not supported")
     weights = constants(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     return [x], "batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, weights
 
@@ -99,8 +99,7 @@ def _group_norm(call: TracedCall, x: Any, num_groups: int, weight: Any = None, b
 
 def _softmax(kind: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
-        if dtype is not None:
-            raise Refusal("it changes the type of its input")
+        supported(dtype is None, "it changes the type of its input")
         if (dim is None and len(call.out) != 2) or (dim is not None and dim % len(call.out) != 1):
             raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
         return [x], kind, {}

@@ -25,7 +25,7 @@ from stretch.formats.tflite import (
     window,
     within_same,
 )
-from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, pair, pooling_window
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, supported
 from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite
 
 #: Below every finite number: padding that never wins a maximum.
@@ -72,8 +72,7 @@ def _max(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Chain:
-    if return_indices:
-        raise Refusal("pooling that returns indices is not supported")
+    supported(not return_indices, "pooling that returns indices is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
     return [x], "max_pool", window | {"dilation": pair(dilation)}
 
@@ -89,8 +88,7 @@ def _mean(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Chain:
-    if divisor_override is not None:
-        raise Refusal("average pooling with its own divisor is not supported")
+    supported(divisor_override is None, "average pooling with its own divisor is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
     return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
 
@@ -101,8 +99,7 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
     h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
     if (h, w) == (1, 1):
         return f"global_{how}_pool", {"keepdims": True}
-    if shape[2] % h or shape[3] % w:
-        raise Refusal(f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
+    supported(not shape[2] % h and not shape[3] % w, f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
     kernel = (shape[2] // h, shape[3] // w)
     if kernel == (1, 1):
         return "identity", {}
@@ -112,8 +109,7 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
 
 def _adaptive(how: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
-        if return_indices:
-            raise Refusal("pooling that returns indices is not supported")
+        supported(not return_indices, "pooling that returns indices is not supported")
         return [x], *adaptive_pool(how, call.shapes[x], output_size)
 
     return rule
@@ -130,8 +126,7 @@ calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_siz
 def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
-    if rank != 4 or dims != [2, 3]:
-        raise Refusal(f"a mean over dimensions {dim} is not supported, only over height and width")
+    supported(rank == 4 and dims == [2, 3], f"a mean over dimensions {dim} is not supported, only over height and width")
     return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
 
 

@@ -344,12 +344,10 @@ def _check_operator(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) ->
     node = part.nodes[-1]
     where = f"operator `{op.name}` states that it is a {op.kind}"
     output_shape = shapes[node.output[0]]
-    if output_shape != op.shape:
-        raise StretchError(f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
+    need(output_shape == op.shape, f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
     there = Counter(_without_ones(shapes[name]) for name in part.weights)
     for shape in graph.op_weights(op).values():
-        if not there[_without_ones(shape)]:
-            raise StretchError(f"{where} with a weight of shape {list(shape)}, its nodes read none")
+        need(bool(there[_without_ones(shape)]), f"{where} with a weight of shape {list(shape)}, its nodes read none")
         there[_without_ones(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
         key = _SAME.get(attribute.name, "")
@@ -420,8 +418,7 @@ class OnnxFile:
         for values in (graph.input, graph.output):
             shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values if v.name not in weights}
             for name, shape in shapes.items():
-                if any(n <= 0 for n in shape):
-                    raise StretchError(f"`{name}` of {self.path} has no fixed shape", "export the model with fixed shapes")
+                need(all(n > 0 for n in shape), f"`{name}` of {self.path} has no fixed shape", "export the model with fixed shapes")
             ends.append(shapes)
         return ends[0], ends[1]
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, counted
 from stretch.models.builder import combined, filled, layer_norm, shape_of
 from stretch.models.onnx.moving import pooled_to_one
@@ -29,8 +29,7 @@ def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
 def _gemm(site: OnnxSite) -> fx.Node:
     """Alpha · A · B + beta · C (ONNX Gemm)."""
     weight, bias = site.known(1, "weight"), site.optional(2, "bias")
-    if site.attrs.get("transA", 0) or weight.ndim != 2 or len(site.shape) != 2:
-        raise StretchError("it turns what it reads, or reads no matrix")
+    need(not site.attrs.get("transA", 0) and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
     weight = (weight if site.attrs.get("transB", 0) else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
     if bias is not None:
         bias = bias * np.float32(site.attrs.get("beta", 1.0))
@@ -175,8 +174,7 @@ def operand(site: OnnxSite, i: int) -> Any:
 
 
 def _pair(site: OnnxSite, function: Any) -> fx.Node:
-    if len(site.inputs) != 2:
-        raise StretchError(f"it has {len(site.inputs)} inputs, two are taken")
+    need(len(site.inputs) == 2, f"it has {len(site.inputs)} inputs, two are taken")
     read = OnnxSite.tensor if function in _LOGICAL else operand
     return combined(site.builder, function, read(site, 0), read(site, 1))
 
@@ -224,8 +222,7 @@ def _swish(site: OnnxSite) -> fx.Node:
 def _shrink(site: OnnxSite) -> fx.Node:
     """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
     bound, bias = float(site.attrs.get("lambd", 0.5)), float(site.attrs.get("bias", 0.0))
-    if bound < 0:
-        raise StretchError(f"its lambd is {bound}")
+    need(bound >= 0, f"its lambd is {bound}")
     if bias == bound:
         return site.builder.call(F.softshrink, site.x, bound)
     kept = site.builder.call(F.hardshrink, site.x, bound)
@@ -236,8 +233,7 @@ def _shrink(site: OnnxSite) -> fx.Node:
 @rule("IsInf")
 def _is_infinite(site: OnnxSite) -> fx.Node:
     sides = [inf * sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if site.attrs.get(name, 1)]
-    if not sides:
-        raise StretchError("it looks for no infinity")
+    need(bool(sides), "it looks for no infinity")
     return site.builder.call(torch.isinf, site.x) if len(sides) == 2 else site.builder.call(torch.eq, site.x, sides[0])
 
 
@@ -313,8 +309,7 @@ _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.B
 
 @rule("BatchNormalization")
 def _batch_norm(site: OnnxSite) -> fx.Node:
-    if site.results > 1 and site.attrs.get("training_mode", 0):
-        raise StretchError("it is in training mode")
+    need(site.results <= 1 or not site.attrs.get("training_mode", 0), "it is in training mode")
     module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
     names = ("weight", "bias", "running_mean", "running_var")
     return site.builder.module(filled(module, **{name: site.known(i, name) for i, name in enumerate(names, 1)}), site.x, site.name)
@@ -384,8 +379,7 @@ def _soft(site: OnnxSite, function: Any) -> fx.Node:
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
     """Axes that are reduced, counted from the first, and whether they are kept as 1."""
     axes, rank = site.listed("axes", 1), len(site.shape)
-    if not axes and site.attrs.get("noop_with_empty_axes", 0):
-        raise StretchError("it reduces nothing")
+    need(bool(axes or not site.attrs.get("noop_with_empty_axes", 0)), "it reduces nothing")
     return sorted(axis % rank for axis in axes or range(rank)), bool(site.attrs.get("keepdims", 1))
 
 
@@ -468,8 +462,7 @@ def _hard_max(site: OnnxSite) -> fx.Node:
     """1 where the largest element is, the first of several."""
     rank = len(site.shape)
     axis = counted(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
-    if site.opset < 13 and axis != rank - 1:
-        raise StretchError("before opset 13 several axes are one for it")
+    need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
     numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
     largest = site.builder.call(torch.argmax, site.x, axis, True)
     equal = site.builder.call(torch.eq, largest, site.builder.stored(numbers, f"{site.name}_numbers"))
@@ -482,20 +475,17 @@ def _hard_max(site: OnnxSite) -> fx.Node:
 def _parted(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     """Batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
-    if heads < 1 or channels % heads:
-        raise StretchError(f"its {channels} channels are not of {heads} heads")
+    need(heads >= 1 and not channels % heads, f"its {channels} channels are not of {heads} heads")
     parted = site.builder.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
     return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
 
 
 def _check_attention(site: OnnxSite) -> None:
     """Refuse what torch's attention does not compute."""
-    if any(site.value(i) is not None for i in (4, 5, 6)):
-        raise StretchError("it reads what was computed before, or how many tokens count")
+    need(all(site.value(i) is None for i in (4, 5, 6)), "it reads what was computed before, or how many tokens count")
     if site.attrs.get("softcap", 0) or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
         raise StretchError("it bounds its scores, or the tokens that one sees")
-    if site.attrs.get("is_causal", 0) and site.value(3) is not None:
-        raise StretchError("it has a mask, and sees no later tokens besides")
+    need(not site.attrs.get("is_causal", 0) or site.value(3) is None, "it has a mask, and sees no later tokens besides")
 
 
 @rule("Attention")
@@ -544,13 +534,11 @@ def _rotary(site: OnnxSite) -> fx.Node:
     builder, shape, x, axis = site.builder, site.shape, site.x, 1
     if len(shape) == 3:
         heads = int(site.attrs.get("num_heads", 0))
-        if heads < 1 or shape[2] % heads:
-            raise StretchError(f"its {shape[2]} channels are not of {heads} heads")
+        need(heads >= 1 and not shape[2] % heads, f"its {shape[2]} channels are not of {heads} heads")
         x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
     channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
     turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
-    if not 0 < turning <= channels or turning % 2:
-        raise StretchError(f"it turns {turning} of {channels} channels")
+    need(0 < turning <= channels and not turning % 2, f"it turns {turning} of {channels} channels")
     sizes = (shape[0], tokens, turning // 2, axis)
     cos, sin = _turns(site, 1, "cosines", sizes), _turns(site, 2, "sines", sizes)
     woven = bool(site.attrs.get("interleaved", 0))
@@ -578,16 +566,12 @@ _OWN = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": 
 def _check_layer(site: OnnxSite, ways: int) -> None:
     """Refuse what torch's layers do not compute."""
     words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
-    if words not in ([], _OWN[site.op] * ways):
-        raise StretchError(f"its activations are {words}")
+    need(words in ([], _OWN[site.op] * ways), f"its activations are {words}")
     if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
         raise StretchError("it clips, couples its gates, or has its batch first")
-    if site.op == "GRU" and not site.attrs.get("linear_before_reset", 0):
-        raise StretchError("it resets before its product, and torch's behind it")
-    if site.value(4) is not None and (site.known(4, "lengths") != site.shape[0]).any():
-        raise StretchError("its sequences have lengths of their own")
-    if site.value(7) is not None and site.known(7, "peepholes").any():
-        raise StretchError("it has peepholes")
+    need(bool(site.op != "GRU" or site.attrs.get("linear_before_reset", 0)), "it resets before its product, and torch's behind it")
+    need(site.value(4) is None or not (site.known(4, "lengths") != site.shape[0]).any(), "its sequences have lengths of their own")
+    need(site.value(7) is None or not site.known(7, "peepholes").any(), "it has peepholes")
 
 
 def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:

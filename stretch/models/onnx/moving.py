@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from onnx import helper
 from torch import fx, nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.windows import same_padding
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted
@@ -133,23 +133,19 @@ def _centred(site: OnnxSite) -> fx.Node:
 def _image_of_columns(site: OnnxSite) -> fx.Node:
     """The sum of blocks at their places in an image."""
     size, block = (site.numbers(i, what) for i, what in ((1, "image"), (2, "block")))
-    if len(size) != 2 or len(block) != 2:
-        raise StretchError(f"its image has {len(size)} axes")
+    need(len(size) == 2 and len(block) == 2, f"its image has {len(size)} axes")
     steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
     pads = [int(n) for n in site.attrs.get("pads", [0] * 4)]
-    if pads[:2] != pads[2:]:
-        raise StretchError("its padding differs between sides")
+    need(pads[:2] == pads[2:], "its padding differs between sides")
     return site.builder.call(F.fold, site.x, size, block, dilation=gaps, padding=pads[:2], stride=steps)
 
 
 @rule("EyeLike")
 def _eye(site: OnnxSite) -> np.ndarray:
     """1 along a diagonal, which only the shape decides."""
-    if len(site.shape) != 2:
-        raise StretchError(f"it reads a tensor of shape {list(site.shape)}, no matrix")
+    need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
     kind = int(site.attrs.get("dtype", FLOAT))
-    if kind not in (FLOAT, INT32, INT64):
-        raise StretchError(f"it makes type {kind}")
+    need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
     return np.eye(*site.shape, k=int(site.attrs.get("k", 0)), dtype=helper.tensor_dtype_to_np_dtype(kind))
 
 
@@ -194,16 +190,14 @@ def _resize(site: OnnxSite) -> fx.Node:
     if site.op == "Upsample" or site.opset < 11:
         coordinates = "asymmetric"
     size, scales = _resized(site)
-    if len(size) != 4 or size[:2] != site.shape[:2] or "axes" in site.attrs:
-        raise StretchError(f"it resizes {list(site.shape)} to {list(size)}")
+    need(len(size) == 4 and size[:2] == site.shape[:2] and "axes" not in site.attrs, f"it resizes {list(site.shape)} to {list(size)}")
     if size == site.shape:
         # Runtimes copy it then, even where its scale is a little more than 1.
         return site.builder.method("clone", site.x)
     wanted, factors = list(size[2:]), scales[2:]
     if mode == "nearest":
         how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
-        if how not in _ROUNDED:
-            raise StretchError(f"it rounds by `{how[:40]}`")
+        need(how in _ROUNDED, f"it rounds by `{how[:40]}`")
         places = zip(_places(site, coordinates, wanted, factors), site.shape[2:], strict=True)
         return chosen(site.builder, site.x, [np.clip(_ROUNDED[how](at), 0, old - 1).astype(np.int64) for at, old in places], site.name)
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
@@ -211,12 +205,10 @@ def _resize(site: OnnxSite) -> fx.Node:
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
     if mode == "linear" and not smooth and not (current and (aligned or exact)):
         return blended(site.builder, site.x, _places(site, coordinates, wanted, factors), site.name)
-    if not current:
-        raise StretchError(f"it resizes with coordinates `{coordinates}`")
+    need(bool(current), f"it resizes with coordinates `{coordinates}`")
     if not (aligned or exact):
         raise StretchError(f"it resizes {list(site.shape)} by {', '.join(f'{factor:g}' for factor in factors)}, no whole number of pixels")
-    if mode == "cubic" and abs(site.attrs.get("cubic_coeff_a", -0.75) + 0.75) > 1e-6:
-        raise StretchError("its cubic function is not torch's")
+    need(mode != "cubic" or abs(site.attrs.get("cubic_coeff_a", -0.75) + 0.75) <= 1e-6, "its cubic function is not torch's")
     named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
     return site.builder.call(F.interpolate, site.x, size=wanted, mode=named, align_corners=aligned, antialias=smooth)
 
@@ -254,8 +246,7 @@ def _resized(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
     if len(scales) != len(site.shape) or not all(0 < scale < 1 << 16 for scale in scales):
         raise StretchError(f"it has {len(scales)} scales for {len(site.shape)} axes")
     size = tuple(int(np.float32(n) * np.float32(scale)) for n, scale in zip(site.shape, scales, strict=True))
-    if min(size) < 1:
-        raise StretchError(f"it resizes {list(site.shape)} to {list(size)}")
+    need(min(size) >= 1, f"it resizes {list(site.shape)} to {list(size)}")
     return size, [float(scale) for scale in scales]
 
 
@@ -282,15 +273,12 @@ def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     value = site.value(1)
     bound = np.array(sizes, np.int64) if len(sizes) > 1 else np.array(sizes[0], np.int64)
     if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "iu":
-            raise StretchError(f"its indices are of type {value.dtype}")
-        if ((value < -bound) | (value >= bound)).any():
-            raise StretchError(f"it reads beyond an axis of {' or '.join(map(str, sizes))}")
+        need(value.dtype.kind in "iu", f"its indices are of type {value.dtype}")
+        need(not ((value < -bound) | (value >= bound)).any(), f"it reads beyond an axis of {' or '.join(map(str, sizes))}")
         return np.where(value < 0, value + bound, value).astype(np.int64)
     x = site.tensor(1)
     kind = x.meta["val"].dtype
-    if kind not in (torch.int32, torch.int64):
-        raise StretchError("its indices are no whole numbers")
+    need(kind in (torch.int32, torch.int64), "its indices are no whole numbers")
     x = x if kind == torch.int64 else site.builder.method("to", x, torch.int64)
     by = sizes[0] if len(sizes) == 1 else site.builder.stored(bound, f"{site.name}_sizes")
     return site.builder.call(torch.remainder, x, by)
@@ -325,8 +313,7 @@ def _gather_elements(site: OnnxSite) -> fx.Node:
 def _reduction(site: OnnxSite) -> str | None:
     """What is done with a number that is written where others are, as torch names it; None for none."""
     how = str(site.attrs.get("reduction", "none"))
-    if how != "none" and how not in _REDUCTIONS:
-        raise StretchError(f"its reduction is `{how[:20]}`")
+    need(how == "none" or how in _REDUCTIONS, f"its reduction is `{how[:20]}`")
     return _REDUCTIONS.get(how)
 
 
@@ -351,8 +338,7 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
     if not sizes or not 0 <= batch < min(len(sizes), len(shape)) or shape[:batch] != sizes[:batch]:
         raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}, {batch} axes of them alike")
     last = batch + sizes[-1]
-    if not batch < last <= len(shape):
-        raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}")
+    need(batch < last <= len(shape), f"its indices have the shape {list(sizes)} for {list(shape)}")
     places = _indices(site, shape[batch:last])
     strides = np.array([prod(shape[i + 1 : last]) for i in range(batch, last)], np.int64)
     before = np.arange(prod(shape[:batch])).reshape(*shape[:batch], *(1,) * (len(sizes) - 1 - batch)) * prod(shape[batch:last])
@@ -396,8 +382,7 @@ def _one_hot(site: OnnxSite) -> fx.Node:
     values, depth = site.known(2, "values").reshape(-1), int(site.known(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
     axis = counted(int(site.attrs.get("axis", -1)), rank + 1)
-    if values.shape != (2,) or not 0 < depth <= MAX_KNOWN:
-        raise StretchError(f"it has {values.size} values and the depth {depth}")
+    need(values.shape == (2,) and 0 < depth <= MAX_KNOWN, f"it has {values.size} values and the depth {depth}")
     called = site.builder.call(torch.unsqueeze, site.x, axis)
     numbers = [np.arange(n, n + depth).reshape(-1, *(1,) * (rank - axis)) for n in (0, -depth)]
     equal = [site.builder.call(torch.eq, called, site.builder.stored(number, f"{site.name}_numbers")) for number in numbers]
@@ -457,8 +442,7 @@ class Window:
         stride, dilation = tuple(site.pair("strides")), tuple(site.pair("dilations"))
         if auto in ("NOTSET", "VALID"):
             pads = tuple(int(n) for n in site.attrs.get("pads", [0] * 2 * axes)) if auto == "NOTSET" else (0,) * 2 * axes
-            if len(pads) != 2 * axes or min(pads) < 0:
-                raise StretchError(f"its pads are {list(pads)} for {axes} axes")
+            need(len(pads) == 2 * axes and min(pads) >= 0, f"its pads are {list(pads)} for {axes} axes")
         else:
             pads = same_padding(site.shape[2:], kernel, stride, dilation, odd_first=auto == "SAME_LOWER")
         return cls(site.x, tuple(kernel), stride, dilation, pads[:axes], pads[axes:])
@@ -536,11 +520,9 @@ def _conv(site: OnnxSite) -> fx.Node:
 @rule("ConvTranspose")
 def _conv_transpose(site: OnnxSite) -> fx.Node:
     weight, bias = _weighted(site)
-    if "output_shape" in site.attrs or site.attrs.get("auto_pad", "NOTSET") != "NOTSET":
-        raise StretchError("it leaves its padding to the runtime")
+    need("output_shape" not in site.attrs and site.attrs.get("auto_pad", "NOTSET") == "NOTSET", "it leaves its padding to the runtime")
     window = Window.of(site, weight.shape[2:])
-    if not window.even:
-        raise StretchError("its padding differs between sides")
+    need(bool(window.even), "its padding differs between sides")
     groups = int(site.attrs.get("group", 1))
     module = _TRANSPOSED[weight.ndim](
         weight.shape[0],
@@ -560,8 +542,7 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
 @rule("MaxPool")
 def _max_pool(site: OnnxSite) -> fx.Node:
     """The largest of each window; what is padded never is."""
-    if site.results > 1 or site.attrs.get("storage_order", 0):
-        raise StretchError("it gives the places of the largest elements too")
+    need(site.results <= 1 and not site.attrs.get("storage_order", 0), "it gives the places of the largest elements too")
     window, up = Window.of(site, site.pair("kernel_shape")), bool(site.attrs.get("ceil_mode", 0))
     earlier = site.x.args[0] if site.x.op == "call_function" and site.x.target is F.pad else site.x
     # Where nothing is below zero, zeros are never larger than the largest either.
@@ -573,15 +554,13 @@ def _max_pool(site: OnnxSite) -> fx.Node:
         return site.builder.module(make(window.kernel, window.stride, window.before, window.dilation, ceil_mode=up), window.x, site.name)
     if len(window.kernel) == 2:
         return site.builder.module(window.pool("max_pool", ceil_mode=up, dilation=window.dilation), window.x, site.name)
-    if up:
-        raise StretchError(f"its padding {list(window.before)} and {list(window.behind)} differs between sides, and it rounds up")
+    need(not up, f"its padding {list(window.before)} and {list(window.behind)} differs between sides, and it rounds up")
     return site.builder.module(make(window.kernel, window.stride, 0, window.dilation), window.padded(site.builder, -inf), site.name)
 
 
 @rule("AveragePool")
 def _average_pool(site: OnnxSite) -> fx.Node:
-    if any(n != 1 for n in site.pair("dilations")):
-        raise StretchError("its window has gaps")
+    need(all(n == 1 for n in site.pair("dilations")), "its window has gaps")
     return _mean(site, site.x, counted=bool(site.attrs.get("count_include_pad", 0)), up=bool(site.attrs.get("ceil_mode", 0)))
 
 
@@ -619,8 +598,7 @@ def _norm_pool(site: OnnxSite) -> fx.Node:
 @rule("GlobalLpPool")
 def _norm_of_image(site: OnnxSite) -> fx.Node:
     p = int(site.attrs.get("p", 2))
-    if p < 1 or len(site.shape) < 3:
-        raise StretchError(f"it is of the norm {p}, of a tensor of shape {list(site.shape)}")
+    need(p >= 1 and len(site.shape) >= 3, f"it is of the norm {p}, of a tensor of shape {list(site.shape)}")
     return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
@@ -638,8 +616,7 @@ def pooled_to_one(site: OnnxSite) -> fx.Node:
 
 
 def _check_image(site: OnnxSite) -> None:
-    if len(shape_of(site.x)) != 4:
-        raise StretchError(f"it pools a tensor of shape {list(site.shape)}, which is no image")
+    need(len(shape_of(site.x)) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:

@@ -12,7 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import fx
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.registry import RuleTable
 from predictors.shapes import Shape
@@ -55,8 +55,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no steps."""
-        if self.scale.dtype != np.float32 or not np.isfinite(self.scale).all():
-            raise StretchError("its scale is no real number")
+        need(bool(self.scale.dtype == np.float32 and np.isfinite(self.scale).all()), "its scale is no real number")
         if self.zero.dtype.kind not in "iu" or self.zero.size not in (1, self.scale.size):
             raise StretchError(f"its zero point has {self.zero.size} numbers of type {self.zero.dtype} for {self.scale.size} scales")
 
@@ -106,10 +105,8 @@ def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
     result = [step for step in steps if step is not None]
     if not result:
         return None
-    if op not in MOVING:
-        raise StretchError("it computes with bytes, and not with the numbers that they stand for")
-    if not all(item.same(result[0]) for item in result):
-        raise StretchError("it reads bytes that were rounded with several scales")
+    need(op in MOVING, "it computes with bytes, and not with the numbers that they stand for")
+    need(all(item.same(result[0]) for item in result), "it reads bytes that were rounded with several scales")
     return result[0]
 
 
@@ -160,8 +157,7 @@ class OnnxSite(OperatorInputs[fx.Node]):
         """A number for each axis of a window."""
         axes = len(self.shape) - 2
         numbers = [int(n) for n in self.attrs.get(name, [usual] * axes)]
-        if len(numbers) != axes:
-            raise StretchError(f"its {name} is {numbers} for {axes} axes")
+        need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
         return numbers
 
 
@@ -247,15 +243,13 @@ def _check_size(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, A
         raise StretchError("it is not computed from what the file stores")
     seen = {key: known_tensor(value) if isinstance(value, np.ndarray) else value for key, value in attrs.items()}
     cost = rule(ShapeNode(tuple(None if x is None else known_tensor(x) for x in reads), seen, len(node.output)))
-    if max(result.size for result in cost.results) > MAX_KNOWN or cost.work > 64 * MAX_KNOWN:
-        raise StretchError("it makes a stored tensor too large")
+    need(max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN, "it makes a stored tensor too large")
 
 
 def known_tensor(x: np.ndarray) -> KnownTensor:
     """What a rule of shapes knows of an array."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    if kind not in TYPE_NAMES:
-        raise StretchError(f"it reads numbers of type {x.dtype}, which no network computes with")
+    need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
     return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= SHORT else None)
 
 
@@ -299,8 +293,7 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> OnnxSourc
     """
     model = decode(path)
     graph = model.graph
-    if model.functions:
-        raise StretchError(f"{path} defines functions of its own", "export it with functions inlined")
+    need(not model.functions, f"{path} defines functions of its own", "export it with functions inlined")
     if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
         raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
     stored = _stored(path, graph)
@@ -348,15 +341,13 @@ class _Readers:
 def _opset(path: Path, model: Any) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     largest = max(versions, default=1)
-    if largest not in OPSETS:
-        raise StretchError(f"{path} has opset {largest}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
+    need(largest in OPSETS, f"{path} has opset {largest}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
     return int(largest)
 
 
 def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
     """Every initialiser as an array."""
-    if graph.sparse_initializer:
-        raise StretchError(f"{path} has sparse weights", "export it with dense ones")
+    need(not graph.sparse_initializer, f"{path} has sparse weights", "export it with dense ones")
     beside = sum(_beside(path, tensor) for tensor in graph.initializer)
     if beside > MAX_BYTES:
         raise StretchError(
@@ -480,16 +471,14 @@ class _Lowering:
         return warnings
 
     def _lower(self, node: Any) -> None:
-        if node.domain not in (*_OWN, _RUNTIME):
-            raise StretchError(f"it is of the domain `{node.domain[:60]}`, and only ONNX's own operators are read")
+        need(node.domain in (*_OWN, _RUNTIME), f"it is of the domain `{node.domain[:60]}`, and only ONNX's own operators are read")
         unknown = next((name for name in node.input if name and name not in self._values), None)
         if unknown is not None:
             raise StretchError(f"it reads `{unknown[:80]}`, which nothing writes before it")
         reads = [self._values[name] if name else None for name in node.input]
         results = self._results(node, reads)
         for name, result in zip(node.output, results, strict=False):
-            if name in self._values:
-                raise StretchError(f"`{name[:80]}` is written twice")
+            need(name not in self._values, f"`{name[:80]}` is written twice")
             if name:
                 self._values[name] = result.node if isinstance(result, Rounded) else result
                 if isinstance(result, Rounded):
@@ -525,8 +514,7 @@ class _Lowering:
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Attributes by name; stored tensors as arrays."""
-        if any(item.type in _GRAPHS or item.ref_attr_name for item in node.attribute):
-            raise StretchError("it holds a graph")
+        need(all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute), "it holds a graph")
         return {
             item.name: array(self._source.path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item)
             for item in node.attribute

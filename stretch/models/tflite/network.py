@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
 from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
@@ -99,8 +99,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
         seen = self.seen(i)
         if seen.form == "image":
             return seen.node
-        if len(seen.shape) != 4:
-            raise StretchError(f"it reads a tensor of shape {list(seen.shape)}, which is no image")
+        need(len(seen.shape) == 4, f"it reads a tensor of shape {list(seen.shape)}, which is no image")
         return turned(self.builder, plain(self.builder, seen), (0, 3, 1, 2))
 
     def setting(self, name: str) -> int:
@@ -122,8 +121,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
         number = self.setting("fused_activation_function")
         if not number:
             return node
-        if number not in ACTIVATIONS:
-            raise StretchError(f"its activation is number {number}, which torch has not")
+        need(number in ACTIVATIONS, f"its activation is number {number}, which torch has not")
         function, *more = ACTIVATIONS[number]
         return self.builder.call(function, node, *more)
 
@@ -157,8 +155,7 @@ def aligned(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], Tflit
     """
     values = [site.value(i) for i in operands]
     seen = [value for value in values if isinstance(value, TfliteView)]
-    if not seen:
-        raise StretchError("it reads no tensor of the network")
+    need(bool(seen), "it reads no tensor of the network")
     rank = max(len(item.shape) for item in seen)
     single = [isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank for value in values]
     if all(item.form == "row" and item.size == seen[0].size for item in seen) and len(seen) + sum(single) == len(values):
@@ -243,8 +240,7 @@ class _TfliteLowering:
         reads = [None if i is None else self._values[i] for i in operator.inputs]
         kinds = [self._network.tensors[i].kind for i in operator.outputs]
         results = self._results(operator, reads, kinds)
-        if len(results) != len(kinds):
-            raise StretchError(f"it writes {len(kinds)} tensors, {len(results)} are known")
+        need(len(results) == len(kinds), f"it writes {len(kinds)} tensors, {len(results)} are known")
         self._values |= dict(zip(operator.outputs, results, strict=True))
 
     def _results(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
