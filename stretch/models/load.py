@@ -6,7 +6,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,28 +117,21 @@ def _read(name: str, input_shape: "InputShapes | None") -> Any:
 
 def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     module = family.build(current).eval()
-    shape = family.input_shape(current)
     # families of other packages may leave it to their modules
     value = getattr(family, "preprocessing", None)
     read = stated_preprocessing(module, name) if value is None else value(current)
-    if weights not in ("default", "none"):
-        _load_file(module, name, Path(weights))
-        return LoadedModel(module, name, shape, "file", weights, read, list(getattr(module, "warnings", [])))
-    reason, warnings = "asked for", list(getattr(module, "warnings", []))
+    found = LoadedModel(module, name, family.input_shape(current), "random", "asked for", read, list(getattr(module, "warnings", [])))
     if weights == "default":
+        reason = "nobody published trained ones"
         try:
             trained = family.default_weights(current)
         except OSError as error:
-            reason = str(error)
-        else:
-            if trained is not None:
-                _fit(module, name, trained[0], trained[1])
-                return LoadedModel(module, name, shape, "default", trained[1], read, warnings)
-            reason = "nobody published trained ones"
-        warnings.append(f"`{name}` has random weights: {reason}")
-    if generator is not None:
-        _settle(module, name, shape, generator)
-    return LoadedModel(module, name, shape, "random", reason, read, warnings)
+            trained, reason = None, str(error)
+        if trained is not None:
+            _fit(module, name, *trained)
+            return replace(found, weights_source="default", weights_detail=trained[1])
+        found = replace(found, weights_detail=reason, warnings=[*found.warnings, f"`{name}` has random weights: {reason}"])
+    return _weighted(found, weights, generator)
 
 
 def _from_factory(
@@ -167,11 +160,20 @@ def _given(
             reset = getattr(child, "reset_parameters", None)
             if callable(reset):
                 reset()
+    return _weighted(LoadedModel(module, name, shape, "random", "asked for", read), weights, generator)
+
+
+def _weighted(found: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
+    """A model with the weights of a file, or with random ones that fit each other where there is a generator."""
+    if weights in ("default", "none"):
         if generator is not None:
-            _settle(module, name, shape, generator)
-        return LoadedModel(module, name, shape, "random", "asked for", read)
-    _load_file(module, name, Path(weights))
-    return LoadedModel(module, name, shape, "file", weights, read)
+            _settle(found.module, found.name, found.input_shape, generator)
+        return found
+    from stretch.models.weights import read_weights
+
+    path = Path(weights)
+    _fit(found.module, found.name, read_weights(path), str(path))
+    return replace(found, weights_source="file", weights_detail=str(path))
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
@@ -272,12 +274,6 @@ def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "to
         settle(module, shape, generator)
     except Exception as error:
         raise StretchError(f"`{name}` rejects an input of {shape}: {first_line(error)}") from error
-
-
-def _load_file(module: "nn.Module", name: str, path: Path) -> None:
-    from stretch.models.weights import read_weights
-
-    _fit(module, name, read_weights(path), str(path))
 
 
 def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:

@@ -79,9 +79,14 @@ def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
     return lowerings.get(op.kind).module(input_shapes, op.attrs)
 
 
-def onnx_node(kind: str, named: Mapping[str, str] | None = None, **attributes: int | float) -> OnnxRule:
-    """One ONNX node with the operator's inputs; `named` says which attributes of the operator its own are, by name."""
-    return lambda w, op, ins: w.node(kind, op, ins, **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
+def onnx_node(kind: str, named: Mapping[str, str] | None = None, weights: tuple[str, ...] = (), **attributes: int | float) -> OnnxRule:
+    """One ONNX node of the operator's inputs and weights; `named` says which attributes of the operator its own are, by name."""
+
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        stored = [w.weight(op, key) for key in weights if op.attrs.get(key, True)]
+        w.node(kind, op, [*ins, *stored], **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
+
+    return write
 
 
 def tflite_op(code: str, nonnegative: bool = False, settings: Callable[[Attrs], dict[str, Any]] = lambda attrs: {}) -> TfliteRule:

@@ -26,7 +26,7 @@ from stretch.formats.tflite import (
     within_same,
 )
 from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, supported
-from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite
+from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
@@ -58,10 +58,10 @@ def _on_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequen
 
 
 _MAXIMA = ("max_pool2d", "max_pool2d_with_indices")
-_WINDOW = ("kernel_size", "stride", "padding", "ceil_mode")
+_SETTINGS = ("kernel_size", "stride", "padding", "ceil_mode")
 
 
-@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_WINDOW, "dilation", "return_indices"), aten=_MAXIMA)
+@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_SETTINGS, "dilation", "return_indices"), aten=_MAXIMA)
 def _max(
     call: TracedCall,
     x: Any,
@@ -77,7 +77,7 @@ def _max(
     return [x], "max_pool", window | {"dilation": pair(dilation)}
 
 
-@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_WINDOW, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
+@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_SETTINGS, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
 def _mean(
     call: TracedCall,
     x: Any,
@@ -153,19 +153,8 @@ def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
     )
 
 
-def _onnx(kind: str) -> OnnxRule:
-    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        a = op.attrs
-        extra = {"dilations": ints(a, "dilation")} if kind == "MaxPool" else {"count_include_pad": int(bool(a["count_include_pad"]))}
-        common = {
-            "kernel_shape": ints(a, "kernel"),
-            "strides": ints(a, "stride"),
-            "pads": ints(a, "padding"),
-            "ceil_mode": int(bool(a["ceil_mode"])),
-        }
-        w.node(kind, op, ins, **common, **extra)
-
-    return write
+#: Attributes of ONNX's windows by what they are called here.
+_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "ceil_mode": "ceil_mode"}
 
 
 def _global_onnx(kind: str) -> OnnxRule:
@@ -281,8 +270,10 @@ def _global_tflite(code: str) -> TfliteRule:
     return lower
 
 
-lowerings.register("max_pool")(Lowering(_make_max, _onnx("MaxPool"), _max_tflite))
-lowerings.register("avg_pool")(Lowering(_make_mean, _onnx("AveragePool"), _mean_tflite))
+lowerings.register("max_pool")(Lowering(_make_max, onnx_node("MaxPool", _WINDOW | {"dilations": "dilation"}), _max_tflite))
+lowerings.register("avg_pool")(
+    Lowering(_make_mean, onnx_node("AveragePool", _WINDOW | {"count_include_pad": "count_include_pad"}), _mean_tflite)
+)
 
 
 def _over_image(pool: Any) -> Callable[[Attrs, torch.Tensor], torch.Tensor]:

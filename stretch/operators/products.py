@@ -10,7 +10,6 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from predictors.windows import same_padding
-from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
 from stretch.operators.capturing import (
     Chain,
@@ -24,7 +23,7 @@ from stretch.operators.capturing import (
     supported,
     window_padding,
 )
-from stretch.operators.lowerings import Lowering, lowerings
+from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 
 
 class PaddedConv2d(nn.Conv2d):
@@ -95,18 +94,8 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     return PaddedConv2d(**common, pads=(top, left, bottom, right))
 
 
-def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    a = op.attrs
-    w.node(
-        "Conv",
-        op,
-        [ins[0], w.weight(op, "weight"), *([w.weight(op, "bias")] if a["bias"] else [])],
-        kernel_shape=ints(a, "kernel"),
-        strides=ints(a, "stride"),
-        pads=ints(a, "padding"),
-        dilations=ints(a, "dilation"),
-        group=a["groups"],
-    )
+#: Attributes of ONNX's windows by what they are called here.
+_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
 def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -134,7 +123,9 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
     return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
 
 
-lowerings.register("conv")(Lowering(_make, _onnx, _tflite, stored=("weight", "bias"), activates=True))
+lowerings.register("conv")(
+    Lowering(_make, onnx_node("Conv", _WINDOW, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
+)
 
 
 @calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
@@ -146,10 +137,6 @@ def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
         return [x], "conv", pointwise(out, bias is not None), {**weights, "weight": weights["weight"][:, :, None, None]}
     supported(rank == 2, f"a linear layer over {rank} dimensions is not supported")
     return [x], "linear", {"out_features": out, "bias": bias is not None}, weights
-
-
-def _matrix_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Gemm", op, [ins[0], w.weight(op, "weight"), *([w.weight(op, "bias")] if op.attrs["bias"] else [])], transB=1)
 
 
 def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -164,7 +151,7 @@ def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list
 lowerings.register("linear")(
     Lowering(
         lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
-        _matrix_onnx,
+        onnx_node("Gemm", weights=("weight", "bias"), transB=1),
         _matrix_tflite,
         stored=("weight", "bias"),
         activates=True,
