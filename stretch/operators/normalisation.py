@@ -52,10 +52,8 @@ class ChannelNorm(nn.Module):
 
 @calls(classes=("BatchNorm1d", "BatchNorm2d"), fields=("weight", "bias", "running_mean", "running_var", "momentum", "eps"))
 def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: float) -> Chain:
-    if running_mean is None:
-        raise Refusal("batch normalisation without running statistics is not supported")
-    if momentum is None:
-        raise Refusal("batch normalisation with a cumulative average (momentum None) is not supported")
+    supported(running_mean is not None, "batch normalisation without running statistics is not supported")
+    supported(momentum is not None, "batch normalisation with a cumulative average (momentum None) is not supported")
     supported(len(call.shapes[x]) != 3, "batch normalisation over 3 dimensions is not supported")
     weights = constants(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     return [x], "batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, weights
@@ -74,8 +72,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
 
 def _affine(what: str, weight: Any, bias: Any) -> Own:
     """A factor and an offset a channel, or neither."""
-    if weight is None and bias is not None:
-        raise Refusal(f"{what} normalisation with a bias alone is not supported")
+    supported(weight is not None or bias is None, f"{what} normalisation with a bias alone is not supported")
     return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.errors import StretchError, need
-from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, counted
+from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, counted, there
 from stretch.models.builder import combined, filled, layer_norm, shape_of
 from stretch.models.onnx.moving import pooled_to_one
 from stretch.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
@@ -271,10 +271,7 @@ def _prelu(site: OnnxSite) -> fx.Node:
 @rule("Cast")
 def _cast(site: OnnxSite) -> fx.Node:
     """Another element type; half precision is computed in single."""
-    to = _TYPES.get(site.attrs.get("to", 0))
-    if to is None:
-        raise StretchError(f"it casts to type {site.attrs.get('to')}")
-    return _as_type(site, to)
+    return _as_type(site, there(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}"))
 
 
 def _type_of(like: Value) -> torch.dtype:

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from predictors.errors import StretchError, need
+from predictors.errors import need
+from scheduler.formats.onnx.shapes.node import there
 from stretch.models.onnx.computing import UNSCALED, times
 from stretch.models.onnx.moving import nonnegative
 from stretch.models.onnx.network import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
@@ -99,9 +100,7 @@ def _read(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
     if isinstance(value, np.ndarray):
         need(value.dtype == steps.zero.dtype, f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
         return steps.reals(value, axis)
-    current = site.steps_of(i)
-    if current is None:
-        raise StretchError(f"its input {i} is not rounded to bytes")
+    current = there(site.steps_of(i), f"its input {i} is not rounded to bytes")
     return reread(site.builder, site.tensor(i), current, steps)
 
 

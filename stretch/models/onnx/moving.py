@@ -16,7 +16,7 @@ from torch import fx, nn
 from predictors.errors import StretchError, need
 from predictors.windows import same_padding
 from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted
+from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted, there
 from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned
 from stretch.models.onnx.network import RULES, OnnxSite, Value, known_tensor, rule
 from stretch.operators.pooling import padded_pool
@@ -68,9 +68,7 @@ def _split(site: OnnxSite) -> list[fx.Node]:
 
 @rule("Slice")
 def _slice(site: OnnxSite) -> fx.Node:
-    starts, ends = site.listed("starts", 1), site.listed("ends", 2)
-    if starts is None or ends is None:
-        raise StretchError("it has no bounds")
+    starts, ends = (there(site.listed(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
     axes, steps = site.listed("axes", 3), site.listed("steps", 4)
     _made(site)
     items: list[Any] = [slice(None)] * len(site.shape)

@@ -19,7 +19,7 @@ from predictors.shapes import Shape
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, KnownTensor, ShapeNode
+from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import (
     MAX_KNOWN,
@@ -133,9 +133,7 @@ class OnnxSite(OperatorInputs[fx.Node]):
 
     def tensor(self, i: int) -> fx.Node:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = self.value(i)
-        if value is None:
-            raise StretchError(f"it has no input {i}")
+        value = there(self.value(i), f"it has no input {i}")
         return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
 
     def steps_of(self, i: int) -> Steps | None:
@@ -453,9 +451,7 @@ class _Lowering:
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
-        value = self._values.get(name)
-        if value is None:
-            raise StretchError(f"{self._source.path} returns `{name[:80]}`, which nothing computes")
+        value = there(self._values.get(name), f"{self._source.path} returns `{name[:80]}`, which nothing computes")
         return value if isinstance(value, fx.Node) else self._builder.stored(value, name)
 
     def _warnings(self) -> list[str]:

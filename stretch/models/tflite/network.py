@@ -13,6 +13,7 @@ from torch import fx
 from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
 from scheduler.formats.onnx.file import MAX_PARTS
+from scheduler.formats.onnx.shapes.node import there
 from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import (
@@ -77,9 +78,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
 
     def seen(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = self.value(i)
-        if value is None:
-            raise StretchError(f"it has no input {i}")
+        value = there(self.value(i), f"it has no input {i}")
         return value if isinstance(value, TfliteView) else TfliteView(self.builder.stored(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
