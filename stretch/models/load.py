@@ -308,10 +308,7 @@ def stated_preprocessing(module: Any, name: str) -> Preprocessing:
         table = msgspec.to_builtins(stated) if isinstance(stated, Preprocessing) else stated
         return msgspec.convert(table, Preprocessing)
     except msgspec.ValidationError as error:
-        raise StretchError(
-            f"the `preprocessing` of `{name}` cannot be used: {error}",
-            TABLE_HINT,
-        ) from error
+        raise StretchError(f"the `preprocessing` of `{name}` cannot be used: {error}", TABLE_HINT) from error
 
 
 def timm_preprocessing(config: Any) -> Preprocessing | None:

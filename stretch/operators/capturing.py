@@ -46,12 +46,7 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
     if any(c < k and room % d for c, k, d, room in zip(covered, kernel, steps, rooms, strict=True)):
         raise Refusal("a dilated pooling window that is larger than its input is not supported")
     # torch takes an absent or empty stride to mean the kernel's size
-    return {
-        "kernel": covered,
-        "stride": pair(stride) if stride else kernel,
-        "padding": pads,
-        "ceil_mode": bool(ceil_mode),
-    }
+    return {"kernel": covered, "stride": pair(stride) if stride else kernel, "padding": pads, "ceil_mode": bool(ceil_mode)}
 
 
 Own = dict[str, torch.Tensor]

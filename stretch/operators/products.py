@@ -11,18 +11,7 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints
 from predictors.windows import same_padding
 from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
-from stretch.operators.capturing import (
-    Chain,
-    Lowered,
-    TracedCall,
-    calls,
-    constants,
-    module_chain,
-    modules,
-    pair,
-    supported,
-    window_padding,
-)
+from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules, pair, supported, window_padding
 from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 
 

@@ -17,17 +17,7 @@ from predictors.graph import Op, OpGraph
 from predictors.shapes import Attr, Attrs
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import (
-    MAX_RANK,
-    MAX_RESULTS,
-    REALS,
-    TYPE_NAMES,
-    Cost,
-    KnownTensor,
-    Shape,
-    ShapeNode,
-    reason,
-)
+from scheduler.formats.onnx.shapes.node import MAX_RANK, MAX_RESULTS, REALS, TYPE_NAMES, Cost, KnownTensor, Shape, ShapeNode, reason
 
 #: Multiply-accumulates of one file: twice those of a ViT-H/14 of 518 × 518 pixels.
 MAX_WORK = 1 << 41

@@ -13,13 +13,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES
-from stretch.models.builder import (
-    blended,
-    chosen,
-    filled,
-    shape_of,
-    turned,
-)
+from stretch.models.builder import blended, chosen, filled, shape_of, turned
 from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
