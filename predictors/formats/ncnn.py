@@ -63,10 +63,11 @@ class NcnnLayer:
 def parse_layers(text: str, what: str) -> list[NcnnLayer]:
     """The layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
-    if len(lines) < 2 or lines[0] != [MAGIC]:
-        raise StretchError(
-            f"{what} is no ncnn network: its first line is not {MAGIC}", "give the text file `NAME.param`, not the binary one"
-        )
+    need(
+        len(lines) >= 2 and lines[0] == [MAGIC],
+        f"{what} is no ncnn network: its first line is not {MAGIC}",
+        "give the text file `NAME.param`, not the binary one",
+    )
     if len(lines[1]) != 2 or not all(part.isascii() and part.isdigit() for part in lines[1]):
         raise StretchError(f"{what} is damaged: line 2 is not the numbers of layers and blobs")
     stated = int(lines[1][0])

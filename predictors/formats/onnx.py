@@ -253,11 +253,11 @@ def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]
         sizes = [dim.dim_value for dim in dims]
         if value.name in requested:
             shape = requested[value.name]
-            if len(shape) != len(sizes):
-                raise StretchError(
-                    f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given",
-                    "give the shape that it has",
-                )
+            need(
+                len(shape) == len(sizes),
+                f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given",
+                "give the shape that it has",
+            )
             sizes = list(shape)
         elif sizes and not sizes[0]:
             sizes[0] = 1

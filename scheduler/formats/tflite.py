@@ -506,7 +506,8 @@ def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetw
     need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
     graph, buffers = graphs[0], model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
-    known = _known(tensors)
+    # in single precision: many tensors may name one buffer
+    known = sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
     need(known <= MAX_BYTES, f"it has {known / 1e9:.1f} GB of stored numbers")
     codes = [_code(code) for code in model.get("operator_codes", [])]
     operators = [_operator(operator, codes, len(tensors)) for operator in graph.get("operators", [])]
@@ -522,11 +523,6 @@ def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetw
         there |= set(operator.outputs)
     need(all(i in there for i in outputs), "it has outputs that nothing writes")
     return TfliteNetwork(path, tensors, operators, inputs, outputs)
-
-
-def _known(tensors: Sequence[TfliteTensor]) -> int:
-    """Bytes of the stored numbers in single precision: many tensors may name one buffer."""
-    return sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
 
 
 def _code(code: Mapping[str, Any]) -> str:

@@ -475,13 +475,9 @@ def _is_image(call: AtenCall, x: AtenValue) -> bool:
     n, channels, pixels = x.shape
     if len(x.base) == 4 and x.base[:2] == (n, channels) and prod(x.base[2:]) == pixels:
         return True
-    after = [_shape(reader) for reader in call.node.users]
+    after = [tuple(getattr(reader.meta.get("val"), "shape", ())) for reader in call.node.users]
     # tokens N×P×C that become an image N×C×H×W
     return bool(after) and all(len(shape) == 4 and shape[:2] == (n, pixels) and prod(shape[2:]) == channels for shape in after)
-
-
-def _shape(node: fx.Node) -> Shape:
-    return tuple(getattr(node.meta.get("val"), "shape", ()))
 
 
 def _cut(x: AtenValue, dim: int, start: int, out: Shape) -> AtenStep:

@@ -596,8 +596,7 @@ def _on_maps(maps: Maps, call: AtenCall, places: Mapping[int, str | AtenValue], 
         return AtenValue(place, maps.ops[place].shape, dtype=argument.dtype) if isinstance(place, str) and place != argument else place
 
     on_maps = {name: placed(argument) for name, argument in call.arguments.items()}
-    built = maps.compute(AtenCall(call.node, on_maps, [maps.ops[op].shape]))
-    value = built[0] if isinstance(built, tuple) else built
+    value = maps.compute(AtenCall(call.node, on_maps, [maps.ops[op].shape]))[0]
     need_mapped(bool(value.op) and maps.ops[value.op].shape == maps.ops[op].shape)
     return value.op
 

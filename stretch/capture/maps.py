@@ -70,7 +70,7 @@ class Maps:
     ops: dict[str, Op]  # Operators so far, by name, with their shapes.
     weights: dict[str, dict[str, torch.Tensor]]  # Theirs.
     free_name: Callable[[str], str]  # A name that no operator has, close to the one that is wished for.
-    compute: Callable[[AtenCall], AtenValue | tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps as they are.
+    compute: Callable[[AtenCall], tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps as they are.
     reading: Callable[[AtenValue], str]  # Name of the operator whose tensor has a value's shape.
     name_of: Callable[[AtenCall], str]  # Name for the operator of a call.
     #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import fx, nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS, attributes
@@ -394,9 +394,7 @@ class RunnableLowering(AtenLowering):
     def __init__(self, exported: fx.Graph, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         super().__init__(exported, name)
         self._tensors = tensors
-        self._maps = Maps(
-            self._ops, self.weights, self._free_name, lambda call: self._computed(call, several=False), self.reading, self._name_of
-        )
+        self._maps = Maps(self._ops, self.weights, self._free_name, self._computed, self.reading, self._name_of)
         #: Products with a softmax between, by the second product, and nodes before it, which wait for it.
         self._chains: dict[fx.Node, list[fx.Node]] = {}
         self._waiting: set[fx.Node] = set()
@@ -411,17 +409,16 @@ class RunnableLowering(AtenLowering):
             return super()._given_beside(node)
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
-    def _constant(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
         target: Any = call.node.target
         learned = any(value.learned for value in call.values)
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._tensor)
         with torch.no_grad():
             result = target(*args, **kwargs)
-        values = [
+        return tuple(
             AtenValue("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
-            for item in (result if several else [result])
-        ]
-        return tuple(values) if several else values[0]
+            for item in (result if isinstance(result, tuple | list) else [result])
+        )
 
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, fx.Node):
@@ -429,11 +426,9 @@ class RunnableLowering(AtenLowering):
         value = self._known(argument)
         return value.tensor if isinstance(value, AtenValue) else value
 
-    def _apply(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
         try:
-            if call.operator in _FILLED:
-                return self._filled(call)
-            return self._results(call, several)
+            return (self._filled(call),) if call.operator in _FILLED else self._results(call)
         except Refusal as error:
             raise StretchError(f"cannot capture node `{call.node.name}` of `{self._name}`: {error}") from error
 
@@ -500,10 +495,11 @@ class RunnableLowering(AtenLowering):
             return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
         return super().reading(value)
 
-    def _results(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _results(self, call: AtenCall) -> tuple[AtenValue, ...]:
         with suppress(Unmapped):
             built = applied(self._maps, call)
-            return (built,) if several and isinstance(built, AtenValue) else built
+            return (built,) if isinstance(built, AtenValue) else built
+        several = isinstance(call.node.meta["val"], tuple | list)
         return self._computed(replace(call, arguments={name: self._plain(item) for name, item in call.arguments.items()}), several)
 
     def _plain(self, argument: Any) -> Any:
@@ -511,13 +507,11 @@ class RunnableLowering(AtenLowering):
             return [self._plain(item) for item in argument]
         return self._maps.plain(argument) if isinstance(argument, AtenValue) else argument
 
-    def _computed(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _computed(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
         supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
         built = computed(call)
-        if isinstance(built, AtenValue):
-            return (built,) if several else built
-        if isinstance(built, tuple):
-            return built
+        if isinstance(built, AtenValue | tuple):
+            return built if isinstance(built, tuple) else (built,)
         assert built is not None
         if several and any(reader.users and reader.args[1] for reader in call.node.users):
             built = [as_call(call, built)]
@@ -525,7 +519,7 @@ class RunnableLowering(AtenLowering):
         value = self._emit(call, built)
         if value is None:
             raise Refusal(f"its shapes {call.shapes} do not fit")
-        return (value,) if several else value
+        return (value,)
 
     def _given(self, node: fx.Node) -> dict[str, Any]:
         unknown = [all_input_node for all_input_node in node.all_input_nodes if self._source(all_input_node) not in self._values]
@@ -555,11 +549,11 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
 def _returned(output: Any, results: Sequence[str | None], name: str) -> Returned:
     """What a network returns, each tensor with its operator."""
     held = list(keyed(output))
-    if len(held) != len(results):
-        raise StretchError(
-            f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
-            "let its forward return tensors in tuples, lists and dictionaries",
-        )
+    need(
+        len(held) == len(results),
+        f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
+        "let its forward return tensors in tuples, lists and dictionaries",
+    )
     returned = []
     for (key, leaf), result in zip(held, results, strict=True):
         fixed = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
@@ -588,11 +582,11 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
                 left[item] -= 1
                 if not left[item] and item not in results:
                     del values[item]
-    if not all(agrees(got, expected) for got, expected in differences(values, want, captured.returned)):
-        raise StretchError(
-            f"`{captured.graph.name}` computes something else when it is exported by torch",
-            "its forward must not draw random numbers in evaluation, nor depend on values of its input",
-        )
+    need(
+        all(agrees(got, expected) for got, expected in differences(values, want, captured.returned)),
+        f"`{captured.graph.name}` computes something else when it is exported by torch",
+        "its forward must not draw random numbers in evaluation, nor depend on values of its input",
+    )
 
 
 def _module(captured: Captured, op: Op) -> nn.Module:

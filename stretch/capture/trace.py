@@ -293,7 +293,7 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
     raise Refusal(f"expanding {before} to {out} is not supported")
 
 
-#: By name of the function or method; None means that another rule may apply.
+#: What a function or method that reorders or cuts does to a view, by name; None where it has a meaning of its own.
 _RULES: dict[str, Callable[..., Effect | None]] = {
     "permute": _permute,
     "transpose": _transpose,
@@ -309,16 +309,6 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
     "expand": _expand,
     "expand_as": _expand,
 }
-
-
-def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Effect | None:
-    """What a function that reorders or cuts does to a view; None if it is none, or has a meaning of its own here.
-
-    Args:
-        out: Shape of its result, or the result itself where that is a tuple.
-    """
-    rule = _RULES.get(target)
-    return None if rule is None else rule(view, before, out, *args, **kwargs)
 
 
 def folded(ops: Sequence[Op]) -> list[Op]:
@@ -446,15 +436,16 @@ class TraceLowering:
     def _lower_call(self, node: fx.Node) -> View:
         """The operators of a function or method call."""
         supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
-        target = _target_name(node.target)
+        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         args, kwargs = list(self._known(node.args)), dict(self._known(node.kwargs))
         for first in ("input", "self"):
             if not args and first in kwargs:
                 args.append(kwargs.pop(first))
         if args and isinstance(args[0], fx.Node) and args[0] in self._views:
-            view = self._views[self._source(node, args[0])]
+            view = self._views[self._values.source(node, args[0])]
             out = self._values.shapes[node] if node in self._values.shapes else self._values.parts[node]
-            seen = see(target, view, self._before(args[0]), out, args[1:], kwargs)
+            reorder = _RULES.get(target, lambda *_, **__: None)
+            seen = reorder(view, self._values.shapes.get(args[0], ()), out, *args[1:], **kwargs)
             if isinstance(seen, View):
                 return seen
             if seen is not None:
@@ -522,16 +513,10 @@ class TraceLowering:
 
         return fx.node.map_aggregate(args, lambda a: known(a) if isinstance(a, fx.Node) else a)
 
-    def _source(self, reader: fx.Node, node: fx.Node) -> fx.Node:
-        return self._values.source(reader, node)
-
-    def _before(self, node: fx.Node) -> tuple[int, ...]:
-        return self._values.shapes.get(node, ())
-
     def _view(self, reader: fx.Node, value: Any) -> View:
         if not isinstance(value, fx.Node):
             raise Refusal(f"it reads {value!r} where a tensor is expected")
-        source = self._source(reader, value)
+        source = self._values.source(reader, value)
         if source not in self._views:
             if source in self._values.parameters:
                 raise Refusal(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
@@ -567,10 +552,6 @@ def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
     return name
 
 
-def _target_name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
 def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
     """Lower `module` to an operator graph by tracing it in evaluation mode.
 
@@ -588,11 +569,11 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
         values, same = _run(module, traced, arguments, name)
         lowering = TraceLowering(traced, values, name, named=arguments.named)
         graph = lowering.graph()
-        if not same:
-            raise StretchError(
-                f"`{name}` computes something else when it is traced by torch.fx",
-                "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
-            )
+        need(
+            bool(same),
+            f"`{name}` computes something else when it is traced by torch.fx",
+            "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
+        )
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         warnings = left_out(lowering.returned, [op.name for op in graph.inputs])
         return Captured(graph, weights, module, returned=lowering.returned, warnings=tuple(warnings))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError
+from predictors.errors import need
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attrs, Shape, ints
 from scheduler.formats.tflite import OPERATORS, OPTIONS, TFLITE, TYPES, VERSION
@@ -91,10 +91,11 @@ class Writer:
     def buffer(self, value: Array) -> int:
         """Add data; gives its index."""
         self._bytes += value.nbytes
-        if self._bytes > MAX_BYTES:
-            raise StretchError(
-                "the model has more than 2 GB of weights, a TFLite file holds less", "write weights in int8 or fp16, or keep ONNX"
-            )
+        need(
+            self._bytes <= MAX_BYTES,
+            "the model has more than 2 GB of weights, a TFLite file holds less",
+            "write weights in int8 or fp16, or keep ONNX",
+        )
         self._buffers.append({"data": np.frombuffer(value.tobytes(), np.uint8)})
         return len(self._buffers) - 1
 

@@ -247,10 +247,11 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     for end in ends:
         if end.whole and not end.cast:
             raise whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
-        if not end.whole and end.kind not in _REALS:
-            raise StretchError(
-                f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals", "export the part that reads reals"
-            )
+        need(
+            bool(end.whole or end.kind in _REALS),
+            f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals",
+            "export the part that reads reals",
+        )
     return tuple(replace(end, argument=argument) for end, argument in zip(ends, arguments([end.name for end in ends]), strict=True))
 
 

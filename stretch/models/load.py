@@ -86,7 +86,7 @@ def load_model(
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
-            module = _read(name, input_shape)
+            module = importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
             return _given(name, module, weights, generator if settled else None, "as the file has them", module.input_shape)
         family = find_family(name)
         if family is not None:
@@ -108,11 +108,6 @@ def names_code(name: str) -> bool:
 def is_file(name: str) -> bool:
     """Whether a model's name is ``file.py:factory`` or a file of `FILES`."""
     return name.endswith(FILES) or name.rpartition(":")[0].endswith(".py")
-
-
-def _read(name: str, input_shape: "InputShapes | None") -> Any:
-    """The network in a file, whose format its name tells; it knows the shapes of its inputs."""
-    return importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
 
 
 def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator | None") -> LoadedModel:
@@ -285,10 +280,10 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
     for key in sorted(tensors.keys() - state_dict.keys()):
         raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
     for key in sorted(needed):
-        if tensors[key].shape != state_dict[key].shape:
-            raise StretchError(
-                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(state_dict[key].shape)}"
-            )
+        need(
+            tensors[key].shape == state_dict[key].shape,
+            f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(state_dict[key].shape)}",
+        )
     module.load_state_dict(tensors, strict=False)
 
 

@@ -96,13 +96,10 @@ def _stated(node: fx.Node) -> End:
             expression = size.node.expr
             sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
     readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
-    cast = bool(readers) and all(_is_cast(reader) for reader in readers)
+    # whether all of them make reals of it
+    casts = [str(reader.target).startswith(("aten.to.", "aten._to_copy.")) for reader in readers]
+    cast = bool(readers) and all(casts) and all(reader.meta["val"].dtype in (torch.float32, *HALF) for reader in readers)
     return End(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
-
-
-def _is_cast(node: fx.Node) -> bool:
-    """Whether a call makes reals of what it reads."""
-    return str(node.target).startswith(("aten.to.", "aten._to_copy.")) and node.meta["val"].dtype in (torch.float32, *HALF)
 
 
 def _evaluate(node: fx.Node) -> None:

@@ -100,51 +100,31 @@ class SegmentationFamily(TorchvisionFamily):
 
 
 class RawDetector(nn.Module):
-    """A detector of one stage without what comes before its backbone and behind its heads.
+    """A detector without what comes before its backbone and behind its heads; one of two stages ends with the head of proposals.
 
     Args:
-        detector: SSD, RetinaNet or FCOS of torchvision; its modules are taken over.
+        detector: Of torchvision; its modules are taken over.
     """
 
     def __init__(self, detector: Any, name: str) -> None:
         super().__init__()
-        self.backbone, self.head = detector.backbone, detector.head
-        self.warnings = [
-            f"`{name}` is taken from the picture to the results of its heads, one for each anchor: boxes are decoded and chosen by "
-            "whoever reads them, as torchvision's `postprocess_detections` does"
-        ]
+        self.proposes = not hasattr(detector, "head")
+        self.backbone, self.head = detector.backbone, detector.rpn.head if self.proposes else detector.head
+        left = (
+            "its maps and the results of its proposal head: proposals are chosen, and the heads of single regions are run, by whoever "
+            "reads them, since how many regions there are depends on the picture"
+            if self.proposes
+            else "the results of its heads, one for each anchor: boxes are decoded and chosen by whoever reads them, as torchvision's "
+            "`postprocess_detections` does"
+        )
+        self.warnings = [f"`{name}` is taken from the picture to {left}"]
 
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Scores and boxes of every anchor, (batch, anchors, …), of pictures (batch, 3, height, width)."""
-        results: dict[str, Tensor] = self.head(_maps(self.backbone(x)))
-        return results
-
-
-class RawProposals(nn.Module):
-    """The first stage of a detector of two: a pyramid of maps, and what the head of proposals makes of each.
-
-    Args:
-        detector: Faster R-CNN or a relative of it of torchvision; its modules are taken over.
-    """
-
-    def __init__(self, detector: Any, name: str) -> None:
-        super().__init__()
-        self.backbone, self.head = detector.backbone, detector.rpn.head
-        self.warnings = [
-            f"`{name}` is taken from the picture to its maps and the results of its proposal head: proposals are chosen, and the "
-            "heads of single regions are run, by whoever reads them, since how many regions there are depends on the picture"
-        ]
-
-    def forward(self, x: Tensor) -> dict[str, list[Tensor]]:
-        """Maps, and of each the objectness and the boxes of its anchors, of pictures (batch, 3, height, width)."""
-        maps = _maps(self.backbone(x))
-        objectness, boxes = self.head(maps)
-        return {"maps": maps, "objectness": objectness, "boxes": boxes}
-
-
-def _maps(tensor: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
-    """The maps of a backbone, largest first."""
-    return list(tensor.values()) if isinstance(tensor, Mapping) else [tensor]
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        """Of pictures (batch, 3, height, width) scores and boxes of every anchor; before proposals maps, and those of each map."""
+        features = self.backbone(x)
+        maps = list(features.values()) if isinstance(features, Mapping) else [features]
+        results = self.head(maps)
+        return {"maps": maps, "objectness": results[0], "boxes": results[1]} if self.proposes else results
 
 
 @families.register("detection")
@@ -166,7 +146,7 @@ class DetectionFamily(TorchvisionFamily):
             for module in detector.backbone.body.modules():
                 if isinstance(module, nn.BatchNorm2d):
                     module.eps = LEAST_EPSILON
-        return RawDetector(detector, name) if hasattr(detector, "head") else RawProposals(detector, name)
+        return RawDetector(detector, name)
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """A square picture of the size that the name tells, or of the shorter side that torchvision resizes to."""

@@ -112,17 +112,17 @@ def calls(
         FUNCTIONS.update(dict.fromkeys(functions, rule))
         METHODS.update(dict.fromkeys(methods, rule))
         ATEN.update(dict.fromkeys(aten, rule))
-        MODULES.update(dict.fromkeys(classes, lambda m, shape: module_chain(rule, shape, **_settings(m, fields))))
+        # classes of other packages may lack some fields
+        MODULES.update(
+            dict.fromkeys(
+                classes, lambda m, shape: module_chain(rule, shape, **{key: getattr(m, key) for key in fields if hasattr(m, key)})
+            )
+        )
         if last:
             ON_LAST.update(classes, (function.__name__ for function in functions))
         return rule
 
     return add
-
-
-def _settings(module: nn.Module, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Attributes of a module; classes of other packages may lack some."""
-    return {name: getattr(module, name) for name in fields if hasattr(module, name)}
 
 
 def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Lowered]:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,17 +48,6 @@ class Demand:
 
     work: int
     alive: int
-
-
-def _results(graph: Any, costs: list[Cost]) -> dict[str, KnownTensor]:
-    """What the operators write, by name."""
-    pairs = (zip(node.output, cost.results, strict=True) for node, cost in zip(graph.node, costs, strict=True))
-    return {name: tensor for pair in pairs for name, tensor in pair if name}
-
-
-def _check_unique(what: str, names: Iterable[str]) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    need(twice is None, f"two of its {what} are called `{twice}`")
 
 
 def _stated(value: Any) -> KnownTensor:
@@ -426,11 +415,13 @@ class OnnxFile:
         need(not graph.quantization_annotation, "it has quantisation annotations")
         need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
         for what, values in (("weights", graph.initializer), ("inputs", graph.input), ("outputs", graph.output)):
-            _check_unique(what, (value.name for value in values))
+            twice = next((name for name, count in Counter(value.name for value in values).items() if count > 1), None)
+            need(twice is None, f"two of its {what} are called `{twice}`")
         weights = {tensor.name: stored_tensor(tensor, self.path) for tensor in graph.initializer}
         inputs = {value.name: _stated(value) for value in graph.input if value.name not in weights}
         costs = _costs(graph, weights | inputs, self.path)
-        return weights, inputs | _results(graph, costs), costs
+        written = [pair for node, cost in zip(graph.node, costs, strict=True) for pair in zip(node.output, cost.results, strict=True)]
+        return weights, inputs | {name: tensor for name, tensor in written if name}, costs
 
     @cached_property
     def demand(self) -> Demand:

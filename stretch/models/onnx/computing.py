@@ -512,13 +512,15 @@ def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
     batch, tokens, half, axis = sizes
     known, places = site.known(i, what), site.optional(3, "positions")
     if places is not None:
-        if (
-            places.shape != (batch, tokens)
-            or known.ndim != 2
-            or known.shape[1] != half
-            or not ((places >= 0) & (places < len(known))).all()
-        ):
-            raise StretchError(f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}")
+        need(
+            bool(
+                places.shape == (batch, tokens)
+                and known.ndim == 2
+                and known.shape[1] == half
+                and ((places >= 0) & (places < len(known))).all()
+            ),
+            f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}",
+        )
         known = known[places]
     if known.shape not in ((batch, tokens, half), (1, tokens, half)):
         raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")

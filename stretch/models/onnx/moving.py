@@ -634,8 +634,5 @@ def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
 
 
 def _positive(node: fx.Node) -> bool:
-    return node.op == "call_function" and (node.target in _POSITIVE or _cut_at_zero(node.target, node.args))
-
-
-def _cut_at_zero(target: Any, args: Sequence[Any]) -> bool:
-    return target is torch.clamp and len(args) > 1 and isinstance(args[1], int | float) and args[1] >= 0
+    low = node.args[1] if node.target is torch.clamp and len(node.args) > 1 else None
+    return node.op == "call_function" and (node.target in _POSITIVE or (isinstance(low, int | float) and low >= 0))

@@ -347,10 +347,11 @@ def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
     """Every initialiser as an array."""
     need(not graph.sparse_initializer, f"{path} has sparse weights", "export it with dense ones")
     beside = sum(_beside(path, tensor) for tensor in graph.initializer)
-    if beside > MAX_BYTES:
-        raise StretchError(
-            f"{path} has {beside / 1e9:.1f} GB of weights beside it, {MAX_BYTES / 1e9:.1f} GB are read", "export a smaller network"
-        )
+    need(
+        beside <= MAX_BYTES,
+        f"{path} has {beside / 1e9:.1f} GB of weights beside it, {MAX_BYTES / 1e9:.1f} GB are read",
+        "export a smaller network",
+    )
     return {tensor.name: array(path, tensor) for tensor in graph.initializer}
 
 
@@ -361,11 +362,11 @@ def _beside(path: Path, tensor: Any) -> int:
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
     relative, folder = PurePosixPath(location), path.parent.resolve()
     file = folder / location if location and "\0" not in location else folder
-    if relative.is_absolute() or ".." in relative.parts or not file.resolve().is_relative_to(folder) or not file.is_file():
-        raise StretchError(
-            f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
-            "put the file beside the model, or export it with weights inside",
-        )
+    need(
+        not relative.is_absolute() and ".." not in relative.parts and file.resolve().is_relative_to(folder) and file.is_file(),
+        f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
+        "put the file beside the model, or export it with weights inside",
+    )
     width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
     return width * math.prod(max(0, n) for n in tensor.dims)
 
@@ -504,7 +505,8 @@ class _Lowering:
         built = function(OnnxSite(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
-            return [Rounded(result, shared) if isinstance(result, fx.Node) and _of_reals(result) else result for result in results]
+            reals = [isinstance(result, fx.Node) and result.meta["val"].is_floating_point() for result in results]
+            return [Rounded(result, shared) if real else result for real, result in zip(reals, results, strict=True)]
         self._rounded += "DynamicQuantize" in op or any(isinstance(result, Rounded) for result in results)
         return results
 
@@ -524,10 +526,6 @@ class _Lowering:
         if node.op_type == "Size":
             return np.array(int(np.prod(shape)), np.int64)
         return np.array(shape[attrs.get("start", 0) : attrs.get("end", len(shape))], np.int64)
-
-
-def _of_reals(node: fx.Node) -> bool:
-    return bool(node.meta["val"].is_floating_point())
 
 
 def _plain_name(name: str, op: str) -> str:

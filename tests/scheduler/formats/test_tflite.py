@@ -75,18 +75,25 @@ def change(**places):
 
     def changed(model):
         graph = model["subgraphs"][0]
+        at = {
+            "model": model,
+            "graph": graph,
+            "op": graph["operators"][0],
+            "second": graph["operators"][-1 if len(graph["operators"]) < 2 else 1],
+            "window": next((o for o in graph["operators"] if "stride_w" in o.get("builtin_options", {})), {}),
+            "x": graph["tensors"][0],
+            "c": graph["tensors"][1],
+            "third": graph["tensors"][2],
+            "stored": next(t for t in graph["tensors"] if t.get("buffer")),
+            "none": model["buffers"][0],
+            "buffer": model["buffers"][1],
+            "code": model["operator_codes"][0],
+            "signature": model.get("signature_defs", [{}])[0],
+        }
+        at["settings"] = at["window"].get("builtin_options")
         for place, value in places.items():
             where, _, key = place.partition("__")
-            at = {
-                "model": model,
-                "graph": graph,
-                "op": graph["operators"][0],
-                "x": graph["tensors"][0],
-                "c": graph["tensors"][1],
-                "buffer": model["buffers"][1],
-                "code": model["operator_codes"][0],
-            }[where]
-            at[key] = value
+            at[where][key] = value
 
     return changed
 
@@ -209,21 +216,6 @@ def rounded(tmp_path_factory):
     return graphs.tflite_bytes(graph, source)
 
 
-def operators_of(model):
-    return model["subgraphs"][0]["operators"]
-
-
-def set_field(pick, key, value):
-    def change(model):
-        pick(model)[key] = value
-
-    return change
-
-
-def nan_scale(model):
-    model["subgraphs"][0]["tensors"][1]["quantization"] = {"scale": [float("nan")], "zero_point": [0]}
-
-
 def pad_by_a_thousand(model):
     tensors = model["subgraphs"][0]["tensors"]
     widths = next(t for t in tensors if t["name"].endswith(".widths"))
@@ -233,28 +225,24 @@ def pad_by_a_thousand(model):
 
 
 DAMAGE = {
-    "its version is 9": set_field(lambda m: m, "version", 9),
-    "reads what nothing writes before it": set_field(lambda m: operators_of(m)[1], "inputs", [999, 1, 2]),
-    "writes no tensor of its own": set_field(lambda m: operators_of(m)[1], "outputs", [0]),
-    "has an operator without a code": set_field(lambda m: operators_of(m)[0], "opcode_index", 77),
-    "has stride_w 0": set_field(
-        lambda m: next(o for o in operators_of(m) if "stride_w" in o["builtin_options"])["builtin_options"], "stride_w", 0
-    ),
-    "has padding 7": set_field(
-        lambda m: next(o for o in operators_of(m) if "stride_w" in o["builtin_options"])["builtin_options"], "padding", 7
-    ),
-    "has no stride": set_field(lambda m: next(o for o in operators_of(m) if "stride_w" in o["builtin_options"]), "builtin_options", {}),
-    "settings of another operator": set_field(lambda m: operators_of(m)[0], "builtin_options_type", 36),
-    "has a type that nn-stretch does not write": set_field(lambda m: m["subgraphs"][0]["tensors"][0], "type", 5),
-    "has the shape": set_field(lambda m: m["subgraphs"][0]["tensors"][0], "shape", [1, -4]),
-    "its shape needs": set_field(lambda m: next(t for t in m["subgraphs"][0]["tensors"] if t["buffer"]), "shape", [1, 1]),
+    "its version is 9": change(model__version=9),
+    "reads what nothing writes before it": change(second__inputs=[999, 1, 2]),
+    "writes no tensor of its own": change(second__outputs=[0]),
+    "has an operator without a code": change(op__opcode_index=77),
+    "has stride_w 0": change(settings__stride_w=0),
+    "has padding 7": change(settings__padding=7),
+    "has no stride": change(window__builtin_options={}),
+    "settings of another operator": change(op__builtin_options_type=36),
+    "has a type that nn-stretch does not write": change(x__type=5),
+    "has the shape": change(x__shape=[1, -4]),
+    "its shape needs": change(stored__shape=[1, 1]),
     "PAD of subgraph `case` gives": pad_by_a_thousand,
-    "is not there": set_field(lambda m: m["subgraphs"][0]["tensors"][2], "buffer", 4000),
-    "has a scale that is none": nan_scale,
-    "its first buffer is not empty": set_field(lambda m: m["buffers"][0], "data", np.zeros(4, np.uint8)),
-    "are not one for each subgraph": set_field(lambda m: m["signature_defs"][0], "subgraph_index", 3),
-    "does not name the inputs": set_field(lambda m: m["signature_defs"][0], "inputs", []),
-    "has no subgraphs": set_field(lambda m: m, "subgraphs", []),
+    "is not there": change(third__buffer=4000),
+    "has a scale that is none": change(c__quantization={"scale": [float("nan")], "zero_point": [0]}),
+    "its first buffer is not empty": change(none__data=np.zeros(4, np.uint8)),
+    "are not one for each subgraph": change(signature__subgraph_index=3),
+    "does not name the inputs": change(signature__inputs=[]),
+    "has no subgraphs": change(model__subgraphs=[]),
 }
 
 
@@ -313,7 +301,7 @@ def test_what_a_runtime_would_follow_blindly_is_refused(content, tmp_path, probl
 def test_operator_that_nn_stretch_does_not_write_is_refused(content, tmp_path):
     assert 32 not in {kind.number for kind in OPERATORS.values()}  # a custom operator
     with pytest.raises(StretchError, match="operator number 32"):
-        parse_tflite(changed(content, set_field(lambda m: m["operator_codes"][0], "builtin_code", 32)), tmp_path)
+        parse_tflite(changed(content, change(code__builtin_code=32)), tmp_path)
 
 
 FUZZ = """

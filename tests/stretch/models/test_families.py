@@ -13,7 +13,7 @@ from stretch.models import load_model, model_names
 from stretch.models.families import each_family, families, find_family
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
-from stretch.models.torchvision import DetectionFamily, RawDetector, RawProposals, SegmentationFamily, TorchvisionFamily
+from stretch.models.torchvision import DetectionFamily, RawDetector, SegmentationFamily, TorchvisionFamily
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -67,7 +67,7 @@ def test_names_are_those_of_torchvision():
 def test_every_detector_is_built_and_says_what_is_left_out(name):
     with torch.device("meta"):
         module = DetectionFamily().build(name)
-    assert isinstance(module, RawDetector | RawProposals)
+    assert isinstance(module, RawDetector)
     assert "is taken from the picture to" in module.warnings[0]
     assert DetectionFamily().input_shape(name)[:2] == (1, 3)
 
@@ -78,13 +78,13 @@ def test_results_are_those_of_the_detectors_own_parts(name):
     detector = torchvision.models.get_model(name, weights=None, weights_backbone=None).eval()
     x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        maps = list(detector.backbone(x).values())
+        maps, got = list(detector.backbone(x).values()), RawDetector(detector, name)(x)
         if hasattr(detector, "head"):
-            want, got = detector.head(maps), RawDetector(detector, name)(x)
+            want = detector.head(maps)
             assert got.keys() == want.keys()
             assert all(torch.equal(got[key], want[key]) for key in want)
         else:
-            (objectness, boxes), got = detector.rpn.head(maps), RawProposals(detector, name)(x)
+            objectness, boxes = detector.rpn.head(maps)
             assert all(torch.equal(a, b) for a, b in zip(got["objectness"] + got["boxes"], objectness + boxes, strict=True))
             assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
 

@@ -153,11 +153,7 @@ PLACES = [
     ],
     Case("Scatter", [random((3, 4)), whole(0, 2, 1)[None], random((1, 3), 1)], opset=10),
     *[
-        Case(
-            "GridSample",
-            [random((1, 2, 5, 6)), random((1, 3, 4, 2), 1)],
-            {"mode": mode, "padding_mode": edge, "align_corners": corners},
-        )
+        Case("GridSample", [random((1, 2, 5, 6)), random((1, 3, 4, 2), 1)], {"mode": mode, "padding_mode": edge, "align_corners": corners})
         for mode in ("linear", "nearest", "cubic")
         for edge in ("zeros", "border", "reflection")
         for corners in (0, 1)
@@ -266,11 +262,7 @@ def test_operator_computes_what_the_runtime_does(tmp_path, case):
         ),
         (Case("Resize", [random(X), None, None, whole(1, 4, 5, 5)], {"mode": "cubic", "cubic_coeff_a": -0.5}), "not torch's"),
         (
-            Case(
-                "Resize",
-                [random(X), None, None, whole(1, 4, 5, 5)],
-                {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"},
-            ),
+            Case("Resize", [random(X), None, None, whole(1, 4, 5, 5)], {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"}),
             "coordinates `asymmetric`",
         ),
         (
