@@ -13,18 +13,6 @@ _each = partial(Kind, channels=same_channels, rows=same_rows, slices=same_slice,
 _pointwise = partial(_each, traits=frozenset({POINTWISE}))
 
 
-def _given(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    return ints(attrs, "shape")
-
-
-def _factors(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {"weight": (ins[0][1],)}
-
-
-def _offsets(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {"bias": (ins[0][1],)}
-
-
 def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     if len({len(s) for s in ins}) != 1:
         raise ValueError(f"its inputs {ins[0]} and {ins[1]} have different ranks")
@@ -37,7 +25,7 @@ def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return tuple(out)
 
 
-kinds.register("input")(Kind(_given, channels=fresh, min_inputs=0, traits=frozenset({UNLAUNCHED})))
+kinds.register("input")(Kind(lambda ins, attrs: ints(attrs, "shape"), channels=fresh, min_inputs=0, traits=frozenset({UNLAUNCHED})))
 for name in ("dropout", "stochastic_depth", "identity"):
     kinds.register(name)(_each(additive=Additive(), identity=True, traits=frozenset({UNLAUNCHED})))
 
@@ -50,14 +38,14 @@ for name, nodes in _ACTIVATIONS.items():
     kinds.register(name)(_pointwise(nodes=nodes))
 for name, nodes in (("relu", ("Relu",)), ("relu6", ())):
     kinds.register(name)(_each(nodes=nodes, traits=frozenset({POINTWISE, RECTIFIER})))
-kinds.register("prelu")(_pointwise(weights=_factors))
+kinds.register("prelu")(_pointwise(weights=lambda ins, attrs: {"weight": (ins[0][1],)}))
 
 for name in ("add", "mul", "div"):
     kinds.register(name)(Kind(_broadcast, channels=tied, rows=same_rows, slices=same_slice, min_inputs=2))
 for name, weights, shifts in (
     ("add_scalar", no_weights, True),
     ("mul_scalar", no_weights, False),
-    ("scale", _factors, False),
-    ("shift", _offsets, True),
+    ("scale", lambda ins, attrs: {"weight": (ins[0][1],)}, False),
+    ("shift", lambda ins, attrs: {"bias": (ins[0][1],)}, True),
 ):
     kinds.register(name)(_pointwise(weights=weights, additive=Additive(once=shifts)))

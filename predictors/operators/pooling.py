@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 
-from predictors.channels import Groups, OperatorView, Pieces, same_channels
+from predictors.channels import same_channels
 from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import same_rows, window_rows
 from predictors.shapes import Attrs, Shape, ints, rank4
@@ -26,28 +26,33 @@ def _one_channel(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return (n, 1, h, w)
 
 
-def _one_of_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """One channel, however many those are that it is a mean of."""
-    return ((groups.new(1, frozen=True), 1),)
-
-
-def _window_work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    return KernelWork("pool", 1, 1, out[1], prod(ints(attrs, "kernel")), pixels(out))
-
-
-def _over_pixels(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    return KernelWork("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0])
-
-
-def _over_channels(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    return KernelWork("reduce", 1, 1, 1, ins[0][1], pixels(out))
-
-
-_windows = partial(Kind, _window, channels=same_channels, rows=window_rows, slices=same_slice, work=_window_work)
-_whole = partial(Kind, _one_pixel, channels=same_channels, slices=same_slice, work=_over_pixels)
+_windows = partial(
+    Kind,
+    _window,
+    channels=same_channels,
+    rows=window_rows,
+    slices=same_slice,
+    work=lambda ins, attrs, out: KernelWork("pool", 1, 1, out[1], prod(ints(attrs, "kernel")), pixels(out)),
+)
+_whole = partial(
+    Kind,
+    _one_pixel,
+    channels=same_channels,
+    slices=same_slice,
+    work=lambda ins, attrs, out: KernelWork("reduce", 1, 1, out[1], pixels(ins[0]) // ins[0][0], out[0]),
+)
 kinds.register("max_pool")(_windows())
 kinds.register("avg_pool")(_windows(additive=Additive()))
 kinds.register("global_avg_pool")(_whole(additive=Additive()))
 kinds.register("global_max_pool")(_whole())
 kinds.register("global_l2_norm")(_whole())
-kinds.register("channel_mean")(Kind(_one_channel, channels=_one_of_all, rows=same_rows, additive=Additive(), work=_over_channels))
+kinds.register("channel_mean")(
+    Kind(
+        _one_channel,
+        # one channel, however many those are that it is a mean of
+        channels=lambda groups, view, ins: ((groups.new(1, frozen=True), 1),),
+        rows=same_rows,
+        additive=Additive(),
+        work=lambda ins, attrs, out: KernelWork("reduce", 1, 1, 1, ins[0][1], pixels(out)),
+    )
+)

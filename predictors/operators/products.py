@@ -23,10 +23,6 @@ def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     return {"weight": (out, ins[0][1] // integer(attrs, "groups"), *kernel), **({"bias": (out,)} if attrs["bias"] else {})}
 
 
-def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
-    return prod(out) * (ins[0][1] // integer(attrs, "groups")) * prod(ints(attrs, "kernel"))
-
-
 def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
     groups, taps = integer(attrs, "groups"), prod(ints(attrs, "kernel"))
     cin, cout = ins[0][1] // groups, out[1] // groups
@@ -61,7 +57,7 @@ def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
 kinds.register("conv")(
     Kind(
         _shape,
-        _macs,
+        lambda ins, attrs, out: prod(out) * (ins[0][1] // integer(attrs, "groups")) * prod(ints(attrs, "kernel")),
         _weights,
         channels=_channels,
         rows=window_rows,
@@ -74,10 +70,6 @@ kinds.register("conv")(
 )
 
 
-def _matrix_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
-    return (*ins[0][:-1], integer(attrs, "out_features"))
-
-
 def _matrix_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
     out = integer(attrs, "out_features")
     return {"weight": (out, ins[0][-1]), **({"bias": (out,)} if attrs["bias"] else {})}
@@ -85,7 +77,7 @@ def _matrix_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
 
 kinds.register("linear")(
     Kind(
-        _matrix_shape,
+        lambda ins, attrs: (*ins[0][:-1], integer(attrs, "out_features")),
         lambda ins, attrs, out: prod(out) * ins[0][-1],
         _matrix_weights,
         channels=fresh,

@@ -318,10 +318,6 @@ def _behind(
     return replace(step, reads=step.reads[1:])
 
 
-def _group_norm(call: AtenCall) -> Made:
-    return of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None
-
-
 def _operands(call: AtenCall) -> tuple[AtenValue, AtenValue] | None:
     """What a call of two operands combines, if both are tensors of the network and of one rank."""
     pair = call.arguments["self"], call.arguments["other"]
@@ -356,11 +352,6 @@ def _with_product(call: AtenCall) -> Made:
     ]
 
 
-def _view(call: AtenCall) -> Made:
-    """The same elements in another shape, unless their bits are read as another type."""
-    return None if call.overload == "dtype" else RULES["reshape"](call)
-
-
 #: Rules of operators that predictions see otherwise: there, what no runtime moves is free.
 OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint"), _permute),
@@ -370,11 +361,12 @@ OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
     "dropout": _dropout,
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
-    "view": _view,
+    # unless bits are read as another type
+    "view": lambda call: None if call.overload == "dtype" else RULES["reshape"](call),
     "sub": _difference,
     "div": _quotient,
     "addcmul": _with_product,
-    "group_norm": _group_norm,
+    "group_norm": lambda call: of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None,
     "scaled_dot_product_attention": _attention,
 }
 

@@ -37,9 +37,7 @@ class StochasticDepth(nn.Module):
         return x * (keep / (1 - self.p) if self.p < 1 else keep)
 
 
-@modules("Dropout", "Dropout2d")
-def _dropout_module(m: Any, shape: Shape) -> list[Lowered]:
-    return [("", "dropout", {"p": float(m.p)}, {})]
+modules("Dropout", "Dropout2d")(lambda m, shape: [("", "dropout", {"p": float(m.p)}, {})])
 
 
 @calls(F.dropout, F.dropout2d)
@@ -55,11 +53,7 @@ def _stochastic_depth(m: Any, shape: Shape) -> list[Lowered]:
     return [("", "stochastic_depth", {"p": float(m.drop_prob or 0.0), "mode": "row"}, {})]
 
 
-@calls(methods=("contiguous", "clone"), classes=("Identity",))
-def _identity(call: TracedCall, x: Any, *_: Any, **__: Any) -> Chain:
-    return [x], "identity", {}
-
-
+calls(methods=("contiguous", "clone"), classes=("Identity",))(lambda call, x, *_, **__: ([x], "identity", {}))
 lowerings.register("dropout")(Lowering(lambda ins, a: nn.Dropout(number(a, "p")), any_order=True))
 lowerings.register("stochastic_depth")(Lowering(lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True))
 lowerings.register("identity")(Lowering(lambda ins, a: nn.Identity(), any_order=True))
@@ -334,9 +328,7 @@ def _divide(call: TracedCall, a: Any, b: Any) -> Chain:
     return _mul(call, a, 1 / b)
 
 
-@calls(operator.neg, torch.neg, methods=("neg",))
-def _negate(call: TracedCall, x: Any) -> Chain:
-    return [x], "mul_scalar", {"value": -1.0}
+calls(operator.neg, torch.neg, methods=("neg",))(lambda call, x: ([x], "mul_scalar", {"value": -1.0}))
 
 
 def _add_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

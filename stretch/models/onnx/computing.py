@@ -203,11 +203,6 @@ def _mul(site: OnnxSite) -> fx.Node:
     return next((result for result in results if result is not None), None) or _pair(site, operator.mul)
 
 
-def _remainder(site: OnnxSite) -> fx.Node:
-    """With the sign of what is divided (`fmod`), or of what divides."""
-    return _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder)
-
-
 @rule("Swish")
 def _swish(site: OnnxSite) -> fx.Node:
     """X · sigmoid(alpha · x); torch's own has alpha 1."""
@@ -268,12 +263,6 @@ def _prelu(site: OnnxSite) -> fx.Node:
     return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
 
 
-@rule("Cast")
-def _cast(site: OnnxSite) -> fx.Node:
-    """Another element type; half precision is computed in single."""
-    return _as_type(site, there(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}"))
-
-
 def _type_of(like: Value) -> torch.dtype:
     return torch.from_numpy(np.empty(0, like.dtype)).dtype if isinstance(like, np.ndarray) else like.meta["val"].dtype  # type: ignore[union-attr, no-any-return]
 
@@ -284,13 +273,16 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
 
 RULES.update(
     {
+        # half precision is computed in single
+        "Cast": lambda site: _as_type(site, there(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
         "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
         "Dropout": lambda site: site.x,
         "Identity": lambda site: site.x,
         "Max": partial(_of_several, function=torch.maximum),
         "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
         "Min": partial(_of_several, function=torch.minimum),
-        "Mod": _remainder,
+        # with the sign of what is divided, or of what divides
+        "Mod": lambda site: _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder),
         "Sum": partial(_of_several, function=operator.add, read=operand),
         # Swish of one tensor times another.
         "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),

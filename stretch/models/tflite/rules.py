@@ -88,12 +88,6 @@ def _bounded(site: TfliteSite) -> TfliteView:
     return seen.like(site.onnx("Clip", [seen.node], min=-1.0 if site.code == "RELU_N1_TO_1" else 0.0, max=1.0))
 
 
-@rule("SQUARED_DIFFERENCE")
-def _squared_difference(site: TfliteSite) -> TfliteView:
-    values, order = aligned(site, (0, 1))
-    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
-
-
 @rule("PRELU")
 def _prelu(site: TfliteSite) -> TfliteView:
     """A slope for each channel, or for each element."""
@@ -113,12 +107,6 @@ def _cast(site: TfliteSite) -> TfliteView:
     seen, to = site.seen(0), site.kinds[0]
     need(to in _TYPES, f"it casts to {to}")
     return seen.like(site.onnx("Cast", [seen.node], to=_TYPES[to]))
-
-
-@rule("QUANTIZE", "DEQUANTIZE")
-def _real(site: TfliteSite) -> TfliteView:
-    """What it reads: the scales of activations are found anew."""
-    return site.seen(0)
 
 
 def _axes(site: TfliteSite) -> list[int]:
@@ -292,17 +280,6 @@ def _concat(site: TfliteSite) -> TfliteView:
     return order.like(site.activated(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
 
 
-@rule("PACK")
-def _pack(site: TfliteSite) -> TfliteView:
-    parts = [site.plain(i) for i in range(len(site.inputs))]
-    return TfliteView(site.builder.call(torch.stack, parts, site.setting("axis")))
-
-
-@rule("UNPACK")
-def _unpack(site: TfliteSite) -> list[TfliteView]:
-    return [TfliteView(site.builder.call(torch.select, site.plain(), site.setting("axis"), i)) for i in range(site.results)]
-
-
 @rule("SPLIT", "SPLIT_V")
 def _split(site: TfliteSite) -> list[TfliteView]:
     at, which = (1, 0) if site.code == "SPLIT" else (0, 2)
@@ -370,16 +347,6 @@ def _gather(site: TfliteSite) -> TfliteView:
     return TfliteView(site.onnx("Gather", [site.plain(), indices], axis=site.setting("axis")))
 
 
-@rule("TILE")
-def _tile(site: TfliteSite) -> TfliteView:
-    return TfliteView(site.builder.method("repeat", site.plain(), *site.numbers(1, "repeats")))
-
-
-@rule("BROADCAST_TO")
-def _broadcast(site: TfliteSite) -> TfliteView:
-    return TfliteView(site.builder.method("expand", site.plain(), *site.numbers(1, "shape")))
-
-
 @rule("REVERSE_V2")
 def _reverse(site: TfliteSite) -> TfliteView:
     order = _ordered(site)
@@ -402,6 +369,28 @@ def _blocks(site: TfliteSite) -> TfliteView:
     """Channels count the columns of a block last, as in TensorFlow."""
     op = "DepthToSpace" if site.code == "DEPTH_TO_SPACE" else "SpaceToDepth"
     return TfliteView(site.onnx(op, [site.image()], blocksize=site.setting("block_size")), "image")
+
+
+def _squared_difference(site: TfliteSite) -> TfliteView:
+    values, order = aligned(site, (0, 1))
+    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
+
+
+RULES.update(
+    {
+        "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.plain(), *site.numbers(1, "shape"))),
+        # what they read: the scales of activations are found anew
+        **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
+        "PACK": lambda site: TfliteView(
+            site.builder.call(torch.stack, list(map(site.plain, range(len(site.inputs)))), site.setting("axis"))
+        ),
+        "SQUARED_DIFFERENCE": _squared_difference,
+        "TILE": lambda site: TfliteView(site.builder.method("repeat", site.plain(), *site.numbers(1, "repeats"))),
+        "UNPACK": lambda site: [
+            TfliteView(site.builder.call(torch.select, site.plain(), site.setting("axis"), i)) for i in range(site.results)
+        ],
+    }
+)
 
 
 # Windows, and images in another size.
