@@ -488,11 +488,7 @@ class TfliteNetwork:
 
 
 def open_tflite(path: Path) -> TfliteNetwork:
-    """Read a file.
-
-    Raises:
-        StretchError: If it cannot be read, is damaged, or holds what is no single network.
-    """
+    """The one network of a file; what holds none, or is damaged, is refused."""
     content = read_bytes(path, "model", MAX_BYTES)
     try:
         return _network(path, ANY_TFLITE.decode(content, others=True), content)

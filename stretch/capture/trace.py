@@ -364,11 +364,7 @@ class TraceLowering:
         self.weights: dict[str, Own] = {}
 
     def graph(self) -> OpGraph:
-        """The operator graph.
-
-        Raises:
-            StretchError: If a node is not supported; names it and the reason.
-        """
+        """The operator graph."""
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 if node in self._values.shapes:

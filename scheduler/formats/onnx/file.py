@@ -39,15 +39,10 @@ _AGAIN = "write the bundle again with `stretch branch`"
 
 @dataclass(frozen=True)
 class Demand:
-    """What it takes to run a file.
+    """What it takes to run a file."""
 
-    Args:
-        work: Multiply-accumulates, or operations on single elements.
-        alive: Most elements alive at one time, weights left out.
-    """
-
-    work: int
-    alive: int
+    work: int  # Multiply-accumulates, or operations on single elements.
+    alive: int  # Most elements alive at one time, weights left out.
 
 
 def _stated(value: Any) -> KnownTensor:
@@ -224,11 +219,7 @@ def state(node: Any, kind: str, attrs: Attrs) -> None:
 
 
 def stated(node: Any) -> tuple[str, dict[str, Attr]] | None:
-    """Kind and attributes of the operator that a node ends; None if it ends none.
-
-    Raises:
-        StretchError: If they are no attributes of an operator.
-    """
+    """Kind and attributes of the operator that a node ends; None if it ends none."""
     metadata = {entry.key: entry.value for entry in node.metadata_props}
     if KIND not in metadata:
         return None
@@ -388,11 +379,7 @@ class OnnxFile:
 
     @cached_property
     def ends(self) -> tuple[dict[str, Shape], dict[str, Shape]]:
-        """Shapes of its inputs, weights left out, and of its outputs, by name.
-
-        Raises:
-            StretchError: If a dimension is not a fixed number.
-        """
+        """Shapes of its inputs, weights left out, and of its outputs, by name."""
         graph, weights, ends = self.proto.graph, self.initialisers, []
         for values in (graph.input, graph.output):
             shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values if v.name not in weights}
@@ -425,11 +412,7 @@ class OnnxFile:
 
     @cached_property
     def demand(self) -> Demand:
-        """What it takes to run it, once it is checked: known operators, honest weights, bounded work and memory.
-
-        Raises:
-            StretchError: If a runtime must not see it.
-        """
+        """What it takes to run it, once it is checked: known operators, honest weights, bounded work and memory."""
         with _about(f"{self.path} cannot be run"):
             _, computed, costs = self._tensors
             _check_outputs(self.proto.graph, computed)
@@ -441,22 +424,14 @@ class OnnxFile:
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Shape of every tensor, weights included, worked out from its inputs.
-
-        Raises:
-            StretchError: If they do not fit together.
-        """
+        """Shape of every tensor, weights included, worked out from its inputs."""
         with _about(f"{self.path} cannot be read"):
             weights, computed, _ = self._tensors
             return {name: tensor.shape for name, tensor in (weights | computed).items()}
 
     @cached_property
     def operators(self) -> list[Parts]:
-        """Every operator with its nodes and weights, in the order of its last node.
-
-        Raises:
-            StretchError: If a node belongs to no operator.
-        """
+        """Every operator with its nodes and weights, in the order of its last node."""
         return list(operators(self.proto))
 
     @cached_property
@@ -464,9 +439,6 @@ class OnnxFile:
         """Its operators as a graph; an int8 or fp16 subgraph comes back as if it were in reals.
 
         Operators that are identities at inference were not written and do not come back.
-
-        Raises:
-            StretchError: If what its nodes state is not what they are.
         """
         (inputs, outputs), shapes = self.ends, self.shapes
         with _about(f"{self.path} is not as nn-stretch writes it"):
@@ -491,8 +463,5 @@ def open_onnx(path: Path) -> OnnxFile:
 
     Args:
         path: The file; its weights stay unread where they lie outside.
-
-    Raises:
-        StretchError: If the file is missing or no ONNX model.
     """
     return OnnxFile(path, decode(path, "write the bundle again with `stretch branch`"))
