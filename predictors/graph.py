@@ -1,8 +1,9 @@
 """The OpGraph: a torch-free graph of operators, the paper's G_seq (section 4.1)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, count
 from math import prod
 from typing import NamedTuple
 
@@ -227,6 +228,11 @@ def _size(shape: Shape) -> int:
     for s in shape:
         n *= s
     return n
+
+
+def free_name(wanted: str, taken: Callable[[str], bool]) -> str:
+    """The name, with a number where it is taken already."""
+    return next(name for name in chain([wanted], (f"{wanted}_{i}" for i in count(1))) if not taken(name))
 
 
 def tensor_bytes(shape: Shape, itemsize: int = 4) -> int:

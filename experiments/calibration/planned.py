@@ -73,7 +73,7 @@ STATES = ("inherited", "calibrated", "without labels", "with labels")
 
 def network() -> Any:
     """The original with fresh weights."""
-    from stretch.models.small_resnet import BasicBlock, SmallResNet
+    from stretch.models.tiny import BasicBlock, SmallResNet
 
     return SmallResNet(BasicBlock, WIDTHS, DEPTH)
 

@@ -71,7 +71,7 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
     from safetensors.torch import load_file, save_file
 
     from stretch.capture import capture
-    from stretch.models.cifar import CifarFamily
+    from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
     from stretch.train.images import load_arrays

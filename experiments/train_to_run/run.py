@@ -109,7 +109,7 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
 
     from scheduler.runtime.session import Session
     from stretch.capture import capture
-    from stretch.models.cifar import CifarFamily
+    from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
     from stretch.train.images import Normalise, load_arrays

@@ -27,7 +27,7 @@ def job(name: str, data: Path, out: Path, epochs: int, seed: int) -> None:
 
     from experiments.cifar_accuracy.run import initialise
     from stretch.capture import capture
-    from stretch.models.cifar import CifarFamily
+    from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import design_to_toml, load_draft
     from stretch.planning.design.resolve import resolve_design
     from stretch.train.images import load_arrays

@@ -27,7 +27,7 @@ def single(net: str, mode: str, out: Path, steps: int, beside: bool) -> None:
 
     from experiments.cifar_accuracy.run import ALIGN, initialise
     from stretch.capture import capture
-    from stretch.models.cifar import CifarFamily
+    from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
     from stretch.train.images import ImageSet

@@ -33,9 +33,6 @@ def infer_shapes(model: Any, name: str, *, trusted: bool = False) -> list[Any]:
         model: An `onnx.ModelProto`; not changed.
         name: What messages call it.
         trusted: Whether its operators were checked one by one, so that no process is needed.
-
-    Raises:
-        StretchError: If shapes do not fit each other, or the inference fails.
     """
     content = without_weights(model).SerializeToString()
     ok, answer = _answer(content) if trusted else _in_child(content)

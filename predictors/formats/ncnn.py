@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.files import read_bytes
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of
 from predictors.operators.opaque import attributes
-from predictors.shapes import Attr, Shape, ints, same_padding
+from predictors.registry import RuleTable
+from predictors.shapes import Attr, Shape, ints
+from predictors.windows import same_padding
 
 #: First line of every file of this format.
 MAGIC = "7767517"
@@ -61,18 +63,17 @@ class NcnnLayer:
 def parse_layers(text: str, what: str) -> list[NcnnLayer]:
     """The layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
-    if len(lines) < 2 or lines[0] != [MAGIC]:
-        raise StretchError(
-            f"{what} is no ncnn network: its first line is not {MAGIC}", "give the text file `NAME.param`, not the binary one"
-        )
+    need(
+        len(lines) >= 2 and lines[0] == [MAGIC],
+        f"{what} is no ncnn network: its first line is not {MAGIC}",
+        "give the text file `NAME.param`, not the binary one",
+    )
     if len(lines[1]) != 2 or not all(part.isascii() and part.isdigit() for part in lines[1]):
         raise StretchError(f"{what} is damaged: line 2 is not the numbers of layers and blobs")
     stated = int(lines[1][0])
-    if stated > MAX_LAYERS:
-        raise StretchError(f"{what} has {stated} layers, the limit is {MAX_LAYERS}")
+    need(stated <= MAX_LAYERS, f"{what} has {stated} layers, the limit is {MAX_LAYERS}")
     written = [(number, parts) for number, parts in enumerate(lines[2:], start=3) if parts]
-    if len(written) < stated:
-        raise StretchError(f"{what} is damaged: it has {len(written)} layers, line 2 states {stated}")
+    need(len(written) >= stated, f"{what} is damaged: it has {len(written)} layers, line 2 states {stated}")
     # ncnn itself reads no more than are stated
     return [_layer(parts, number, what) for number, parts in written[:stated]]
 
@@ -153,15 +154,9 @@ class NcnnStep:
 Rule = Callable[[NcnnLayer, list[Blob]], Sequence[Sequence[NcnnStep] | Blob]]
 
 BEFORE = Blob("", ())
-LAYERS: dict[str, Rule] = {}
+LAYERS: RuleTable[Rule] = RuleTable()
 
-
-def _add(*names: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        LAYERS.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+_add = LAYERS.add
 
 
 def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int] | None = None, weights: int = 0) -> NcnnStep:
@@ -179,25 +174,14 @@ def opaque(layer: NcnnLayer, reads: list[Blob]) -> list[NcnnStep]:
 
 def _activation(layer: NcnnLayer) -> list[NcnnStep]:
     """What a layer applies to its own result."""
-    values = layer.params.get(10, ())
-    numbers = values if isinstance(values, tuple) else (values,)
-    match layer.integer(9, 0):
-        case 0:
-            return []
-        case 1:
-            return [NcnnStep("relu", {})]
-        case 2:
-            return [NcnnStep("leaky_relu", {"slope": float(numbers[0])})]
-        case 3:
-            return [_clip(float(numbers[0]), float(numbers[1]))]
-        case 4:
-            return [NcnnStep("sigmoid", {})]
-        case 5:
-            return [NcnnStep("mish", {})]
-        case 6:
-            return [NcnnStep("hard_swish", {})]
-        case other:
-            raise ValueError(f"activation {other} is not known")
+    values, code = layer.params.get(10, ()), layer.integer(9, 0)
+    numbers = [float(value) for value in (values if isinstance(values, tuple) else (values,))]
+    if code not in range(7):
+        raise ValueError(f"activation {code} is not known")
+    if code == 2:
+        return [NcnnStep("leaky_relu", {"slope": numbers[0]})]
+    kind = (None, "relu", None, None, "sigmoid", "mish", "hard_swish")[code]
+    return [NcnnStep(kind, {})] if kind else [_clip(numbers[0], numbers[1])] if code else []
 
 
 def _clip(low: float, high: float) -> NcnnStep:
@@ -299,34 +283,27 @@ def _attention(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     return [steps]
 
 
-def _simple(kind: str, **attrs: Attr) -> Rule:
-    return lambda layer, reads: [[NcnnStep(kind, dict(attrs))]]
+def _simple(kind: str) -> Rule:
+    return lambda layer, reads: [[NcnnStep(kind, {})]]
 
 
-LAYERS |= {
-    "Swish": _simple("silu"),
-    "Mish": _simple("mish"),
-    "Sigmoid": _simple("sigmoid"),
-    "TanH": _simple("tanh"),
-    "HardSwish": _simple("hard_swish"),
-    "HardSigmoid": _simple("hard_sigmoid"),
+_SIMPLE = {"Swish": "silu", "Mish": "mish", "Sigmoid": "sigmoid", "TanH": "tanh", "HardSwish": "hard_swish", "HardSigmoid": "hard_sigmoid"}
+
+LAYERS |= {name: _simple(kind) for name, kind in _SIMPLE.items()} | {
+    "BatchNorm": lambda layer, reads: [[NcnnStep("batch_norm", {"eps": float(layer.integer(1, 0)), "momentum": 0.1, "affine": True})]],
     "GELU": lambda layer, reads: [[NcnnStep("gelu", {"approximate": "tanh" if layer.integer(0, 0) else "none"})]],
-    "Clip": lambda layer, reads: [[_clip(*(float(layer.params.get(key, 0)) for key in (0, 1)))]],  # type: ignore[arg-type]
+    "Clip": lambda layer, reads: [[_clip(*(float(layer.params.get(key, 0)) for key in (0, 1)))]],
     "Dropout": lambda layer, reads: [reads[0]],
     "Flatten": lambda layer, reads: [reads[0] if len(reads[0].shape) == 2 else [_flat(reads[0])]],
     "Softmax": lambda layer, reads: [[stated(reads[0].shape, "elementwise", "softmax")]],
     "LayerNorm": lambda layer, reads: [[stated(reads[0].shape, "elementwise", "layer_norm", weights=2 * layer.integer(0, 0))]],
+    "MemoryData": lambda layer, reads: [Blob("", (1, *[size for size in (layer.integer(key, 0) for key in (2, 1, 0)) if size]))],
     "ShuffleChannel": lambda layer, reads: [[NcnnStep("channel_shuffle", {"groups": layer.integer(0, 1)})]],
 }
 
 
 def _flat(blob: Blob) -> NcnnStep:
     return NcnnStep("flatten", {}) if len(blob.shape) == 4 else NcnnStep("view", {"shape": (1, prod(blob.shape))})
-
-
-@_add("BatchNorm")
-def _batch_norm(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
-    return [[NcnnStep("batch_norm", {"eps": float(layer.integer(1, 0)), "momentum": 0.1, "affine": True})]]
 
 
 @_add("ReLU")
@@ -454,12 +431,6 @@ def _permute(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | B
     return [[stated((1, *[axes[axis] for axis in order]), "copy", "permute")]]
 
 
-@_add("MemoryData")
-def _memory(layer: NcnnLayer, reads: list[Blob]) -> list[Blob]:
-    sizes = [layer.integer(key, 0) for key in (2, 1, 0)]
-    return [Blob("", (1, *[size for size in sizes if size]))]
-
-
 MAX_BYTES = 8 << 20
 
 
@@ -503,15 +474,13 @@ class NcnnLowering:
                 self._input(layer, input_shape)
             else:
                 self._lower(layer)
-        if "input" not in self._ops:
-            raise StretchError(f"{self._path} has no layer of kind `Input`")
+        need("input" in self._ops, f"{self._path} has no layer of kind `Input`")
         ends = [blob.op for name, blob in self._blobs.items() if name not in self._read and blob.op]
         ends = [end for end in dict.fromkeys(ends) if end != "input"]
-        if not ends:
-            raise StretchError(f"{self._path} computes nothing from its input")
+        need(bool(ends), f"{self._path} computes nothing from its input")
         last = ends[0]
         if len(ends) > 1:
-            last = self._free_name("outputs")
+            last = free_name("outputs", self._ops.__contains__)
             shape = self._ops[ends[0]].shape
             self._ops[last] = Op(last, "view", tuple(ends), {"shape": shape}, shape)
         return OpGraph.build(self._path.stem, self._ops.values(), last)
@@ -556,23 +525,14 @@ class NcnnLowering:
             shape = kind_of(step.kind).shape([self._ops[name].shape for name in names], step.attrs)
             if min(shape, default=1) < 1:
                 raise ValueError(f"its output would be {shape}")
-            name = self._free_name(
-                layer.name.replace("/", "_").replace(".", "_")
-                if place == 0
-                else f"{layer.name}_{step.kind}".replace("/", "_").replace(".", "_")
-            )
+            wanted = f"{layer.name}_{step.kind}" if place else layer.name
+            name = free_name(wanted.replace("/", "_").replace(".", "_"), self._ops.__contains__)
             self._ops[name] = Op(name, step.kind, tuple(names), step.attrs, shape)
             last = Blob(name, shape)
         stated = layer.shapes[number] if layer.shapes else None
         if stated is not None and prod(stated) != prod(last.shape):
             raise ValueError(f"the file states the output {stated}, its parameters give {last.shape}")
         return last
-
-    def _free_name(self, wanted: str) -> str:
-        name, number = wanted, 1
-        while name in self._ops:
-            name, number = f"{wanted}_{number}", number + 1
-        return name
 
     def _fault(self, layer: NcnnLayer, what: str, hint: str | None = None) -> StretchError:
         return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {what}", hint)

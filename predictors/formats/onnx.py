@@ -11,10 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, need
 from predictors.files import read_bytes
 from predictors.formats.inference import fixed_shapes
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
@@ -140,16 +140,6 @@ def _pool(node: ShapedNode) -> list[Step]:
     return [("avg_pool", attrs | {"count_include_pad": bool(node.attrs.get("count_include_pad", 0))})]
 
 
-@_add("GlobalAveragePool", "GlobalMaxPool")
-def _global(node: ShapedNode) -> list[Step]:
-    return [("global_avg_pool" if node.kind == "GlobalAveragePool" else "global_max_pool", {"keepdims": True})]
-
-
-@_add("BatchNormalization")
-def _batch_norm(node: ShapedNode) -> list[Step]:
-    return [("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))})]
-
-
 @_add("Gemm")
 def _gemm(node: ShapedNode) -> list[Step]:
     weight = node.stored(1)
@@ -180,23 +170,23 @@ def _concat(node: ShapedNode) -> list[Step]:
     return [("concat", {})]
 
 
-@_add("Flatten")
-def _flatten(node: ShapedNode) -> list[Step]:
-    return [("flatten", {})]
-
-
-def _plain(kind: str) -> Rule:
-    return lambda node: [(kind, {})]
+def _plain(kind: str, **attrs: Any) -> Rule:
+    return lambda node: [(kind, dict(attrs))]
 
 
 RULES.update({node: _plain(name) for name in kinds for node in kinds.get(name).nodes})
-# without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
-RULES.update({"Softmax": _plain("softmax"), "Clip": _plain("relu6")})
-
-
-@_add("LeakyRelu")
-def _leaky(node: ShapedNode) -> list[Step]:
-    return [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})]
+RULES.update(
+    {
+        "BatchNormalization": lambda node: [("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))})],
+        # without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
+        "Clip": _plain("relu6"),
+        "Flatten": _plain("flatten"),
+        "GlobalAveragePool": _plain("global_avg_pool", keepdims=True),
+        "GlobalMaxPool": _plain("global_max_pool", keepdims=True),
+        "LeakyRelu": lambda node: [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})],
+        "Softmax": _plain("softmax"),
+    }
+)
 
 
 #: The format itself ends at two gigabytes.
@@ -222,8 +212,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     graph = model.graph
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
-    if not inputs:
-        raise StretchError(f"{path} has no input")
+    need(bool(inputs), f"{path} has no input")
     _settle(path, inputs, _by_name(path, [value.name for value in inputs], input_shape))
     shapes = _infer(path, model)
     return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
@@ -239,8 +228,7 @@ def decode(path: Path, hint: str = "export it again") -> Any:
     # What protobuf raises for a damaged file differs between its versions.
     except Exception as error:
         raise StretchError(f"{path} is no ONNX model: it cannot be decoded", hint) from error
-    if not model.graph.node or not model.graph.output:
-        raise StretchError(f"{path} is no ONNX model: it has no operators or no output", hint)
+    need(bool(model.graph.node and model.graph.output), f"{path} is no ONNX model: it has no operators or no output", hint)
     return model
 
 
@@ -264,11 +252,11 @@ def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]
         sizes = [dim.dim_value for dim in dims]
         if value.name in requested:
             shape = requested[value.name]
-            if len(shape) != len(sizes):
-                raise StretchError(
-                    f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given",
-                    "give the shape that it has",
-                )
+            need(
+                len(shape) == len(sizes),
+                f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given",
+                "give the shape that it has",
+            )
             sizes = list(shape)
         elif sizes and not sizes[0]:
             sizes[0] = 1
@@ -303,8 +291,7 @@ class _OnnxLowering:
         for node in self._graph.node:
             self._lower(node)
         ends = list(dict.fromkeys(self._maker[output.name] for output in self._graph.output if output.name in self._maker))
-        if not ends:
-            raise StretchError(f"{self._path} computes nothing from its input")
+        need(bool(ends), f"{self._path} computes nothing from its input")
         last = ends[0]
         if len(ends) > 1:
             last = self._append("outputs", "view", tuple(ends), {"shape": self._ops[ends[0]].shape}, "")
@@ -358,12 +345,9 @@ class _OnnxLowering:
         return sources[0]
 
     def _append(self, wanted: str, kind: str, sources: tuple[str, ...], attrs: dict[str, Any], tensor: str) -> str:
-        name, count = wanted, 1
-        while name in self._ops:
-            name, count = f"{wanted}_{count}", count + 1
+        name = free_name(wanted, self._ops.__contains__)
         shape = kind_of(kind).shape([self._ops[source].shape for source in sources], attrs)
-        if prod(shape) < 1:
-            raise StretchError(f"`{wanted}` of {self._path} gives an empty tensor")
+        need(prod(shape) >= 1, f"`{wanted}` of {self._path} gives an empty tensor")
         self._ops[name] = Op(name, kind, sources, attrs, shape)
         if tensor:
             self._maker[tensor] = name

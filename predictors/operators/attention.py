@@ -7,7 +7,7 @@ row for each window for attention within windows.
 
 from collections.abc import Sequence
 
-from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all
+from predictors.channels import Groups, OperatorView, Pieces, freeze_all
 from predictors.kinds import KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
 from predictors.slices import Channels, Slice
@@ -34,10 +34,6 @@ def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
             if len(sizes) != 4 or any(size not in (1, most) for size, most in zip(sizes, (heads, *query[2:], key[3]), strict=True)):
                 raise ValueError(f"its {name} {sizes} does not fit {heads} heads and scores of {query[2]}×{query[3]}×{key[3]}")
     return (query[0], value[1], *query[2:])
-
-
-def _weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {name: ints(attrs, name) for name in ADDED if name in attrs}
 
 
 def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
@@ -70,10 +66,6 @@ def _of_heads(attrs: Attrs, heads: int) -> Attrs:
     return {**attrs, "heads": heads, **added}
 
 
-def _scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
-    return _of_heads(attrs, narrowed.after * integer(attrs, "heads") // narrowed.before)
-
-
 def _slices(view: OperatorView, wanted: Channels) -> Slice:
     """Whole heads."""
     heads = integer(view.attrs, "heads")
@@ -83,4 +75,15 @@ def _slices(view: OperatorView, wanted: Channels) -> Slice:
     return Slice(reads, Channels(first * written, behind * written), _of_heads(view.attrs, behind - first))
 
 
-kinds.register("attention")(Kind(_shape, _macs, _weights, channels=_channels, slices=_slices, work=_work, scaled=_scaled, min_inputs=3))
+kinds.register("attention")(
+    Kind(
+        _shape,
+        _macs,
+        lambda ins, attrs: {name: ints(attrs, name) for name in ADDED if name in attrs},
+        channels=_channels,
+        slices=_slices,
+        work=_work,
+        scaled=lambda attrs, narrowed: _of_heads(attrs, narrowed.after * integer(attrs, "heads") // narrowed.before),
+        min_inputs=3,
+    )
+)

@@ -1,12 +1,16 @@
-"""Sums, products and quotients: of tensors, with a number, and with a learned number per channel."""
+"""Operators that keep every element's place: what computes nothing at inference, activations, sums, products and quotients."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from predictors.channels import same_channels, tied
-from predictors.kinds import POINTWISE, Kind, kinds, no_weights
+from predictors.channels import fresh, same_channels, tied
+from predictors.kinds import POINTWISE, RECTIFIER, UNLAUNCHED, Kind, kinds, no_weights
 from predictors.rows import same_rows
-from predictors.shapes import Attrs, Shape
+from predictors.shapes import Attrs, Shape, ints
 from predictors.slices import Additive, same_slice
+
+_each = partial(Kind, channels=same_channels, rows=same_rows, slices=same_slice, elementwise=True)
+_pointwise = partial(_each, traits=frozenset({POINTWISE}))
 
 
 def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -21,30 +25,27 @@ def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return tuple(out)
 
 
-def _factors(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {"weight": (ins[0][1],)}
+kinds.register("input")(Kind(lambda ins, attrs: ints(attrs, "shape"), channels=fresh, min_inputs=0, traits=frozenset({UNLAUNCHED})))
+for name in ("dropout", "stochastic_depth", "identity"):
+    kinds.register(name)(_each(additive=Additive(), identity=True, traits=frozenset({UNLAUNCHED})))
 
-
-def _offsets(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    return {"bias": (ins[0][1],)}
-
+#: Activations without weights, and the ONNX node that writes them alone.
+_ACTIVATIONS = {
+    **{"silu": (), "clamp": (), "hard_swish": ("HardSwish",), "hard_sigmoid": ("HardSigmoid",), "sigmoid": ("Sigmoid",)},
+    **{"tanh": ("Tanh",), "gelu": ("Gelu",), "elu": ("Elu",), "leaky_relu": ("LeakyRelu",), "mish": ("Mish",)},
+}
+for name, nodes in _ACTIVATIONS.items():
+    kinds.register(name)(_pointwise(nodes=nodes))
+for name, nodes in (("relu", ("Relu",)), ("relu6", ())):
+    kinds.register(name)(_each(nodes=nodes, traits=frozenset({POINTWISE, RECTIFIER})))
+kinds.register("prelu")(_pointwise(weights=lambda ins, attrs: {"weight": (ins[0][1],)}))
 
 for name in ("add", "mul", "div"):
     kinds.register(name)(Kind(_broadcast, channels=tied, rows=same_rows, slices=same_slice, min_inputs=2))
 for name, weights, shifts in (
     ("add_scalar", no_weights, True),
     ("mul_scalar", no_weights, False),
-    ("scale", _factors, False),
-    ("shift", _offsets, True),
+    ("scale", lambda ins, attrs: {"weight": (ins[0][1],)}, False),
+    ("shift", lambda ins, attrs: {"bias": (ins[0][1],)}, True),
 ):
-    kinds.register(name)(
-        Kind(
-            weights=weights,
-            channels=same_channels,
-            rows=same_rows,
-            slices=same_slice,
-            additive=Additive(once=shifts),
-            elementwise=True,
-            traits=frozenset({POINTWISE}),
-        )
-    )
+    kinds.register(name)(_pointwise(weights=weights, additive=Additive(once=shifts)))

@@ -5,9 +5,11 @@ from math import prod
 
 from predictors.channels import Groups, Narrowed, OperatorView, Piece, Pieces, freeze_all, same_channels, side_by_side
 from predictors.kinds import UNLAUNCHED, Kind, kinds, per_channel
-from predictors.rows import enlarged_rows, padded_rows, same_rows
+from predictors.rows import Band, Rows, enlarged_rows, padded_rows, same_rows
 from predictors.shapes import Attrs, Shape, integer, ints, rank4
 from predictors.slices import Additive, cut_out, flattened, pieces, same_slice
+
+_COPY = per_channel("copy")
 
 
 def _concat(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -78,8 +80,6 @@ def _scaled_slice(attrs: Attrs, narrowed: Narrowed) -> Attrs:
     return {**attrs, "start": start, "stop": start + narrowed.out}
 
 
-_COPY = per_channel("copy")
-
 kinds.register("concat")(Kind(_concat, channels=side_by_side, rows=same_rows, slices=pieces, work=_COPY, min_inputs=2))
 kinds.register("slice")(Kind(_slice, channels=_sliced_channels, rows=same_rows, slices=cut_out, work=_COPY, scaled=_scaled_slice))
 kinds.register("pad")(Kind(_pad, channels=same_channels, rows=padded_rows, slices=same_slice, additive=Additive(), work=_COPY))
@@ -91,3 +91,83 @@ kinds.register("flatten")(
 kinds.register("unflatten")(
     Kind(_unflatten, channels=same_channels, slices=same_slice, additive=Additive(), traits=frozenset({UNLAUNCHED}))
 )
+
+
+# Operators on bands of rows: cutting one out, and putting several together again.
+#
+# They are what exact row branches consist of beside the operators of the network.
+
+
+def _slice_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    n, c, h, w = rank4(ins[0])
+    start, stop = integer(attrs, "start"), integer(attrs, "stop")
+    if not 0 <= start < stop <= h:
+        raise ValueError(f"rows {start} to {stop} are not in {ins[0]}")
+    return (n, c, stop - start, w)
+
+
+def _concat_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    n, c, _, w = rank4(ins[0])
+    for other in ins[1:]:
+        if rank4(other)[:2] != (n, c) or other[3] != w:
+            raise ValueError(f"its inputs {ins[0]} and {other} differ in more than rows")
+    return (n, c, sum(shape[2] for shape in ins), w)
+
+
+def _sliced_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
+    """The band of the band: cut out of what is read, so that nothing is cut any more."""
+    start = integer(attrs, "start")
+    return Band((Rows(start + rows.start, start + rows.stop),), {**attrs, "start": 0, "stop": len(rows)})
+
+
+kinds.register("slice_rows")(Kind(_slice_rows, channels=same_channels, rows=_sliced_rows, slices=same_slice, work=_COPY))
+# Which of its inputs a band lies in decides what is read: bands of joined bands are cut from the whole.
+kinds.register("concat_rows")(Kind(_concat_rows, channels=same_channels, slices=same_slice, work=_COPY, min_inputs=2))
+
+
+# Operators that put the pixels of every channel elsewhere: windows, shifts, every other row and column; and tokens as pixels.
+
+
+def _rearrange(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    n, c, h, w = rank4(ins[0])
+    split, order, pixels = (ints(attrs, key) for key in ("split", "order", "pixels"))
+    if prod(split) != h * w or min(split, default=1) < 1 or len(pixels) != 2 or prod(pixels) != h * w:
+        raise ValueError(f"{h}×{w} pixels are neither {split} nor {pixels}")
+    if sorted(order) != list(range(len(split))):
+        raise ValueError(f"{order} is no order of {len(split)} axes")
+    return (n, c, *pixels)
+
+
+def _roll(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    down, across = ints(attrs, "shift")
+    h, w = rank4(ins[0])[2:]
+    if not (0 <= down < h and 0 <= across < w):
+        raise ValueError(f"a shift by {down} and {across} is beyond {h}×{w} pixels")
+    return ins[0]
+
+
+def _subsample(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    n, c, *sizes = rank4(ins[0])
+    out = []
+    for size, start, stop, step in zip(sizes, ints(attrs, "start"), ints(attrs, "stop"), ints(attrs, "step"), strict=True):
+        if not 0 <= start < stop <= size or step < 1:
+            raise ValueError(f"pixels {start} to {stop} in steps of {step} are not among {size}")
+        out.append(-(-(stop - start) // step))
+    return (n, c, *out)
+
+
+def _channels_first(ins: Sequence[Shape], attrs: Attrs) -> Shape:
+    rows = integer(attrs, "rows")
+    if len(ins[0]) != 3 or rows < 1 or ins[0][0] % rows:
+        raise ValueError(f"{ins[0]} is no {rows} rows of tokens an image")
+    n, tokens, channels = ins[0]
+    return (n // rows, channels, rows, tokens)
+
+
+# Height and width are split into axes, these are put into an order and together again as height and width.
+kinds.register("rearrange")(Kind(_rearrange, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
+# What leaves the image at one border comes in at the other.
+kinds.register("roll")(Kind(_roll, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
+kinds.register("subsample")(Kind(_subsample, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
+# Tokens N×P×C, of which some in a row belong to one image. What gave them is not known to have channels.
+kinds.register("channels_first")(Kind(_channels_first, work=_COPY))

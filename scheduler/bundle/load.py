@@ -17,7 +17,7 @@ from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, SubgraphEntry
 from scheduler.bundle.rows import ROW_AXIS, Rows, cut_shape
 from scheduler.bundle.signature import check_signature, fingerprint, public_key, sign
 from scheduler.formats.onnx import OnnxFile, open_onnx
-from scheduler.formats.onnx.checks import MAX_WORK
+from scheduler.formats.onnx.file import MAX_WORK
 
 MAX_PARTS = 20_000
 MAX_TENSOR_ELEMENTS = 1 << 30

@@ -11,8 +11,7 @@ from predictors.errors import StretchError
 from predictors.files import read_bytes
 from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
 from scheduler.bundle.rows import Rows, cut_shape
-from scheduler.formats.tflite_checks import check_model
-from scheduler.formats.tflite_schema import OPERATORS, TFLITE
+from scheduler.formats.tflite import OPERATORS, TFLITE, check_model
 
 #: Name of the metadata that holds the plan.
 METADATA = "nn_stretch.plan"

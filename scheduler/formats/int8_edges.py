@@ -44,8 +44,5 @@ def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
         before = producers.get(last.input[0])
         writes[tensor] = edge(last)
         if before is None or before.op_type != "QuantizeLinear" or edge(before) != writes[tensor]:
-            raise StretchError(
-                f"int8 subgraph `{graph.name}` writes `{tensor}` in another scale than it was rounded in",
-                _AGAIN,
-            )
+            raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` in another scale than it was rounded in", _AGAIN)
     return reads, writes

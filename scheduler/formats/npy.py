@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.files import read_bytes
 
 Array = NDArray[Any]
@@ -27,8 +27,7 @@ def read_npy(path: Path, what: str) -> Array:
         what: What it should be, for messages, such as ``input``.
     """
     content = read_bytes(path, what, MAX_BYTES)
-    if content.startswith(b"PK\x03\x04"):
-        raise StretchError(f"{path} holds several arrays, one is needed", _HINT)
+    need(not content.startswith(b"PK\x03\x04"), f"{path} holds several arrays, one is needed", _HINT)
     stream = BytesIO(content)
     # Parsing a header fails in as many ways as there are in Python's own grammar.
     try:

@@ -14,8 +14,7 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
-from stretch.capture.hooks import check_hooks, hooks_of
-from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.inputs import Inputs, InputShapes, check_hooks, hooks_of
 from stretch.transform.model import BranchedModel, op_weights
 
 

@@ -356,8 +356,7 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     from torch import nn
 
     from stretch.api.arguments import copy_module, other_weight_types
-    from stretch.models.load import USUAL_INPUT, LoadedModel
-    from stretch.models.preprocessing import stated_preprocessing
+    from stretch.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing
 
     if not isinstance(module, nn.Module):
         what = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__

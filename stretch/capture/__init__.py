@@ -1,6 +1,47 @@
-"""Any network to an operator graph."""
+"""Any network as operators: traced where that is possible, else exported by torch."""
 
-from stretch.capture.capture import capture
+from torch import nn
+
+from predictors.errors import StretchError, UsageError
+from stretch.capture.inputs import Inputs, InputShapes
 from stretch.capture.results import Captured
+from stretch.capture.trace import capture_traced
 
 __all__ = ["Captured", "capture"]
+
+
+def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
+    """Capture a network in evaluation mode.
+
+    Tracing comes first: what it understands, it understands down to single channels. A
+    network that it refuses is captured by `torch.export`, where what no family describes is opaque.
+
+    Args:
+        module: A network of tensors, which may return several within tuples, lists, dictionaries and
+            dataclasses; it and every module within it are left in the mode they were in.
+        input_shape: Batch, channels, height, width; of several inputs a shape each, in the order or by the names of the
+            forward's arguments.
+
+    Raises:
+        UsageError: If the network rejects inputs of these shapes, or has others.
+        StretchError: If it can neither be traced nor exported; says why tracing refused
+            it, and in the hint why torch does not export it.
+    """
+    arguments = Inputs.of(input_shape, module)
+    try:
+        return capture_traced(module, arguments, name)
+    except UsageError:
+        raise
+    except StretchError as error:
+        refused = error
+    # torch's exporter is slow to import
+    from stretch.capture.runnable import capture_runnable
+
+    try:
+        return capture_runnable(module, arguments, name or type(module).__name__, refused.message)
+    except UsageError:
+        raise
+    except StretchError as error:
+        if error.message == refused.message:
+            raise refused from None
+        raise StretchError(refused.message, f"torch.export does not take it either: {error.message}") from error

@@ -18,12 +18,11 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
-from predictors.errors import StretchError, UsageError, first_line
-from predictors.graph import Op, OpGraph
+from predictors.errors import StretchError, UsageError, first_line, need
+from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of
 from predictors.shapes import Shape
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, opaque_node
-from stretch.capture.aten_rules import RULES
+from stretch.capture.aten import RULES, AtenCall, AtenStep, AtenValue, opaque_node
 from stretch.capture.inputs import Inputs, InputShapes
 from stretch.capture.results import check_read, reachable
 from stretch.capture.trace import check_input, evaluating
@@ -77,11 +76,9 @@ class AtenLowering:
         """The operators that lead to the outputs."""
         inputs = [op.name for op in self._ops.values() if op.kind == "input"]
         ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
-        if not ends:
-            raise StretchError(f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
+        need(bool(ends), f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
         outputs = [name for name in ends if name not in inputs]
-        if not outputs:
-            raise StretchError(f"`{self._name}` returns its input: it has no operator", "give a network with layers")
+        need(bool(outputs), f"`{self._name}` returns its input: it has no operator", "give a network with layers")
         graph = OpGraph.build(self._name, self._kept(outputs), outputs)
         check_read(graph)
         return graph
@@ -111,38 +108,31 @@ class AtenLowering:
             return
         shapes = [self._shape(node, result) for result in results]
         call = AtenCall(node, self._given(node), shapes)
-        several = isinstance(value, tuple | list)
         if all(0 in shape for shape in shapes):
-            applied: AtenValue | tuple[AtenValue, ...] = tuple(map(_empty, shapes)) if several else _empty(call.out)
+            applied = tuple(map(_empty, shapes))
         else:
-            applied = self._apply(call, several) if call.tensors else self._constant(call, several)
-        self._values[node] = _typed(applied, results)
+            applied = self._apply(call) if call.tensors else self._constant(call)
+        typed = tuple(replace(item, dtype=result.dtype) for item, result in zip(applied, results, strict=False))
+        self._values[node] = typed if isinstance(value, tuple | list) else typed[0]
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable and node.args and isinstance(node.args[0], fx.Node):
             self._moved[self._source(node.args[0])] = node
 
-    def _constant(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
         """What depends on weights alone, and is computed before the network runs."""
-        values = tuple(AtenValue("", shape) for shape in call.shapes)
-        return values if several else values[0]
+        return tuple(AtenValue("", shape) for shape in call.shapes)
 
-    def _apply(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
         rule = RULES.get(call.operator)
         built = rule(call) if rule is not None else None
-        if isinstance(built, tuple):
-            # Each part is cut out where it is used.
-            return built
-        if isinstance(built, AtenValue):
-            return built
-        value = self._emit(call, built) if built is not None else None
-        if value is None:
-            value = self._emit(call, opaque_node(call))
+        if isinstance(built, AtenValue | tuple):
+            # each of several parts is cut out where it is used
+            return built if isinstance(built, tuple) else (built,)
+        value = (None if built is None else self._emit(call, built)) or self._emit(call, [opaque_node(call)])
         if value is None:
             raise StretchError(
                 f"cannot capture node `{call.node.name}` ({call.operator}) of `{self._name}`: its shapes {call.shapes} do not fit"
             )
-        if not several:
-            return value
         return (value, *[AtenValue(value.op, shape) if shape == value.shape else AtenValue("", shape) for shape in call.shapes[1:]])
 
     def _part(self, node: fx.Node, part: AtenValue) -> AtenValue:
@@ -213,11 +203,11 @@ class AtenLowering:
     def _shape(self, node: fx.Node, value: Any) -> Shape:
         if not isinstance(value, torch.Tensor):
             return ()
-        if not all(isinstance(n, int) for n in value.shape):
-            raise StretchError(
-                f"`{self._name}` gives tensors whose size depends on values, from `{node.name}` on",
-                "give the part before it as `module:factory`",
-            )
+        need(
+            all(isinstance(n, int) for n in value.shape),
+            f"`{self._name}` gives tensors whose size depends on values, from `{node.name}` on",
+            "give the part before it as `module:factory`",
+        )
         return tuple(value.shape)
 
     def _operator_name(self, node: fx.Node, more: set[str]) -> str:
@@ -231,10 +221,7 @@ class AtenLowering:
     def _free_name(self, wanted: str, more: set[str] = frozenset()) -> str:  # type: ignore[assignment]
         if hasattr(nn.Module, wanted):
             wanted = f"{wanted}_"
-        name, number = wanted, 1
-        while name in self._ops or name in more:
-            name, number = f"{wanted}_{number}", number + 1
-        return name
+        return free_name(wanted, lambda name: name in self._ops or name in more)
 
 
 def _empty(shape: Shape) -> AtenValue:
@@ -245,13 +232,6 @@ def _empty(shape: Shape) -> AtenValue:
 def _not_empty(item: list[Any]) -> list[Any]:
     """A list without tensors that have no elements, unless there are no others."""
     return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
-
-
-def _typed(value: AtenValue | tuple[AtenValue, ...], results: Sequence[torch.Tensor]) -> AtenValue | tuple[AtenValue, ...]:
-    """Values with the types of their elements."""
-    if isinstance(value, AtenValue):
-        return replace(value, dtype=results[0].dtype)
-    return tuple(replace(item, dtype=result.dtype) for item, result in zip(value, results, strict=False))
 
 
 #: Higher-order operators of such parts, and how many arguments stand before the part's graph.
@@ -305,11 +285,11 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
 def inputs_of(program: torch.export.ExportedProgram, inputs: Inputs, name: str) -> dict[str, str]:
     """Names of the nodes that stand for the inputs, and what the inputs are called."""
     nodes = program.graph_signature.user_inputs
-    if len(nodes) != len(inputs.shapes):
-        raise StretchError(
-            f"`{name}` needs exactly one input tensor, its forward takes {len(nodes)}",
-            "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
-        )
+    need(
+        len(nodes) == len(inputs.shapes),
+        f"`{name}` needs exactly one input tensor, its forward takes {len(nodes)}",
+        "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
+    )
     return dict(zip(map(str, nodes), inputs.shapes, strict=True))
 
 
@@ -331,7 +311,7 @@ def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.Exporte
             with torch.no_grad():
                 program = torch.export.export(module, args, kwargs, strict=False)
             inline(program)
-            return _functional(program)
+            return program.run_decompositions({}) if any(map(_writes_into_view, program.graph.nodes)) else program
         except Exception as error:
             raise _refused(module, inputs, device, name, error) from error
 
@@ -346,11 +326,6 @@ def _unlogged() -> Iterator[None]:
             yield
     finally:
         logging.disable(kept)
-
-
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without writes into views, where it has some."""
-    return program.run_decompositions({}) if any(map(_writes_into_view, program.graph.nodes)) else program
 
 
 def _writes_into_view(node: fx.Node) -> bool:

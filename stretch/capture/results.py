@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.graph import Op, OpGraph
 from stretch.operators.capturing import Refusal
 
@@ -174,8 +174,7 @@ def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str
     outputs = [result for result in results if result not in inputs]
     if outputs:
         return outputs
-    if results:
-        raise StretchError(f"`{name}` returns its input: it has no operator", "give a network with layers")
+    need(not results, f"`{name}` returns its input: it has no operator", "give a network with layers")
     if any(isinstance(leaf, torch.Tensor) for _, leaf in leaves(returned.template)):
         raise StretchError(f"`{name}` returns something that does not depend on its input", "give a network that reads its input")
     raise StretchError(f"`{name}` returns no tensor", "let its forward return the tensors that it computes")
@@ -184,8 +183,7 @@ def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str
 def check_read(graph: OpGraph) -> None:
     """See that a network reads each of its inputs."""
     unread = next((op.name for op in graph.inputs if not graph.consumers[op.name]), None)
-    if unread is not None:
-        raise StretchError(f"nothing that `{graph.name}` returns depends on its input `{unread}`", "wrap it in a module without that input")
+    need(unread is None, f"nothing that `{graph.name}` returns depends on its input `{unread}`", "wrap it in a module without that input")
 
 
 def left_out(returned: Returned, inputs: Sequence[str]) -> list[str]:

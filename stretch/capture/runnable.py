@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf, prod
 from typing import Any
@@ -10,22 +11,33 @@ import msgspec
 import torch
 from torch import fx, nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS, attributes
 from predictors.shapes import Attr, Shape
-from stretch.capture.aten_call import AtenCall, AtenStep, AtenValue, CallRecorder, Made, opaque, opaque_node, over_elements
-from stretch.capture.aten_rules import RULES, of_family, pieces
-from stretch.capture.axes.attention import chain_of, written_out
-from stretch.capture.axes.maps import Maps
-from stretch.capture.axes.rules import applied
+from stretch.capture.aten import (
+    RULES,
+    AtenCall,
+    AtenStep,
+    AtenValue,
+    CallRecorder,
+    Made,
+    Unmapped,
+    of_family,
+    opaque,
+    opaque_node,
+    over_elements,
+    pieces,
+)
+from stretch.capture.axes import applied, chain_of, written_out
 from stretch.capture.exported import AtenLowering, export, inputs_of, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
+from stretch.capture.maps import Maps
 from stretch.capture.results import Captured, Result, Returned, differences, keyed, left_out, rebuilt
 from stretch.capture.trace import agrees, evaluating, folded
 from stretch.opaque.calls import Call, computes, read_calls
-from stretch.operators.capturing import FUNCTIONS, Refusal, pair
+from stretch.operators.capturing import FUNCTIONS, Refusal, pair, supported
 from stretch.operators.lowerings import make_module
 
 Weights = dict[str, torch.Tensor]
@@ -41,8 +53,7 @@ _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generat
 def computed(call: AtenCall) -> Made:
     """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.arguments.get("train")
-    if drops or call.arguments.get("dropout_p"):
-        raise Refusal("it drops at random in evaluation too")
+    supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
     value = OWN.get(call.operator)
     built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
     if isinstance(built, AtenValue | tuple):
@@ -60,22 +71,17 @@ def as_call(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
 
 
 def _priced(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
-    """The opaque operator of a call, at the price of the kernel that its rule has for it."""
-    if steps is None or len(steps) != 1:
-        return _attention_price(call) if call.operator == "scaled_dot_product_attention" else opaque_node(call)[0]
-    step = steps[0]
+    """The opaque operator of a call, at the price of the kernel that its rule has for it; attention at that of two products of one size."""
+    step = steps[0] if steps is not None and len(steps) == 1 else None
+    if step is None and call.operator == "scaled_dot_product_attention":
+        query, key = call.arguments["query"].shape, call.arguments["key"].shape
+        return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
+    if step is None or (step.kind != "opaque" and not call.out):
+        return opaque_node(call)
     if step.kind == "opaque":
         return step
-    if not call.out:
-        return opaque_node(call)[0]
     work = kind_of(step.kind).work([value.shape for value in step.reads], step.attrs, call.out)
     return opaque(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
-
-
-def _attention_price(call: AtenCall) -> AtenStep:
-    """Two products of one size."""
-    query, key = call.arguments["query"].shape, call.arguments["key"].shape
-    return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
 
 
 def _with_weights(call: AtenCall, step: AtenStep) -> AtenStep | None:
@@ -189,7 +195,7 @@ def _called(call: AtenCall, step: AtenStep) -> AtenStep:
         }
     except ValueError as error:
         raise Refusal(f"its argument {error}") from error
-    return known.step(step, (Call(name, arguments, options),))
+    return known.step(step.attrs, [Call(name, arguments, options)])
 
 
 def _functional(call: AtenCall) -> str:
@@ -204,10 +210,11 @@ def _functional(call: AtenCall) -> str:
     return f"{packet}.{overload}"
 
 
-def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any) -> AtenStep:
+def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
     """An opaque operator of one call that the network does not have as such."""
     known = CallRecorder()
-    return known.step(AtenStep("opaque", over_elements(out, kernel, variant)), (Call(operator, tuple(map(known, arguments))),))
+    call = Call(operator, tuple(map(known, arguments)), {key: known(option) for key, option in options.items()})
+    return known.step(over_elements(out, kernel, variant), [call])
 
 
 def _permute(call: AtenCall) -> Made:
@@ -238,7 +245,8 @@ def _piece(x: AtenValue, dim: int, at: int, shape: Shape) -> AtenStep:
 def _same(call: AtenCall) -> Made:
     """The tensor itself, unless its type changes."""
     x = call.tensors[0]
-    return x if x.dtype == _result_type(call) else [_cast(x, call.out, _result_type(call))]
+    to = _result_type(call)
+    return x if x.dtype == to else [_made("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
 
 
 def _dropout(call: AtenCall) -> Made:
@@ -273,12 +281,6 @@ def _pooled(call: AtenCall, pads: Sequence[int]) -> bool:
     return True
 
 
-def _cast(x: AtenValue, out: Shape, dtype: torch.dtype) -> AtenStep:
-    known = CallRecorder()
-    to = Call("_to_copy.default", (known(x),), {"dtype": known(dtype)})
-    return known.step(AtenStep("opaque", over_elements(out, "elementwise", "cast")), (to,))
-
-
 def _attention(call: AtenCall) -> Made:
     """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
@@ -296,7 +298,7 @@ def _attention(call: AtenCall) -> Made:
         Call("transpose.int", (known(key), -2, -1)),
         Call("matmul.default", ({"call": 0}, {"call": 1})),
     )
-    steps = [known.step(AtenStep("opaque", product), calls)]
+    steps = [known.step(product, calls)]
     if isinstance(mask, AtenValue):
         steps.append(_behind(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
     steps.append(_behind(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
@@ -312,29 +314,28 @@ def _behind(
     before = AtenValue("-", reads, dtype=torch.float32)
     known = CallRecorder()
     x = known(before)
-    step = known.step(AtenStep("opaque", attrs or over_elements(reads, kernel, variant)), tuple(calls(known, x)))
+    step = known.step(attrs or over_elements(reads, kernel, variant), calls(known, x))
     return replace(step, reads=step.reads[1:])
 
 
-def _group_norm(call: AtenCall) -> Made:
-    return of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None
+def _operands(call: AtenCall) -> tuple[AtenValue, AtenValue] | None:
+    """What a call of two operands combines, if both are tensors of the network and of one rank."""
+    pair = call.arguments["self"], call.arguments["other"]
+    tensors = all(isinstance(item, AtenValue) and item.op for item in pair)
+    return pair if tensors and len(pair[0].shape) == len(pair[1].shape) else None
 
 
 def _difference(call: AtenCall) -> Made:
     """Of two tensors, as the sum of one and the other's negative."""
-    first, second = call.arguments["self"], call.arguments["other"]
-    tensors = isinstance(first, AtenValue) and isinstance(second, AtenValue) and bool(first.op and second.op)
-    if not tensors or call.arguments.get("alpha", 1) != 1 or len(first.shape) != len(second.shape) or not _in_floats(call):
+    pair = _operands(call)
+    if pair is None or call.arguments.get("alpha", 1) != 1 or not _in_floats(call):
         return RULES["sub"](call)
-    return [AtenStep("mul_scalar", {"value": -1.0}, (second,)), AtenStep("add", {}, (first,))]
+    return [AtenStep("mul_scalar", {"value": -1.0}, pair[1:]), AtenStep("add", {}, pair[:1])]
 
 
 def _quotient(call: AtenCall) -> Made:
-    first, second = call.arguments["self"], call.arguments["other"]
-    tensors = isinstance(first, AtenValue) and isinstance(second, AtenValue) and bool(first.op and second.op)
-    if not tensors or call.arguments.get("rounding_mode") or len(first.shape) != len(second.shape):
-        return RULES["div"](call)
-    return [AtenStep("div", {}, (first, second))]
+    pair = _operands(call)
+    return RULES["div"](call) if pair is None or call.arguments.get("rounding_mode") else [AtenStep("div", {}, pair)]
 
 
 def _with_product(call: AtenCall) -> Made:
@@ -351,11 +352,6 @@ def _with_product(call: AtenCall) -> Made:
     ]
 
 
-def _view(call: AtenCall) -> Made:
-    """The same elements in another shape, unless their bits are read as another type."""
-    return None if call.overload == "dtype" else RULES["reshape"](call)
-
-
 #: Rules of operators that predictions see otherwise: there, what no runtime moves is free.
 OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint"), _permute),
@@ -365,11 +361,12 @@ OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
     "dropout": _dropout,
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
-    "view": _view,
+    # unless bits are read as another type
+    "view": lambda call: None if call.overload == "dtype" else RULES["reshape"](call),
     "sub": _difference,
     "div": _quotient,
     "addcmul": _with_product,
-    "group_norm": _group_norm,
+    "group_norm": lambda call: of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None,
     "scaled_dot_product_attention": _attention,
 }
 
@@ -389,9 +386,7 @@ class RunnableLowering(AtenLowering):
     def __init__(self, exported: fx.Graph, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         super().__init__(exported, name)
         self._tensors = tensors
-        self._maps = Maps(
-            self._ops, self.weights, self._free_name, lambda call: self._computed(call, several=False), self.reading, self._name_of
-        )
+        self._maps = Maps(self._ops, self.weights, self._free_name, self._computed, self.reading, self._name_of)
         #: Products with a softmax between, by the second product, and nodes before it, which wait for it.
         self._chains: dict[fx.Node, list[fx.Node]] = {}
         self._waiting: set[fx.Node] = set()
@@ -406,17 +401,16 @@ class RunnableLowering(AtenLowering):
             return super()._given_beside(node)
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
-    def _constant(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
         target: Any = call.node.target
         learned = any(value.learned for value in call.values)
         args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._tensor)
         with torch.no_grad():
             result = target(*args, **kwargs)
-        values = [
+        return tuple(
             AtenValue("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
-            for item in (result if several else [result])
-        ]
-        return tuple(values) if several else values[0]
+            for item in (result if isinstance(result, tuple | list) else [result])
+        )
 
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, fx.Node):
@@ -424,11 +418,9 @@ class RunnableLowering(AtenLowering):
         value = self._known(argument)
         return value.tensor if isinstance(value, AtenValue) else value
 
-    def _apply(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
+    def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
         try:
-            if call.operator in _FILLED:
-                return self._filled(call)
-            return self._results(call, several)
+            return (self._filled(call),) if call.operator in _FILLED else self._results(call)
         except Refusal as error:
             raise StretchError(f"cannot capture node `{call.node.name}` of `{self._name}`: {error}") from error
 
@@ -456,9 +448,8 @@ class RunnableLowering(AtenLowering):
             super()._lower(node)
         else:
             calls = [AtenCall(item, AtenLowering._given(self, item), [self._shape(item, item.meta["val"])]) for item in chain]
-            built = written_out(self._maps, calls)
-            if built is not None:
-                self._values[node] = replace(built, dtype=node.meta["val"].dtype)
+            with suppress(Unmapped):
+                self._values[node] = replace(written_out(self._maps, calls), dtype=node.meta["val"].dtype)
                 return
             for item in chain:
                 super()._lower(item)
@@ -496,26 +487,23 @@ class RunnableLowering(AtenLowering):
             return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
         return super().reading(value)
 
-    def _results(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
-        built = applied(self._maps, call)
-        if built is None:
-            results = {name: self._plain(item) for name, item in call.arguments.items()}
-            return self._computed(replace(call, arguments=results), several)
-        return (built,) if several and isinstance(built, AtenValue) else built
+    def _results(self, call: AtenCall) -> tuple[AtenValue, ...]:
+        with suppress(Unmapped):
+            built = applied(self._maps, call)
+            return (built,) if isinstance(built, AtenValue) else built
+        several = isinstance(call.node.meta["val"], tuple | list)
+        return self._computed(replace(call, arguments={name: self._plain(item) for name, item in call.arguments.items()}), several)
 
     def _plain(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
             return [self._plain(item) for item in argument]
         return self._maps.plain(argument) if isinstance(argument, AtenValue) else argument
 
-    def _computed(self, call: AtenCall, several: bool) -> AtenValue | tuple[AtenValue, ...]:
-        if not hasattr(call.node.target, "_schema"):
-            raise Refusal(f"`{call.node.target}` is no operator of torch")
+    def _computed(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
+        supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
         built = computed(call)
-        if isinstance(built, AtenValue):
-            return (built,) if several else built
-        if isinstance(built, tuple):
-            return built
+        if isinstance(built, AtenValue | tuple):
+            return built if isinstance(built, tuple) else (built,)
         assert built is not None
         if several and any(reader.users and reader.args[1] for reader in call.node.users):
             built = [as_call(call, built)]
@@ -523,7 +511,7 @@ class RunnableLowering(AtenLowering):
         value = self._emit(call, built)
         if value is None:
             raise Refusal(f"its shapes {call.shapes} do not fit")
-        return (value,) if several else value
+        return (value,)
 
     def _given(self, node: fx.Node) -> dict[str, Any]:
         unknown = [all_input_node for all_input_node in node.all_input_nodes if self._source(all_input_node) not in self._values]
@@ -553,11 +541,11 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
 def _returned(output: Any, results: Sequence[str | None], name: str) -> Returned:
     """What a network returns, each tensor with its operator."""
     held = list(keyed(output))
-    if len(held) != len(results):
-        raise StretchError(
-            f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
-            "let its forward return tensors in tuples, lists and dictionaries",
-        )
+    need(
+        len(held) == len(results),
+        f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
+        "let its forward return tensors in tuples, lists and dictionaries",
+    )
     returned = []
     for (key, leaf), result in zip(held, results, strict=True):
         fixed = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
@@ -586,11 +574,11 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
                 left[item] -= 1
                 if not left[item] and item not in results:
                     del values[item]
-    if not all(agrees(got, expected) for got, expected in differences(values, want, captured.returned)):
-        raise StretchError(
-            f"`{captured.graph.name}` computes something else when it is exported by torch",
-            "its forward must not draw random numbers in evaluation, nor depend on values of its input",
-        )
+    need(
+        all(agrees(got, expected) for got, expected in differences(values, want, captured.returned)),
+        f"`{captured.graph.name}` computes something else when it is exported by torch",
+        "its forward must not draw random numbers in evaluation, nor depend on values of its input",
+    )
 
 
 def _module(captured: Captured, op: Op) -> nn.Module:

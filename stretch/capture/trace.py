@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from predictors.errors import StretchError, UsageError, first_line
-from predictors.graph import Op, OpGraph
+from predictors.errors import StretchError, UsageError, first_line, need
+from predictors.graph import Op, OpGraph, free_name
 from predictors.shapes import Attr, ints
-from stretch.capture.hooks import check_hooks
-from stretch.capture.inputs import ONLY, Inputs, InputShapes, whole_numbers
+from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
 from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
-from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module
+from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module, supported
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
@@ -131,10 +130,8 @@ class Values(fx.Interpreter):
     def writer(self, tensor: torch.Tensor) -> fx.Node:
         """The node whose result a tensor of the output is."""
         writer, version = self._latest[id(tensor)]
-        if version != tensor._version:
-            raise Refusal(f"it returns `{writer.name}`, which was changed in place through a view of it")
-        if writer not in self.shapes:
-            raise Refusal(f"it returns one of several results of `{writer.name}`")
+        supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
+        supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
         return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
@@ -238,8 +235,7 @@ def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
 
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
     view.plain()
-    if dim % len(before) != 1:
-        raise Refusal(f"splitting along dimension {dim} is not supported, only along channels")
+    supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
     ranges, at = [], 0
     for part in out:
         ranges.append((at, at + part.shape[1]))
@@ -297,7 +293,7 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
     raise Refusal(f"expanding {before} to {out} is not supported")
 
 
-#: By name of the function or method; None means that another rule may apply.
+#: What a function or method that reorders or cuts does to a view, by name; None where it has a meaning of its own.
 _RULES: dict[str, Callable[..., Effect | None]] = {
     "permute": _permute,
     "transpose": _transpose,
@@ -313,16 +309,6 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
     "expand": _expand,
     "expand_as": _expand,
 }
-
-
-def see(target: str, view: View, before: Shape, out: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Effect | None:
-    """What a function that reorders or cuts does to a view; None if it is none, or has a meaning of its own here.
-
-    Args:
-        out: Shape of its result, or the result itself where that is a tuple.
-    """
-    rule = _RULES.get(target)
-    return None if rule is None else rule(view, before, out, *args, **kwargs)
 
 
 def folded(ops: Sequence[Op]) -> list[Op]:
@@ -378,11 +364,7 @@ class TraceLowering:
         self.weights: dict[str, Own] = {}
 
     def graph(self) -> OpGraph:
-        """The operator graph.
-
-        Raises:
-            StretchError: If a node is not supported; names it and the reason.
-        """
+        """The operator graph."""
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 if node in self._values.shapes:
@@ -436,8 +418,7 @@ class TraceLowering:
         arguments = [*node.args, *node.kwargs.values()]
         flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
-        if not sources:
-            raise Refusal("it reads no tensor")
+        supported(bool(sources), "it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps: list[Lowered] = [
@@ -450,23 +431,22 @@ class TraceLowering:
 
     def _lower_call(self, node: fx.Node) -> View:
         """The operators of a function or method call."""
-        if node.op not in ("call_function", "call_method"):
-            raise Refusal(f"fx node kind `{node.op}`")
-        target = _target_name(node.target)
+        supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
+        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         args, kwargs = list(self._known(node.args)), dict(self._known(node.kwargs))
         for first in ("input", "self"):
             if not args and first in kwargs:
                 args.append(kwargs.pop(first))
         if args and isinstance(args[0], fx.Node) and args[0] in self._views:
-            view = self._views[self._source(node, args[0])]
+            view = self._views[self._values.source(node, args[0])]
             out = self._values.shapes[node] if node in self._values.shapes else self._values.parts[node]
-            seen = see(target, view, self._before(args[0]), out, args[1:], kwargs)
+            reorder = _RULES.get(target, lambda *_, **__: None)
+            seen = reorder(view, self._values.shapes.get(args[0], ()), out, *args[1:], **kwargs)
             if isinstance(seen, View):
                 return seen
             if seen is not None:
                 return self._emit(node, [(*seen, {}, "")], [view], node.name, "plain")
-        if node in self._values.parts:
-            raise Refusal(f"it gives several tensors, and `{target}` is not supported")
+        supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
         if rule is None:
@@ -486,8 +466,7 @@ class TraceLowering:
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
         if target in ON_LAST and len(shape) == 4:
-            if not last:
-                raise Refusal(f"`{target}` over the last dimension of a feature map is not supported, only over channels")
+            supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
             return self._emit(node, steps, sources, node.name, "last")
         return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
 
@@ -530,16 +509,10 @@ class TraceLowering:
 
         return fx.node.map_aggregate(args, lambda a: known(a) if isinstance(a, fx.Node) else a)
 
-    def _source(self, reader: fx.Node, node: fx.Node) -> fx.Node:
-        return self._values.source(reader, node)
-
-    def _before(self, node: fx.Node) -> tuple[int, ...]:
-        return self._values.shapes.get(node, ())
-
     def _view(self, reader: fx.Node, value: Any) -> View:
         if not isinstance(value, fx.Node):
             raise Refusal(f"it reads {value!r} where a tensor is expected")
-        source = self._source(reader, value)
+        source = self._values.source(reader, value)
         if source not in self._views:
             if source in self._values.parameters:
                 raise Refusal(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
@@ -569,16 +542,10 @@ def _permuted(value: Any) -> Any:
 def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
     name = wanted if wanted not in used else otherwise
     if hasattr(nn.Module, name):
-        name = otherwise = f"{name}_"  # operators become submodules, which may not hide a method
-    number = 1
-    while name in used:
-        name, number = f"{otherwise}_{number}", number + 1
+        name = f"{name}_"  # operators become submodules, which may not hide a method
+    name = free_name(name, used.__contains__)
     used.add(name)
     return name
-
-
-def _target_name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
 def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
@@ -598,11 +565,11 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
         values, same = _run(module, traced, arguments, name)
         lowering = TraceLowering(traced, values, name, named=arguments.named)
         graph = lowering.graph()
-        if not same:
-            raise StretchError(
-                f"`{name}` computes something else when it is traced by torch.fx",
-                "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
-            )
+        need(
+            bool(same),
+            f"`{name}` computes something else when it is traced by torch.fx",
+            "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
+        )
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         warnings = left_out(lowering.returned, [op.name for op in graph.inputs])
         return Captured(graph, weights, module, returned=lowering.returned, warnings=tuple(warnings))
@@ -701,8 +668,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
                 f"`{name}` needs exactly one input tensor, its forward takes {_named(traced)}",
                 "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
             )
-    if waiting:
-        raise StretchError(f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
+    need(not waiting, f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
     values = Values(traced)
     try:
         with torch.no_grad():

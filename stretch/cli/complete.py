@@ -37,7 +37,7 @@ def _modes(_start: str) -> Iterable[str]:
 #: Names by the parameter that takes them, of one verb or of all. Files are completed by the shell where nothing here fits.
 VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "device": lambda start: _of("predictors.devices:list_devices")(),
-    "model": lambda start: _of("stretch.models.names:quick_names")(start),
+    "model": lambda start: _of("stretch.models.families:quick_names")(start),
     "recipe": lambda start: (file.stem for file in sorted(_of("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
     "mode": _modes,
     "runtimes": lambda start: _of("scheduler.tools.bench.runtimes:RUNTIMES"),

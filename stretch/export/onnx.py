@@ -15,7 +15,7 @@ from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS, CONSTANT
 from scheduler.formats.onnx import OnnxFile, state
-from scheduler.formats.onnx.operators import operators
+from scheduler.formats.onnx.file import operators
 from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.opaque.calls import calls_of
 from stretch.opaque.snippets import prepare
@@ -46,7 +46,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
     Operators that are identities at inference leave no node, unless one is an
     output. Each node carries the tags of its operator as `metadata_props`
     (`NODE_TAGS`), and the last node of each operator its kind and attributes
-    (`scheduler.formats.onnx.operators`), written last since few tools keep them.
+    (`scheduler.formats.onnx.file`), written last since few tools keep them.
 
     Args:
         weights: Float32 arrays by operator name and key.

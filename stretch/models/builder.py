@@ -1,19 +1,30 @@
-"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data."""
+"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data, its inputs and results, and what is found in it."""
 
+import contextlib
+import hashlib
+import keyword
+import math
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import pi, prod, sqrt
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import StretchError, first_line
-from scheduler.formats.onnx.checks import MAX_ALIVE
+from predictors.errors import StretchError, UsageError, first_line, need
+from predictors.graph import free_name
+from predictors.shapes import Shape
+from scheduler.formats.onnx.file import MAX_ALIVE
+from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
 
 #: How a format's rules see a tensor of the running network.
 View = TypeVar("View")
@@ -35,6 +46,10 @@ class OperatorInputs(Generic[View]):
         if not isinstance(value, np.ndarray):
             raise StretchError(f"its {what} depends on what the network reads, or is left out")
         return value
+
+    def numbers(self, i: int, what: str) -> list[int]:
+        """Whole numbers of input `i`, which the file must store."""
+        return [int(n) for n in self.known(i, what).ravel()]
 
     def optional(self, i: int, what: str) -> np.ndarray | None:
         """Input `i`, which the file stores if it is there."""
@@ -106,8 +121,7 @@ class Builder:
 
     def evaluated(self, node: fx.Node) -> np.ndarray:
         """The numbers that a node gives which depends on stored tensors alone."""
-        if prod(shape_of(node)) > MAX_KNOWN:
-            raise StretchError("it makes a stored tensor too large")
+        need(prod(shape_of(node)) <= MAX_KNOWN, "it makes a stored tensor too large")
         with torch.no_grad():
             numbers: np.ndarray = self.finish(node, "Known")(torch.zeros(1)).numpy()
         return numbers
@@ -138,16 +152,7 @@ class Builder:
 
     def _own(self, name: str) -> str:
         """A name for a submodule or parameter, like the one in the file."""
-        plain = result = plain_name(name)
-        count = 1
-        while hasattr(self._root, result) or _taken(result):
-            result, count = f"{plain}_{count}", count + 1
-        return result
-
-
-def _taken(name: str) -> bool:
-    """Whether something else of a network is called so."""
-    return hasattr(fx.GraphModule, name) or name in _STATED
+        return free_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
 
 
 def plain_name(name: str) -> str:
@@ -174,6 +179,11 @@ def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
     return builder.call(torch.permute, x, order)
 
 
+def rearranged(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
+    """A tensor seen in one shape, its axes put into another order, and seen in a last shape."""
+    return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
+
+
 def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
     """The module with these parameters and statistics, by name; None for one that it has not."""
     for name, number in numbers.items():
@@ -185,3 +195,415 @@ def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
             value = torch.from_numpy(number.copy())
             setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
     return module
+
+
+# What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name.
+
+
+#: What the code that fx writes of a network calls so itself.
+_TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
+
+#: Types that are reals of single precision here.
+_REALS = ("float32", "float16", "bfloat16")
+
+#: Numbers of a weight that is looked at for copies of it.
+_LARGE = 1024
+
+#: Names that a sentence lists.
+_LISTED = 8
+
+_ONE, _NAMED = "with --input 3x224x224", "with --input {}=1x3x224x224"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a file says that an axis of an input is."""
+
+    usual: int  # How long it is where nobody asks; 0 where the file leaves that open.
+    symbol: str = ""  # What the file calls it; axes of one name are equally long. Empty: nothing.
+    fixed: bool = False  # Whether no other length may be asked for.
+
+
+@dataclass(frozen=True)
+class End:
+    """An input of a file."""
+
+    name: str  # In the file.
+    #: Its axes in the order in which the network reads them; None where the file does not tell how many it has.
+    sizes: Sequence[Size] | None
+    kind: str = "float32"  # Its element type, by numpy's name; that of what it stands for where it is rounded.
+    cast: bool = False  # Whether all that reads it first makes reals of it.
+    argument: str = ""  # What the forward of the network calls it.
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of whole numbers."""
+        return self.kind.startswith(("int", "uint"))
+
+
+def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
+    """The inputs of a file, each with the name of an argument."""
+    need(bool(ends), f"{path} has no input", "export the network with what it reads")
+    for end in ends:
+        if end.whole and not end.cast:
+            raise whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+        need(
+            bool(end.whole or end.kind in _REALS),
+            f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals",
+            "export the part that reads reals",
+        )
+    return tuple(replace(end, argument=argument) for end, argument in zip(ends, arguments([end.name for end in ends]), strict=True))
+
+
+def arguments(names: Sequence[str]) -> list[str]:
+    """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
+    plain = [plain_name(name) for name in names]
+    plain = [f"{item}_" if keyword.iskeyword(item) or item in _TAKEN else item for item in plain]
+    built: dict[int, str] = {}
+    for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
+        built[i] = free_name(plain[i], set(built.values()).__contains__)
+    return [built[i] for i in range(len(names))]
+
+
+def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
+    """The shape of each input in numbers, by its argument.
+
+    The requested shapes come first: axes that the file calls by one name are as long as it says of one of them.
+
+    Args:
+        input_shapes: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
+            of the arguments; where some or all are left out, what the file states.
+    """
+    inputs = _asked(path, ends, input_shapes)
+    known: dict[str, tuple[str, int]] = {}
+    for end in ends:
+        if end.argument in inputs:
+            _check_asked(path, end, inputs[end.argument], known)
+    result = {}
+    for end in ends:
+        shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
+        hint = _ONE if len(ends) == 1 else _NAMED.format(end.argument)
+        if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
+            raise UsageError(f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it {hint}")
+        if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
+            raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
+        result[end.argument] = shape
+    return result
+
+
+#: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
+_MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str, hint: str | None = None) -> Iterator[None]:
+    """Whatever is raised while one operator of a file is read, as an error that names it."""
+    try:
+        yield
+    except (StretchError, *_MISFITS) as error:
+        reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
+        stated = error.hint if isinstance(error, StretchError) else None
+        raise StretchError(f"{what} of {path} cannot be read: {reason}", stated or hint) from error
+
+
+def by_name(results: Sequence[tuple[str, Any]]) -> Any:
+    """What a network returns for outputs that have names: one as it is, several in a dictionary.
+
+    Args:
+        results: Name and value of each, in order; a name that comes again gets a number.
+    """
+    if len(results) == 1:
+        return results[0][1]
+    built: dict[str, Any] = {}
+    for name, value in results:
+        built[free_name(name, built.__contains__)] = value
+    return built
+
+
+def finished(
+    path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str]
+) -> fx.GraphModule:
+    """The network of a file, which says of itself what its inputs are.
+
+    Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
+    forward's arguments; its attribute `warnings` are sentences for the user.
+    """
+    (output,) = network.graph.find_nodes(op="output")
+    need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
+    network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
+    network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
+    return network
+
+
+def _copied(path: Path, network: fx.GraphModule) -> list[str]:
+    """That weights which several operators share in the file are several here, where that makes the network larger by a tenth."""
+    weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
+    sizes: dict[bytes, int] = {}
+    copies = 0
+    for weight in weights:
+        key = hashlib.sha256(np.ascontiguousarray(weight)).digest()
+        copies += weight.size if key in sizes else 0
+        sizes[key] = weight.size
+    total = sum(parameter.numel() for parameter in network.parameters())
+    if not copies or 10 * copies < total:
+        return []
+    return [
+        f"operators of {path} share weights, and each has a copy of its own here: the network has {total:,} parameters, "
+        f"{copies:,} of them copies"
+    ]
+
+
+def _told(path: Path, ends: Sequence[End]) -> list[str]:
+    """Inputs that are called otherwise than in the file, where there are several, and those that are of other numbers."""
+    other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
+    rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
+    return rows + [
+        f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
+        for end in ends
+        if end.whole
+    ]
+
+
+def _asked(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
+    """The shapes that are asked for, by argument."""
+    if input_shapes is None:
+        return {}
+    if not isinstance(input_shapes, Mapping):
+        shapes: Sequence[Any] = [input_shapes] if is_shape(input_shapes) else list(input_shapes)
+        if len(shapes) != len(ends):
+            count = "one shape is" if len(shapes) == 1 else f"{len(shapes)} shapes are"
+            raise UsageError(f"{count} given, {path} has {_counted(ends)}", "give each its shape " + _NAMED.format(ends[0].argument))
+        return {end.argument: checked_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
+    mapping: dict[str, Shape] = {}
+    for name, shape in input_shapes.items():
+        end = next((end for end in ends if end.name == name), None) or next((end for end in ends if end.argument == name), None)
+        if end is None:
+            raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_counted(ends)}")
+        if end.argument in mapping:
+            raise UsageError(f"the input `{_cut(end.name)}` of {path} has two shapes", "give it one")
+        mapping[end.argument] = checked_shape(end.name, shape)
+    return mapping
+
+
+def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str, int]]) -> None:
+    """See that a shape fits the file; notes how long the axes are that have a name."""
+    if end.sizes is None:
+        return
+    if len(shape) != len(end.sizes):
+        raise UsageError(
+            f"the input `{_cut(end.name)}` of {path} has {len(end.sizes)} axes, a shape of {len(shape)} is given",
+            "give all of them, the batch first",
+        )
+    for axis, (size, n) in enumerate(zip(end.sizes, shape, strict=True)):
+        if size.fixed and n != size.usual:
+            raise UsageError(
+                f"the input `{_cut(end.name)}` of {path} has {size.usual} along axis {axis}, {n} is given",
+                "the file fixes that size: leave out --input, or export the file with another one or an open one",
+            )
+        if size.symbol:
+            where, first = known.setdefault(size.symbol, (end.name, n))
+            if first != n:
+                raise UsageError(
+                    f"the size `{_cut(size.symbol)}` of {path} is {first} in its input `{_cut(where)}` and {n} in `{_cut(end.name)}`",
+                    "give one size for all axes of that name",
+                )
+
+
+def _usual(size: Size, end: End, known: dict[str, tuple[str, int]]) -> int:
+    """How long an axis is that nobody asked for."""
+    if not size.symbol or size.usual < 1:
+        return known.get(size.symbol, ("", size.usual))[1]
+    return known.setdefault(size.symbol, (end.name, size.usual))[1]
+
+
+def _counted(ends: Sequence[End]) -> str:
+    names = ", ".join(f"`{_cut(end.name)}`" for end in ends[:_LISTED]) + (" and others" if len(ends) > _LISTED else "")
+    return f"one input, {names}" if len(ends) == 1 else f"{len(ends)} inputs, {names}"
+
+
+def _cut(name: str) -> str:
+    return name[:80]
+
+
+# Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
+
+
+#: Largest side of what is sampled by a matrix.
+MAX_SIDE = 1 << 12
+
+
+def between(at: np.ndarray, old: int) -> np.ndarray:
+    """How much of each old pixel is in a new one that lies among them; rows are new."""
+    need(max(len(at), old) <= MAX_SIDE, f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
+    at = np.clip(at, 0, old - 1)
+    low = np.floor(at).astype(int)
+    values = np.zeros((len(at), old), np.float32)
+    np.add.at(values, (np.arange(len(at)), low), 1 - (at - low))
+    np.add.at(values, (np.arange(len(at)), np.minimum(low + 1, old - 1)), at - low)
+    return values
+
+
+def blended(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+    """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
+    down, across = (between(at, old) for at, old in zip(places, shape_of(x)[2:], strict=True))
+    rows = builder.call(torch.matmul, builder.stored(down, f"{name}_rows"), x)
+    return builder.call(torch.matmul, rows, builder.stored(across.T.copy(), f"{name}_columns"))
+
+
+def chosen(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+    """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
+    sizes = [(len(at), old) for at, old in zip(places, shape_of(x)[2:], strict=True)]
+    if all((at == np.arange(new) * old // new).all() for at, (new, old) in zip(places, sizes, strict=True)):
+        return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
+    for axis, (at, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
+        if new != old or (at != np.arange(old)).any():
+            x = builder.call(torch.index_select, x, axis, builder.stored(at.astype(np.int64), f"{name}_{axis}"))
+    return x
+
+
+# Activations and layer norms that files write as several operators, found in the network while it is written.
+
+
+#: Relative error of a number that was written in half or single precision.
+_CLOSE = 1e-3
+
+
+def combined(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
+    """A function of two operands, at least one of them a node; an activation that ends with it is one call."""
+    if function in (operator.mul, operator.truediv):
+        for activation, x, options in _activations(function, a, b):
+            return builder.call(activation, x, **options)
+    return builder.call(function, a, b)
+
+
+def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
+    """The activation that a product or quotient is, with what it reads and its options."""
+    factor, core = _unscaled(function, a, b)
+    if _near(factor, 1 / 6) and (x := _shifted_relu6(core)) is not None:
+        yield F.hardsigmoid, x, {}
+    pair = _arguments(core, operator.mul) if core is not None else (a, b)
+    if len(pair) != 2 or (core is None and function is not operator.mul):
+        return
+    for one, other in (pair, pair[::-1]):
+        # A number may be written beside either of them, or be part of what is multiplied.
+        for (first, x), (second, gate) in product(((1.0, one), _scaled(one)), ((1.0, other), _scaled(other))):
+            share = factor * first * second
+            for wanted, activation, read in _GATES:
+                if isinstance(x, fx.Node) and _near(share, wanted) and read(gate) is x:
+                    yield activation, x, {"approximate": "tanh"} if read is _tanh_gate else {}
+
+
+def _unscaled(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
+    """The number and the node that a product or quotient is the product of; 1 and None where both are nodes."""
+    if function is operator.mul and _is_number(a):
+        a, b = b, a
+    if not _is_number(b) or not isinstance(a, fx.Node) or (function is operator.truediv and not b):
+        return 1.0, None
+    factor, core = _scaled(a)
+    return (factor * b if function is operator.mul else factor / b), core
+
+
+def _scaled(x: Any) -> tuple[float, Any]:
+    """The number and the node that a node is the product of."""
+    pair = _arguments(x, operator.mul, operator.truediv)
+    factor, core = _unscaled(x.target, *pair) if len(pair) == 2 else (1.0, None)
+    return (1.0, x) if core is None else (factor, core)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)
+
+
+def _near(number: float, wanted: float) -> bool:
+    return abs(number - wanted) <= _CLOSE * abs(wanted)
+
+
+def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
+    """What a call of one of these functions reads; nothing for anything else."""
+    return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
+
+
+def _read(x: Any, function: Any) -> Any:
+    """What a call of this function reads first; None for anything else."""
+    return next(iter(_arguments(x, function)), None)
+
+
+def _with_number(x: Any, function: Any, wanted: float) -> Any:
+    """What a function combines with about this number; None for anything else."""
+    pair = _arguments(x, function)
+    if len(pair) == 2 and function in (operator.add, operator.mul) and _is_number(pair[0]):
+        pair = pair[::-1]
+    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], wanted) else None
+
+
+def _shifted_relu6(x: Any) -> Any:
+    """X of min(max(x + 3, 0), 6)."""
+    return _with_number(_read(x, F.relu6), operator.add, 3)
+
+
+def _hard_gate(x: Any) -> Any:
+    """X of a hard sigmoid, whose slope may be rounded."""
+    line = _arguments(x, torch.clamp)
+    if line[1:] == (0.0, 1.0):
+        return _with_number(_with_number(line[0], operator.add, 0.5), operator.mul, 1 / 6)
+    return _read(x, F.hardsigmoid)
+
+
+def _erf_gate(x: Any) -> Any:
+    """X of erf(x / √2) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
+    factor, core = _scaled(_read(_with_number(x, operator.add, 1), torch.erf))
+    return core if _near(factor, 1 / sqrt(2)) else None
+
+
+def _tanh_gate(x: Any) -> Any:
+    """X of tanh(√(2 / π) · (x + 0.044715 · x³)) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
+    factor, total = _scaled(_read(_with_number(x, operator.add, 1), torch.tanh))
+    pair = _arguments(total, operator.add)
+    for core, cube in (pair, pair[::-1]) if len(pair) == 2 and _near(factor, sqrt(2 / pi)) else ():
+        share, power = _scaled(cube)
+        if _near(share, 0.044715) and core is not None and _with_number(power, operator.pow, 3) is core:
+            return core
+    return None
+
+
+#: What a tensor times a gate of it is: the number that both are multiplied by, the function, and what the gate reads.
+_GATES: tuple[tuple[float, Callable[..., Any], Callable[[Any], Any]], ...] = (
+    (1, F.silu, lambda x: _read(x, torch.sigmoid)),
+    (1, F.hardswish, _hard_gate),
+    (1 / 6, F.hardswish, _shifted_relu6),
+    (1, F.mish, lambda x: _read(_read(x, torch.tanh), F.softplus)),
+    (0.5, F.gelu, _erf_gate),
+    (0.5, F.gelu, _tanh_gate),
+)
+
+
+def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None:
+    """The layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none.
+
+    It is (x − m) / √(v + eps) · weight + bias with the mean m of x and v of (x − m)².
+    """
+    factors = _arguments(x, operator.mul)
+    for normed, stored in (factors, factors[::-1]) if isinstance(bias, np.ndarray) and len(factors) == 2 else ():
+        weight = builder.value(stored)
+        centred, deviation = _arguments(normed, operator.truediv) or (None, None)
+        read = _centred(centred)
+        squared, eps = _arguments(_read(deviation, torch.sqrt), operator.add) or (None, None)
+        square = _mean_over_last(squared)
+        if weight is None or read is None or not _is_number(eps) or _centred(_with_number(square, operator.pow, 2)) is not read:
+            continue
+        if bias.shape == tuple(weight.shape) == shape_of(read)[-1:]:
+            module = nn.LayerNorm(shape_of(read)[-1:], eps=float(eps))
+            return builder.module(filled(module, weight=weight.detach().numpy(), bias=bias), read, name)
+    return None
+
+
+def _mean_over_last(x: Any) -> Any:
+    """What a node is the mean of, over the last axis alone, which it keeps."""
+    read, axes, kept = _arguments(x, torch.mean) or (None, None, None)
+    return read if kept and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
+
+
+def _centred(x: Any) -> Any:
+    """X of x − mean(x)."""
+    read, mean = _arguments(x, operator.sub) or (None, None)
+    return read if read is not None and _mean_over_last(mean) is read else None

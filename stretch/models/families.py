@@ -1,10 +1,13 @@
 """The registry of model families; no torch is imported before a family is used."""
 
 import importlib
+import importlib.util
+import re
 import warnings
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from predictors.registry import Registry
@@ -18,9 +21,13 @@ if TYPE_CHECKING:
 #: Entry points of families of other packages.
 GROUP = "nn_stretch.families"
 
-#: Families of this package, a file each with a class registered under the file's name, and the prefix of their names.
+#: Families of this package, by the names that their classes are registered under: their file, and the prefix of their names.
 #: A name is looked for in this order, those that take long to import last.
-OWN = {"tiny": "", "cifar": "", "torchvision": "", "segmentation": "", "detection": "", "timm": "timm:"}
+OWN = {
+    **dict.fromkeys(("tiny", "cifar"), ("tiny", "")),
+    **dict.fromkeys(("torchvision", "segmentation", "detection"), ("torchvision", "")),
+    "timm": ("timm", "timm:"),
+}
 
 
 class Family(Protocol):
@@ -73,10 +80,10 @@ def each_family(wanted: str | None = None) -> Iterator[tuple[str, Family]]:
     Args:
         wanted: A model's name; families of this package whose names are never written so are left out. None for all.
     """
-    for name, prefix in OWN.items():
+    for name, (file, prefix) in OWN.items():
         # a name without a prefix has no colon
         if wanted is None or (wanted.startswith(prefix) if prefix else ":" not in wanted):
-            importlib.import_module(f"stretch.models.{name}")
+            importlib.import_module(f"stretch.models.{file}")
             yield name, families.get(name)()
     load_plugins(GROUP)
     for name in families:
@@ -119,3 +126,41 @@ def _warn(key: str, error: Exception) -> None:
     whose = [describe(point) for point in entry_points(group=GROUP) if point.module == families.get(key).__module__]
     who = whose[0] if whose else f"`{families.get(key).__module__}`"
     warnings.warn(f"the model family `{key}` of {who} is left out: {type(error).__name__}: {error}", stacklevel=3)
+
+
+# Names of models for the shell's completion, without importing torch.
+
+
+#: The small networks of `stretch.models.tiny`.
+TINY = ("tiny_bottleneck", "tiny_efficientnet", "tiny_mobilenet", "tiny_regnet", "tiny_resnet", "tiny_vgg")
+
+#: Layers and data sets of the networks of `stretch.models.tiny`.
+CIFAR_DEPTHS = (20, 32, 44, 56, 110)
+CIFAR_CLASSES = {"cifar10": 10, "cifar100": 100}
+
+#: How torchvision and timm mark a function that builds a model.
+_MARKED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
+
+
+def cifar_names() -> list[str]:
+    """``resnet<layers>_<dataset>``."""
+    return sorted(f"resnet{depth}_{data}" for depth in CIFAR_DEPTHS for data in CIFAR_CLASSES)
+
+
+def quick_names(start: str = "") -> list[str]:
+    """Names of this package's and torchvision's models, and of timm's where its prefix is asked for.
+
+    Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
+    """
+    prefix = "timm:"
+    known = [*TINY, *cifar_names(), *_marked("torchvision")]
+    known += [prefix + name for name in _marked("timm")] if start.startswith(prefix) else [prefix]
+    return sorted(name for name in known if name.startswith(start))
+
+
+def _marked(package: str) -> list[str]:
+    """Functions that a package's files mark as builders of models."""
+    spec = importlib.util.find_spec(package)
+    folders = [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
+    files = [file for folder in folders for file in folder.glob("*.py")]
+    return [name for file in files for name in _MARKED.findall(file.read_text(encoding="utf-8", errors="replace"))]

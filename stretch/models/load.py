@@ -1,19 +1,22 @@
-"""A model by name, with weights whose origin is known."""
+"""A model by name, with weights whose origin is known, and what it says of the pictures that it reads."""
 
 import ast
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line, install_line
+import msgspec
+
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line, need
 from predictors.files import MAX_WHOLE
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from predictors.install import install_line
+from scheduler.bundle.preprocessing import IMAGENET, TABLE_HINT, Preprocessing
 from stretch.models.families import find_family, model_names
-from stretch.models.preprocessing import stated_preprocessing
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +86,7 @@ def load_model(
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
-            module = _read(name, input_shape)
+            module = importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
             return _given(name, module, weights, generator if settled else None, "as the file has them", module.input_shape)
         family = find_family(name)
         if family is not None:
@@ -107,35 +110,23 @@ def is_file(name: str) -> bool:
     return name.endswith(FILES) or name.rpartition(":")[0].endswith(".py")
 
 
-def _read(name: str, input_shape: "InputShapes | None") -> Any:
-    """The network in a file, whose format its name tells; it knows the shapes of its inputs."""
-    return importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
-
-
 def _from_family(name: str, family: Any, current: str, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     module = family.build(current).eval()
-    shape = family.input_shape(current)
     # families of other packages may leave it to their modules
     value = getattr(family, "preprocessing", None)
     read = stated_preprocessing(module, name) if value is None else value(current)
-    if weights not in ("default", "none"):
-        _load_file(module, name, Path(weights))
-        return LoadedModel(module, name, shape, "file", weights, read, list(getattr(module, "warnings", [])))
-    reason, warnings = "asked for", list(getattr(module, "warnings", []))
+    found = LoadedModel(module, name, family.input_shape(current), "random", "asked for", read, list(getattr(module, "warnings", [])))
     if weights == "default":
+        reason = "nobody published trained ones"
         try:
             trained = family.default_weights(current)
         except OSError as error:
-            reason = str(error)
-        else:
-            if trained is not None:
-                _fit(module, name, trained[0], trained[1])
-                return LoadedModel(module, name, shape, "default", trained[1], read, warnings)
-            reason = "nobody published trained ones"
-        warnings.append(f"`{name}` has random weights: {reason}")
-    if generator is not None:
-        _settle(module, name, shape, generator)
-    return LoadedModel(module, name, shape, "random", reason, read, warnings)
+            trained, reason = None, str(error)
+        if trained is not None:
+            _fit(module, name, *trained)
+            return replace(found, weights_source="default", weights_detail=trained[1])
+        found = replace(found, weights_detail=reason, warnings=[*found.warnings, f"`{name}` has random weights: {reason}"])
+    return _weighted(found, weights, generator)
 
 
 def _from_factory(
@@ -164,11 +155,20 @@ def _given(
             reset = getattr(child, "reset_parameters", None)
             if callable(reset):
                 reset()
+    return _weighted(LoadedModel(module, name, shape, "random", "asked for", read), weights, generator)
+
+
+def _weighted(found: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
+    """A model with the weights of a file, or with random ones that fit each other where there is a generator."""
+    if weights in ("default", "none"):
         if generator is not None:
-            _settle(module, name, shape, generator)
-        return LoadedModel(module, name, shape, "random", "asked for", read)
-    _load_file(module, name, Path(weights))
-    return LoadedModel(module, name, shape, "file", weights, read)
+            _settle(found.module, found.name, found.input_shape, generator)
+        return found
+    from stretch.models.weights import read_weights
+
+    path = Path(weights)
+    _fit(found.module, found.name, read_weights(path), str(path))
+    return replace(found, weights_source="file", weights_detail=str(path))
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
@@ -212,8 +212,7 @@ def _needs_arguments(function: ast.FunctionDef) -> bool:
 
 
 def _execute(path: Path) -> Any:
-    if not path.is_file():
-        raise StretchError(f"there is no file {path}")
+    need(path.is_file(), f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"_nn_stretch_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise StretchError(f"{path} cannot be imported")
@@ -264,18 +263,12 @@ def _is_shape(stated: Any) -> bool:
 
 
 def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "torch.Generator") -> None:
-    from stretch.models.statistics import settle
+    from stretch.models.weights import settle
 
     try:
         settle(module, shape, generator)
     except Exception as error:
         raise StretchError(f"`{name}` rejects an input of {shape}: {first_line(error)}") from error
-
-
-def _load_file(module: "nn.Module", name: str, path: Path) -> None:
-    from stretch.models.download import read_weights
-
-    _fit(module, name, read_weights(path), str(path))
 
 
 def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:
@@ -287,8 +280,52 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
     for key in sorted(tensors.keys() - state_dict.keys()):
         raise StretchError(f"{origin} does not fit `{name}`: it has `{key}`, the model has not")
     for key in sorted(needed):
-        if tensors[key].shape != state_dict[key].shape:
-            raise StretchError(
-                f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(state_dict[key].shape)}"
-            )
+        need(
+            tensors[key].shape == state_dict[key].shape,
+            f"{origin} does not fit `{name}`: `{key}` is {tuple(tensors[key].shape)}, the model needs {tuple(state_dict[key].shape)}",
+        )
     module.load_state_dict(tensors, strict=False)
+
+
+# What a model says of the pictures it reads.
+
+
+def stated_preprocessing(module: Any, name: str) -> Preprocessing:
+    """What a module states in its attribute ``preprocessing``, or as timm's do; ImageNet's else.
+
+    Args:
+        module: A model; ``preprocessing`` is a `Preprocessing`, or a table of its values.
+    """
+    stated = getattr(module, "preprocessing", None)
+    if stated is None:
+        return timm_preprocessing(getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None)) or IMAGENET
+    try:
+        table = msgspec.to_builtins(stated) if isinstance(stated, Preprocessing) else stated
+        return msgspec.convert(table, Preprocessing)
+    except msgspec.ValidationError as error:
+        raise StretchError(f"the `preprocessing` of `{name}` cannot be used: {error}", TABLE_HINT) from error
+
+
+def timm_preprocessing(config: Any) -> Preprocessing | None:
+    """What a configuration of timm's says, None if it is none for colour pictures."""
+    size = config.get("input_size") if isinstance(config, Mapping) else None
+    if not size or len(size) != 3 or size[0] != 3:
+        return None
+    height = size[1]
+    # timm rounds the side before the crop down
+    crop = height / math.floor(height / (config.get("crop_pct") or IMAGENET.crop))
+    interpolation = config.get("interpolation")
+    try:
+        return msgspec.convert(
+            {
+                "mean": config.get("mean") or IMAGENET.mean,
+                "std": config.get("std") or IMAGENET.std,
+                "crop": crop,
+                # `random` is for training
+                "interpolation": IMAGENET.interpolation if interpolation in (None, "", "random") else interpolation,
+                "squash": config.get("crop_mode") == "squash",
+            },
+            Preprocessing,
+        )
+    except msgspec.ValidationError:
+        return None

@@ -11,9 +11,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import StretchError, first_line, need
 from stretch.capture.inputs import InputShapes
-from stretch.models.ends import Size, Stated, finished, named_ends, settled
+from stretch.models.builder import End, Size, finished, named_ends, settled
 
 #: Types of half precision, which is computed in single.
 HALF = (torch.float16, torch.bfloat16)
@@ -29,7 +29,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     `torch.export.load` can execute what a file says, so the caller has to trust it. Layers keep the names of their
     weights; of several outputs it returns what the module returned. What the module says of its inputs:
-    `stretch.models.ends.finished`.
+    `stretch.models.builder.finished`.
     """
     path = Path(path)
     program = _loaded(path)
@@ -68,8 +68,7 @@ class _Reason(logging.Filter):
 
 
 def _loaded(path: Path) -> torch.export.ExportedProgram:
-    if not path.is_file():
-        raise StretchError(f"cannot read the model {path}: there is no such file")
+    need(path.is_file(), f"cannot read the model {path}: there is no such file")
     reason, logger = _Reason(), logging.getLogger("torch.export")
     logger.addFilter(reason)
     try:
@@ -86,7 +85,7 @@ def _loaded(path: Path) -> torch.export.ExportedProgram:
         logger.removeFilter(reason)
 
 
-def _stated(node: fx.Node) -> Stated:
+def _stated(node: fx.Node) -> End:
     """What the archive states of an input; an open batch is 1, and other open sizes are what they were at export."""
     value = node.meta["val"]
     sizes = []
@@ -97,13 +96,10 @@ def _stated(node: fx.Node) -> Stated:
             expression = size.node.expr
             sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
     readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
-    cast = bool(readers) and all(_is_cast(reader) for reader in readers)
-    return Stated(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
-
-
-def _is_cast(node: fx.Node) -> bool:
-    """Whether a call makes reals of what it reads."""
-    return str(node.target).startswith(("aten.to.", "aten._to_copy.")) and node.meta["val"].dtype in (torch.float32, *HALF)
+    # whether all of them make reals of it
+    casts = [str(reader.target).startswith(("aten.to.", "aten._to_copy.")) for reader in readers]
+    cast = bool(readers) and all(casts) and all(reader.meta["val"].dtype in (torch.float32, *HALF) for reader in readers)
+    return End(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
 
 
 def _evaluate(node: fx.Node) -> None:

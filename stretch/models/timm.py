@@ -6,9 +6,9 @@ import timm
 from torch import Tensor, nn
 
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
-from stretch.models.download import check_host
 from stretch.models.families import families
-from stretch.models.preprocessing import timm_preprocessing
+from stretch.models.load import timm_preprocessing
+from stretch.models.weights import check_host
 
 
 @families.register("timm")

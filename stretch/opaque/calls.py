@@ -10,7 +10,6 @@ anything is computed.
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import StretchError, first_line, need
 from predictors.operators.opaque import CALLS
 from predictors.shapes import Attrs, Shape
 
@@ -29,13 +28,8 @@ MOST_CALLS = 16
 _PRIVATE = frozenset(
     {
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_log_softmax", "_safe_softmax", "_softmax", "_to_copy", "_unsafe_index"),
-        *(
-            "_unsafe_view",
-            "_native_batch_norm_legit",
-            "_native_batch_norm_legit_no_training",
-            "_upsample_bilinear2d_aa",
-            "_upsample_bicubic2d_aa",
-        ),
+        *("_unsafe_view", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+        *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_conj", "_weight_norm", "_euclidean_dist", "_cdist_forward"),
     }
 )
@@ -89,14 +83,6 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, reads=tuple(self.reads[old] for old in order), calls=calls)
 
 
-@dataclass(frozen=True)
-class _Bound:
-    """A call whose operator was found."""
-
-    operator: OpOverload
-    call: Call
-
-
 class CheckedCalls:
     """Calls that were checked, ready to be computed."""
 
@@ -104,18 +90,17 @@ class CheckedCalls:
         if not 0 < len(calls.calls) <= MOST_CALLS or not calls.reads:
             raise StretchError(f"it has {len(calls.calls)} calls that read {len(calls.reads)} tensors")
         self.calls = calls
-        self._bound = [_Bound(find_operator(call.operator), call) for call in calls.calls]
+        self._operators = [find_operator(call.operator) for call in calls.calls]
         self.dtype = _without_data(self, shape)
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for what it reads at the batch size of the graph."""
         results: list[torch.Tensor] = []
-        for bound in self._bound:
-            known = {"read": reads, "constant": constants, "call": results}
-            arguments = [_value(argument, known) for argument in bound.call.arguments]
-            options = {key: _value(argument, known) for key, argument in bound.call.options.items()}
-            result = bound.operator(*arguments, **options)
-            results.append(result if isinstance(result, torch.Tensor) else result[bound.call.result])
+        known = {"read": reads, "constant": constants, "call": results}
+        for call, operator in zip(self.calls.calls, self._operators, strict=True):
+            options = {key: _value(argument, known) for key, argument in call.options.items()}
+            result = operator(*[_value(argument, known) for argument in call.arguments], **options)
+            results.append(result if isinstance(result, torch.Tensor) else result[call.result])
         return results[-1]
 
     def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -135,8 +120,7 @@ class CheckedCalls:
 
 def calls_of(attrs: Attrs) -> Calls:
     """The calls that an opaque operator states."""
-    if CALLS not in attrs:
-        raise StretchError("an opaque operator was captured for predictions, and states no calls that compute it")
+    need(CALLS in attrs, "an opaque operator was captured for predictions, and states no calls that compute it")
     return read_calls(str(attrs[CALLS]))
 
 
@@ -150,11 +134,9 @@ def read_calls(text: str) -> Calls:
 
 def find_operator(name: str) -> OpOverload:
     """An operator that may be called."""
-    if not _NAME.fullmatch(name):
-        raise StretchError(f"`{name}` is no name of an operator of torch")
+    need(bool(_NAME.fullmatch(name)), f"`{name}` is no name of an operator of torch")
     packet, _, overload = name.partition(".")
-    if packet.startswith("_") and packet not in _PRIVATE:
-        raise StretchError(f"it calls `{name}`, which is torch's own affair")
+    need(not packet.startswith("_") or packet in _PRIVATE, f"it calls `{name}`, which is torch's own affair")
     try:
         operator = getattr(getattr(torch.ops.aten, packet), overload)
     except AttributeError as error:
@@ -233,6 +215,5 @@ def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
     except Exception as error:
         said = first_line(error)
         raise StretchError(f"its calls cannot be computed: {said}") from error
-    if tuple(result.shape) != tuple(shape):
-        raise StretchError(f"its calls give {tuple(result.shape)}, not {tuple(shape)}")
+    need(tuple(result.shape) == tuple(shape), f"its calls give {tuple(result.shape)}, not {tuple(shape)}")
     return result.dtype

@@ -17,7 +17,8 @@ import torch
 from onnx import helper
 from torch import nn
 
-from predictors.errors import MissingBackendError, StretchError, first_line, install_line
+from predictors.errors import MissingBackendError, StretchError, first_line, need
+from predictors.install import install_line
 from predictors.shapes import Shape
 from stretch.formats.onnx import OPSET
 from stretch.opaque.calls import Calls, CheckedCalls, type_of
@@ -126,8 +127,7 @@ def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[
 
 def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> list[Snippet]:
     """The part of a graph that leads to each of its outputs."""
-    if model.functions:
-        raise StretchError("it needs functions that ONNX itself does not have")
+    need(not model.functions, "it needs functions that ONNX itself does not have")
     made_by = {name: node for node in model.graph.node for name in node.output if name}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     order = {id(node): i for i, node in enumerate(model.graph.node)}
@@ -154,8 +154,7 @@ def _cut(model: onnx.ModelProto, inputs: Sequence[tuple[str, ...]], outputs: Seq
 
 def _check(nodes: Sequence[onnx.NodeProto]) -> None:
     """Refuse nodes that cannot be moved into another graph as they are."""
-    if not nodes:
-        raise StretchError("a result does not depend on what is read")
+    need(bool(nodes), "a result does not depend on what is read")
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or any(attribute.HasField("g") for attribute in node.attribute):
             raise StretchError(f"it needs {node.op_type}, which runtimes for ONNX do not all have")

@@ -14,6 +14,12 @@ class Refusal(Exception):
     """Why a node cannot be captured, as the end of the sentence about it."""
 
 
+def supported(holds: bool, problem: str) -> None:
+    """Refuse with `problem` unless it `holds`."""
+    if not holds:
+        raise Refusal(problem)
+
+
 def pair(value: Any) -> tuple[int, int]:
     """`value` for height and width."""
     a, b = (value, value) if isinstance(value, int) else (value if len(value) == 2 else (value[0], value[0]))
@@ -40,12 +46,7 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
     if any(c < k and room % d for c, k, d, room in zip(covered, kernel, steps, rooms, strict=True)):
         raise Refusal("a dilated pooling window that is larger than its input is not supported")
     # torch takes an absent or empty stride to mean the kernel's size
-    return {
-        "kernel": covered,
-        "stride": pair(stride) if stride else kernel,
-        "padding": pads,
-        "ceil_mode": bool(ceil_mode),
-    }
+    return {"kernel": covered, "stride": pair(stride) if stride else kernel, "padding": pads, "ceil_mode": bool(ceil_mode)}
 
 
 Own = dict[str, torch.Tensor]
@@ -111,17 +112,17 @@ def calls(
         FUNCTIONS.update(dict.fromkeys(functions, rule))
         METHODS.update(dict.fromkeys(methods, rule))
         ATEN.update(dict.fromkeys(aten, rule))
-        MODULES.update(dict.fromkeys(classes, lambda m, shape: module_chain(rule, shape, **_settings(m, fields))))
+        # classes of other packages may lack some fields
+        MODULES.update(
+            dict.fromkeys(
+                classes, lambda m, shape: module_chain(rule, shape, **{key: getattr(m, key) for key in fields if hasattr(m, key)})
+            )
+        )
         if last:
             ON_LAST.update(classes, (function.__name__ for function in functions))
         return rule
 
     return add
-
-
-def _settings(module: nn.Module, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Attributes of a module; classes of other packages may lack some."""
-    return {name: getattr(module, name) for name in fields if hasattr(module, name)}
 
 
 def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Lowered]:
@@ -143,8 +144,7 @@ def plain(kind: str) -> FunctionRule:
 def constants(**values: Any) -> Own:
     """Parameters that a function reads, without those that are left out."""
     for name, value in values.items():
-        if value is not None and not isinstance(value, torch.Tensor):
-            raise Refusal(f"its {name} depends on the input")
+        supported(value is None or isinstance(value, torch.Tensor), f"its {name} depends on the input")
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Sums and products in torch, ONNX and TFLite: of tensors, with a number, and with a learned number per channel."""
+"""Operators that keep every element's place, in torch, ONNX and TFLite: what computes nothing at inference, activations, sums and products."""
 
 import operator
 from functools import reduce
@@ -6,14 +6,250 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.graph import Op
-from predictors.shapes import Shape, number
+from predictors.shapes import Attr, Shape, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, modules
-from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
+from stretch.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
+from stretch.operators.capturing import Chain, FunctionRule, Lowered, Refusal, TracedCall, calls, constants, modules, plain, supported
+from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, no_tflite, onnx_node, tflite_op
+
+
+class StochasticDepth(nn.Module):
+    """Drops its whole input in training, per sample (``row``) or per batch (``batch``)."""
+
+    def __init__(self, p: float, mode: str) -> None:
+        super().__init__()
+        self.p, self.mode = p, mode
+
+    def extra_repr(self) -> str:
+        """Probability and mode."""
+        return f"p={self.p}, mode={self.mode}"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Identity in evaluation; in training keeps the expectation."""
+        if not self.training or self.p == 0:
+            return x
+        size = (x.shape[0] if self.mode == "row" else 1, *[1] * (x.dim() - 1))
+        keep = torch.empty(size, dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
+        return x * (keep / (1 - self.p) if self.p < 1 else keep)
+
+
+modules("Dropout", "Dropout2d")(lambda m, shape: [("", "dropout", {"p": float(m.p)}, {})])
+
+
+@calls(F.dropout, F.dropout2d)
+def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
+    supported(not training or p <= 0, "it drops at random in evaluation too: pass training=self.training")
+    return [x], "dropout", {"p": float(p)}
+
+
+@modules("StochasticDepth", "DropPath")
+def _stochastic_depth(m: Any, shape: Shape) -> list[Lowered]:
+    if hasattr(m, "mode"):
+        return [("", "stochastic_depth", {"p": float(m.p), "mode": m.mode}, {})]
+    return [("", "stochastic_depth", {"p": float(m.drop_prob or 0.0), "mode": "row"}, {})]
+
+
+calls(methods=("contiguous", "clone"), classes=("Identity",))(lambda call, x, *_, **__: ([x], "identity", {}))
+lowerings.register("dropout")(Lowering(lambda ins, a: nn.Dropout(number(a, "p")), any_order=True))
+lowerings.register("stochastic_depth")(Lowering(lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True))
+lowerings.register("identity")(Lowering(lambda ins, a: nn.Identity(), any_order=True))
+
+
+# Activations in torch, ONNX and TFLite.
+
+
+#: `ActivationFunctionType` of TFLite.
+RELU, RELU6 = 1, 3
+
+#: e²⁰ is so much larger than 1 that Mish is its input in single precision.
+MISH_TOP = 20.0
+
+
+def _activation(
+    kind: str,
+    make: type[nn.Module],
+    functions: tuple[Any, ...],
+    onnx: OnnxRule,
+    tflite: TfliteRule,
+    methods: tuple[str, ...] = (),
+    **more: Any,
+) -> None:
+    """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
+    calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(plain(kind))
+    lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
+
+
+def _relu6_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Clip", op, [ins[0], w.number(op, "low", 0.0), w.number(op, "high", 6.0)])
+
+
+_activation(
+    "relu",
+    nn.ReLU,
+    (torch.relu, torch.relu_, F.relu, F.relu_),
+    onnx_node("Relu"),
+    tflite_op("RELU", nonnegative=True),
+    methods=("relu", "relu_"),
+    activation=RELU,
+)
+_activation("relu6", nn.ReLU6, (F.relu6,), _relu6_onnx, tflite_op("RELU6", nonnegative=True), activation=RELU6)
+
+
+#: The widest bounds of single precision: they cut nothing off.
+LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+
+
+@calls(F.hardtanh, classes=("Hardtanh",), fields=("min_val", "max_val"))
+def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Chain:
+    return clamp(call, x, min_val, max_val)
+
+
+@calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
+def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
+    """What clips to two bounds; an absent one cuts nothing off."""
+    supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
+    bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
+    supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
+    low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
+    known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
+    attrs: dict[str, Attr] = {} if known else {"low": low, "high": high}
+    return [x], known or "clamp", attrs
+
+
+def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Clip", op, [ins[0], *[w.number(op, key, number(op.attrs, key)) for key in ("low", "high")]])
+
+
+def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """min(max(x, low), high)."""
+    low = number(op.attrs, "low")
+    above = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
+    result = b.apply("MINIMUM", op.name, [above, np.array(number(op.attrs, "high"))])
+    result.nonnegative = low >= 0
+    return result
+
+
+computed("clamp", lambda a, x: x.clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
+
+
+def _hard_sigmoid_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """min(max(x + 3, 0), 6) / 6; the clipping is the addition's own activation."""
+    x = b.apply("ADD", f"{op.name}.clipped", [ins[0], np.array(3.0)], quant=Quant(6 / 255, -128), fused_activation_function=RELU6)
+    return b.apply("MUL", op.name, [x, np.array(1 / 6)], quant=b.scale(op))
+
+
+_activation("hard_swish", nn.Hardswish, (F.hardswish,), onnx_node("HardSwish"), tflite_op("HARD_SWISH"))
+_activation("hard_sigmoid", nn.Hardsigmoid, (F.hardsigmoid,), onnx_node("HardSigmoid", alpha=1 / 6, beta=0.5), _hard_sigmoid_tflite)
+
+
+def _silu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("Sigmoid", op, ins, output=f"{op.name}.sigmoid")
+    w.node("Mul", op, [ins[0], f"{op.name}.sigmoid"])
+
+
+def _silu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """The product x · σ(x)."""
+    gate = b.apply("LOGISTIC", f"{op.name}.sigmoid", [ins[0]], quant=UNIT)
+    return b.apply("MUL", op.name, [ins[0], gate], quant=b.scale(op))
+
+
+_activation("silu", nn.SiLU, (F.silu,), _silu_onnx, _silu_tflite)
+calls(classes=("Swish",))(plain("silu"))
+_activation(
+    "sigmoid", nn.Sigmoid, (torch.sigmoid, F.sigmoid), onnx_node("Sigmoid"), bounded("LOGISTIC", UNIT), methods=("sigmoid", "sigmoid_")
+)
+_activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), bounded("TANH", SIGNED_UNIT), methods=("tanh",))
+
+
+def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """The product x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ · (eˣ + 2)."""
+    low = b.apply("MINIMUM", f"{op.name}.low", [ins[0], np.array(MISH_TOP)])
+    e = b.apply("EXP", f"{op.name}.exp", [low])
+    n = b.apply("MUL", f"{op.name}.n", [e, b.apply("ADD", f"{op.name}.e2", [e, np.array(2.0)])])
+    down = b.apply("ADD", f"{op.name}.n2", [n, np.array(2.0)])
+    return b.apply("MUL", op.name, [ins[0], b.apply("DIV", f"{op.name}.gate", [n, down])])
+
+
+_activation("mish", nn.Mish, (F.mish,), onnx_node("Mish"), _mish_tflite, int8=False)
+
+
+@calls(F.gelu, classes=("GELU",), fields=("approximate",), aten=("gelu",))
+def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
+    return [x], "gelu", {"approximate": approximate}
+
+
+lowerings.register("gelu")(
+    Lowering(
+        lambda ins, a: nn.GELU(approximate=str(a["approximate"])),
+        onnx_node("Gelu", {"approximate": "approximate"}),
+        tflite_op("GELU", settings=lambda a: {"approximate": a["approximate"] == "tanh"}),
+        int8=False,
+        any_order=True,
+    )
+)
+
+
+@calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
+def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
+    supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
+    return [x], "elu", {"alpha": float(alpha)}
+
+
+def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """An α of 1 is TFLite's own; any other is a factor of the part below zero."""
+    alpha = number(op.attrs, "alpha")
+    if alpha == 1:
+        return b.apply("ELU", op.name, [ins[0]])
+    below = b.apply("MINIMUM", f"{op.name}.below", [ins[0], np.array(0.0)])
+    curved = b.apply("ELU", f"{op.name}.curved", [below])
+    scaled = b.apply("MUL", f"{op.name}.scaled", [curved, np.array(alpha)])
+    return b.apply("ADD", op.name, [b.apply("RELU", f"{op.name}.above", [ins[0]]), scaled])
+
+
+lowerings.register("elu")(
+    Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), onnx_node("Elu", {"alpha": "alpha"}), _elu_tflite, int8=False, any_order=True)
+)
+
+
+@calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
+def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
+    return [x], "leaky_relu", {"slope": float(negative_slope)}
+
+
+lowerings.register("leaky_relu")(
+    Lowering(
+        lambda ins, a: nn.LeakyReLU(number(a, "slope")),
+        onnx_node("LeakyRelu", {"alpha": "slope"}),
+        tflite_op("LEAKY_RELU", settings=lambda a: {"alpha": number(a, "slope")}),
+        any_order=True,
+    )
+)
+
+
+@calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
+def _prelu(call: TracedCall, x: Any, weight: Any) -> Chain:
+    """One slope for all channels is one for each."""
+    return [x], "prelu", {}, {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])}
+
+
+def _prelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("PRelu", op, [ins[0], w.per_channel(op, "weight")])
+
+
+def _prelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """A slope a channel, whose shape is that of an image without its batch."""
+    slope = source.weights[op.name]["weight"].reshape(-1)
+    return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])
+
+
+lowerings.register("prelu")(Lowering(lambda ins, a: nn.PReLU(ins[0][1]), _prelu_onnx, _prelu_tflite, stored=("weight",), int8=False))
+
+
+# Sums and products in torch, ONNX and TFLite: of tensors, with a number, and with a learned number per channel.
 
 
 class ChannelScale(nn.Module):
@@ -46,8 +282,7 @@ modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
 
 def _binary(kind: str) -> FunctionRule:
     def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> Chain:
-        if alpha != 1:
-            raise Refusal("it scales one side")
+        supported(alpha == 1, "it scales one side")
         for side, other in ((a, b), (b, a)):
             if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
                 raise Refusal(f"it combines a tensor with {side!r}")
@@ -57,8 +292,7 @@ def _binary(kind: str) -> FunctionRule:
                 return [other], f"{kind}_scalar", {"value": float(side)}
             if isinstance(side, torch.Tensor):
                 return _with_constant(kind, other, side, call.out)
-            if len(call.shapes[side]) != len(call.out):
-                raise Refusal("it broadcasts over missing dimensions")
+            supported(len(call.shapes[side]) == len(call.out), "it broadcasts over missing dimensions")
         return [a, b], kind, {}
 
     return rule
@@ -83,8 +317,7 @@ _mul = calls(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_"))(_b
 def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(b, fx.Node):
         return _add(call, a, -b)
-    if isinstance(a, fx.Node):
-        raise Refusal("it subtracts one tensor from another")
+    supported(not isinstance(a, fx.Node), "it subtracts one tensor from another")
     return [([b], "mul_scalar", {"value": -1.0}), _add(call, b, a)]
 
 
@@ -95,9 +328,7 @@ def _divide(call: TracedCall, a: Any, b: Any) -> Chain:
     return _mul(call, a, 1 / b)
 
 
-@calls(operator.neg, torch.neg, methods=("neg",))
-def _negate(call: TracedCall, x: Any) -> Chain:
-    return [x], "mul_scalar", {"value": -1.0}
+calls(operator.neg, torch.neg, methods=("neg",))(lambda call, x: ([x], "mul_scalar", {"value": -1.0}))
 
 
 def _add_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

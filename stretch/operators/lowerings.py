@@ -1,6 +1,6 @@
 """Lowering of each operator kind to torch, ONNX and TFLite."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,7 @@ from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
-from stretch.formats.tflite.writer import Quant
+from stretch.formats.tflite import UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import modules
 
 #: Builds the torch module from input shapes and attributes.
@@ -80,16 +79,21 @@ def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
     return lowerings.get(op.kind).module(input_shapes, op.attrs)
 
 
-def onnx_node(kind: str, **attributes: int | float) -> OnnxRule:
-    """One ONNX node with the operator's inputs."""
-    return lambda writer, op, ins: writer.node(kind, op, ins, **attributes)
+def onnx_node(kind: str, named: Mapping[str, str] | None = None, weights: tuple[str, ...] = (), **attributes: int | float) -> OnnxRule:
+    """One ONNX node of the operator's inputs and weights; `named` says which attributes of the operator its own are, by name."""
+
+    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+        stored = [w.weight(op, key) for key in weights if op.attrs.get(key, True)]
+        w.node(kind, op, [*ins, *stored], **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
+
+    return write
 
 
-def tflite_op(code: str, nonnegative: bool = False) -> TfliteRule:
-    """One TFLite operator of one input."""
+def tflite_op(code: str, nonnegative: bool = False, settings: Callable[[Attrs], dict[str, Any]] = lambda attrs: {}) -> TfliteRule:
+    """One TFLite operator of one input, with settings by the operator's attributes."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        result = b.apply(code, op.name, [ins[0]], quant=b.scale(op))
+        result = b.apply(code, op.name, [ins[0]], quant=b.scale(op), **settings(op.attrs))
         result.nonnegative = nonnegative
         return result
 

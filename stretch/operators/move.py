@@ -15,10 +15,9 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, to_nhwc
-from stretch.formats.tflite.padding import pad
-from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair
-from stretch.operators.lowerings import Lowering, computed, lowerings, onnx_node
+from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
+from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair, supported
+from stretch.operators.lowerings import Lowering, computed, lowerings, no_tflite, onnx_node
 
 
 def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:
@@ -83,16 +82,14 @@ modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m
 @calls(torch.cat, torch.concat)
 def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
     dim = axis if axis is not None else dim
-    if dim % len(call.out) != 1:
-        raise Refusal(f"concatenation along dimension {dim} is not supported, only along channels")
+    supported(dim % len(call.out) == 1, f"concatenation along dimension {dim} is not supported, only along channels")
     return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
 
 
 @calls(torch.flatten, methods=("flatten",), classes=("Flatten",), fields=("start_dim", "end_dim"))
 def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
     rank = len(call.shapes[x])
-    if start_dim % rank != 1 or end_dim % rank != rank - 1:
-        raise Refusal(f"flattening dimensions {start_dim} to {end_dim} is not supported")
+    supported(start_dim % rank == 1 and end_dim % rank == rank - 1, f"flattening dimensions {start_dim} to {end_dim} is not supported")
     return [x], "flatten", {}
 
 
@@ -135,8 +132,7 @@ def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value:
 def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
     """An enlargement by whole factors, nearest neighbour."""
     shape = call.shapes[x]
-    if mode != "nearest" or len(shape) != 4:
-        raise Refusal(f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
+    supported(mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
     if size is not None:
         factors = [wanted / has for wanted, has in zip(pair(size), shape[2:], strict=True)]
     else:
@@ -234,3 +230,70 @@ computed("unflatten", lambda a, x: x[:, :, None, None], _unflatten_onnx, _unflat
 
 computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "stop")], slice_onnx(2), slice_tflite(1))
 computed("concat_rows", lambda a, *bands: torch.cat(bands, dim=2), onnx_node("Concat", axis=2), concat_tflite(1))
+
+
+# Operators that put the pixels of every channel elsewhere, in torch and ONNX.
+
+
+def _rearranged(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    """Height and width seen as several axes, put into another order, and seen as height and width again."""
+    n, c = x.shape[:2]
+    axes = x.reshape(n, c, *ints(a, "split")).permute(0, 1, *[axis + 2 for axis in ints(a, "order")])
+    return axes.reshape(n, c, *ints(a, "pixels"))
+
+
+def _subsampled(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    down, across = (slice(*bounds) for bounds in zip(ints(a, "start"), ints(a, "stop"), ints(a, "step"), strict=True))
+    return x[:, :, down, across]
+
+
+def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+    """Tokens N·G×T×C as the pixels of a map N×C×G×T."""
+    return x.unflatten(0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
+
+
+def _rearrange_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    split, order = ints(op.attrs, "split"), ints(op.attrs, "order")
+    sizes = w.indices(op, "sizes", op.shape)
+    if order == tuple(range(len(order))):
+        w.node("Reshape", op, [ins[0], sizes])
+        return
+    axes = w.indices(op, "split", [*op.shape[:2], *split])
+    w.node("Reshape", op, [ins[0], axes], output=f"{op.name}.split_up")
+    w.node("Transpose", op, [f"{op.name}.split_up"], output=f"{op.name}.ordered", perm=[0, 1, *[axis + 2 for axis in order]])
+    w.node("Reshape", op, [f"{op.name}.ordered", sizes])
+
+
+def _roll_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    """What comes first in the result is cut off at the end, for each axis that is shifted."""
+    read = ins[0]
+    moved = [(axis, shift) for axis, shift in zip((2, 3), ints(op.attrs, "shift"), strict=True) if shift]
+    if not moved:
+        w.node("Identity", op, ins)
+    for axis, shift in moved:
+        size = op.shape[axis]
+        parts = []
+        for key, start, stop in ((f"end{axis}", size - shift, size), (f"begin{axis}", 0, size - shift)):
+            bounds = [w.indices(op, f"{key}.{name}", [value]) for name, value in (("start", start), ("stop", stop), ("axis", axis))]
+            parts.append(f"{op.name}.{key}")
+            w.node("Slice", op, [read, *bounds], output=parts[-1])
+        last = axis == moved[-1][0]
+        w.node("Concat", op, parts, output=None if last else f"{op.name}.rolled{axis}", axis=axis)
+        read = f"{op.name}.rolled{axis}"
+
+
+def _subsample_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    bounds = [w.indices(op, key, ints(op.attrs, key)) for key in ("start", "stop")]
+    w.node("Slice", op, [ins[0], *bounds, w.indices(op, "axes", [2, 3]), w.indices(op, "step", ints(op.attrs, "step"))])
+
+
+def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    n, c, rows, tokens = op.shape
+    w.node("Reshape", op, [ins[0], w.indices(op, "rows", [n, rows, tokens, c])], output=f"{op.name}.rows_of_tokens")
+    w.node("Transpose", op, [f"{op.name}.rows_of_tokens"], perm=[0, 3, 1, 2])
+
+
+computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
+computed("rearrange", _rearranged, _rearrange_onnx, no_tflite)
+computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
+computed("subsample", _subsampled, _subsample_onnx, no_tflite)

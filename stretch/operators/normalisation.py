@@ -11,7 +11,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import UNIT, SubgraphBuilder, SubgraphSource, Value
+from stretch.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import (
     MODULES,
     Chain,
@@ -25,6 +25,7 @@ from stretch.operators.capturing import (
     lower_module,
     module_chain,
     modules,
+    supported,
 )
 from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
 
@@ -51,12 +52,9 @@ class ChannelNorm(nn.Module):
 
 @calls(classes=("BatchNorm1d", "BatchNorm2d"), fields=("weight", "bias", "running_mean", "running_var", "momentum", "eps"))
 def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: float) -> Chain:
-    if running_mean is None:
-        raise Refusal("batch normalisation without running statistics is not supported")
-    if momentum is None:
-        raise Refusal("batch normalisation with a cumulative average (momentum None) is not supported")
-    if len(call.shapes[x]) == 3:
-        raise Refusal("batch normalisation over 3 dimensions is not supported")
+    supported(running_mean is not None, "batch normalisation without running statistics is not supported")
+    supported(momentum is not None, "batch normalisation with a cumulative average (momentum None) is not supported")
+    supported(len(call.shapes[x]) != 3, "batch normalisation over 3 dimensions is not supported")
     weights = constants(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     return [x], "batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, weights
 
@@ -74,8 +72,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
 
 def _affine(what: str, weight: Any, bias: Any) -> Own:
     """A factor and an offset a channel, or neither."""
-    if weight is None and bias is not None:
-        raise Refusal(f"{what} normalisation with a bias alone is not supported")
+    supported(weight is not None or bias is None, f"{what} normalisation with a bias alone is not supported")
     return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
 
@@ -99,8 +96,7 @@ def _group_norm(call: TracedCall, x: Any, num_groups: int, weight: Any = None, b
 
 def _softmax(kind: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
-        if dtype is not None:
-            raise Refusal("it changes the type of its input")
+        supported(dtype is None, "it changes the type of its input")
         if (dim is None and len(call.out) != 2) or (dim is not None and dim % len(call.out) != 1):
             raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
         return [x], kind, {}

@@ -5,7 +5,7 @@ from math import prod
 import torch
 from torch import nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from predictors.graph import Op
 from predictors.operators.opaque import constants
 from predictors.shapes import Attrs, Shape, ints
@@ -62,15 +62,13 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     calls = calls_of(a)
     if [spec.shape for spec in calls.reads] != [tuple(shape) for shape in ins]:
         raise StretchError(f"its calls read tensors of {[spec.shape for spec in calls.reads]}, not {ins}")
-    if [spec.shape for spec in calls.constants] != list(constants(a).values()):
-        raise StretchError("its calls read constants of other shapes than it states")
+    need([spec.shape for spec in calls.constants] == list(constants(a).values()), "its calls read constants of other shapes than it states")
     return Opaque(calls, ints(a, "shape"))
 
 
 def _make_view(ins: list[Shape], a: Attrs) -> nn.Module:
     shape = ints(a, "shape")
-    if len(ins) != 1 or prod(ins[0]) != prod(shape):
-        raise StretchError(f"a view of {ins} as {shape} is for predictions only")
+    need(len(ins) == 1 and prod(ins[0]) == prod(shape), f"a view of {ins} as {shape} is for predictions only")
     return Reshape(shape)
 
 

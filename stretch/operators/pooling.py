@@ -1,4 +1,4 @@
-"""Pooling in torch, ONNX and TFLite: over windows, and over the whole image."""
+"""Pooling over windows and over the whole image, and reductions over pixels and over channels, in torch, ONNX and TFLite."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +12,20 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints, window_shape
 from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite.builder import Array, SubgraphBuilder, SubgraphSource, Value, to_nhwc
-from stretch.formats.tflite.padding import PaddedWindow, SameWindows, pad, window, within_same
-from stretch.operators.capturing import Chain, FunctionRule, Refusal, TracedCall, calls, pair, pooling_window
-from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings
+from stretch.formats.tflite import (
+    Array,
+    PaddedWindow,
+    SameWindows,
+    SubgraphBuilder,
+    SubgraphSource,
+    Value,
+    pad,
+    to_nhwc,
+    window,
+    within_same,
+)
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, supported
+from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
@@ -47,10 +57,10 @@ def _on_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequen
 
 
 _MAXIMA = ("max_pool2d", "max_pool2d_with_indices")
-_WINDOW = ("kernel_size", "stride", "padding", "ceil_mode")
+_SETTINGS = ("kernel_size", "stride", "padding", "ceil_mode")
 
 
-@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_WINDOW, "dilation", "return_indices"), aten=_MAXIMA)
+@calls(F.max_pool2d, torch.max_pool2d, classes=("MaxPool2d",), fields=(*_SETTINGS, "dilation", "return_indices"), aten=_MAXIMA)
 def _max(
     call: TracedCall,
     x: Any,
@@ -61,13 +71,12 @@ def _max(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Chain:
-    if return_indices:
-        raise Refusal("pooling that returns indices is not supported")
+    supported(not return_indices, "pooling that returns indices is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
     return [x], "max_pool", window | {"dilation": pair(dilation)}
 
 
-@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_WINDOW, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
+@calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_SETTINGS, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
 def _mean(
     call: TracedCall,
     x: Any,
@@ -78,8 +87,7 @@ def _mean(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Chain:
-    if divisor_override is not None:
-        raise Refusal("average pooling with its own divisor is not supported")
+    supported(divisor_override is None, "average pooling with its own divisor is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
     return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
 
@@ -90,8 +98,7 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
     h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
     if (h, w) == (1, 1):
         return f"global_{how}_pool", {"keepdims": True}
-    if shape[2] % h or shape[3] % w:
-        raise Refusal(f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
+    supported(not shape[2] % h and not shape[3] % w, f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
     kernel = (shape[2] // h, shape[3] // w)
     if kernel == (1, 1):
         return "identity", {}
@@ -101,8 +108,7 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
 
 def _adaptive(how: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
-        if return_indices:
-            raise Refusal("pooling that returns indices is not supported")
+        supported(not return_indices, "pooling that returns indices is not supported")
         return [x], *adaptive_pool(how, call.shapes[x], output_size)
 
     return rule
@@ -119,8 +125,7 @@ calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_siz
 def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
-    if rank != 4 or dims != [2, 3]:
-        raise Refusal(f"a mean over dimensions {dim} is not supported, only over height and width")
+    supported(rank == 4 and dims == [2, 3], f"a mean over dimensions {dim} is not supported, only over height and width")
     return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
 
 
@@ -147,19 +152,8 @@ def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
     )
 
 
-def _onnx(kind: str) -> OnnxRule:
-    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        a = op.attrs
-        extra = {"dilations": ints(a, "dilation")} if kind == "MaxPool" else {"count_include_pad": int(bool(a["count_include_pad"]))}
-        common = {
-            "kernel_shape": ints(a, "kernel"),
-            "strides": ints(a, "stride"),
-            "pads": ints(a, "padding"),
-            "ceil_mode": int(bool(a["ceil_mode"])),
-        }
-        w.node(kind, op, ins, **common, **extra)
-
-    return write
+#: Attributes of ONNX's windows by what they are called here.
+_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "ceil_mode": "ceil_mode"}
 
 
 def _global_onnx(kind: str) -> OnnxRule:
@@ -275,8 +269,10 @@ def _global_tflite(code: str) -> TfliteRule:
     return lower
 
 
-lowerings.register("max_pool")(Lowering(_make_max, _onnx("MaxPool"), _max_tflite))
-lowerings.register("avg_pool")(Lowering(_make_mean, _onnx("AveragePool"), _mean_tflite))
+lowerings.register("max_pool")(Lowering(_make_max, onnx_node("MaxPool", _WINDOW | {"dilations": "dilation"}), _max_tflite))
+lowerings.register("avg_pool")(
+    Lowering(_make_mean, onnx_node("AveragePool", _WINDOW | {"count_include_pad": "count_include_pad"}), _mean_tflite)
+)
 
 
 def _over_image(pool: Any) -> Callable[[Attrs, torch.Tensor], torch.Tensor]:
@@ -285,3 +281,15 @@ def _over_image(pool: Any) -> Callable[[Attrs, torch.Tensor], torch.Tensor]:
 
 computed("global_avg_pool", _over_image(F.adaptive_avg_pool2d), _global_onnx("GlobalAveragePool"), _global_tflite("MEAN"))
 computed("global_max_pool", _over_image(F.adaptive_max_pool2d), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
+
+
+def _norm_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("ReduceL2", op, [ins[0], w.indices(op, "axes", [2, 3])], keepdims=int(bool(op.attrs["keepdims"])))
+
+
+def _channel_mean_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
+    w.node("ReduceMean", op, [ins[0], w.indices(op, "axes", [1])], keepdims=1)
+
+
+computed("global_l2_norm", lambda a, x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=bool(a["keepdims"])), _norm_onnx, no_tflite)
+computed("channel_mean", lambda a, x: x.mean(1, keepdim=True), _channel_mean_onnx, no_tflite)

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.bundle.manifest import SCHEMA, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
-from scheduler.formats.onnx.operators import state
+from scheduler.formats.onnx.file import state
 
 SIDE = 8
 

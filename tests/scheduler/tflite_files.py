@@ -3,7 +3,7 @@
 import numpy as np
 
 from predictors.graph import Op, OpGraph
-from scheduler.formats.tflite_schema import TFLITE
+from scheduler.formats.tflite import TFLITE
 from tests.scheduler.delegates import graphs
 
 

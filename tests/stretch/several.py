@@ -161,7 +161,7 @@ FORMS = {
 
 def form(name):
     """A network of `FORMS` with settled weights, and its shapes."""
-    from stretch.models.statistics import settle
+    from stretch.models.weights import settle
 
     kind, arguments = FORMS[name]
     torch.manual_seed(0)

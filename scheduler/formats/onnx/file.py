@@ -1,16 +1,337 @@
-"""ONNX files as data, and what can be asked of one."""
+"""ONNX files, read without trust: what a bundle's may hold, the operators that nn-stretch wrote, and what can be asked of one."""
 
-from collections.abc import Sequence
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from predictors.errors import StretchError, need
 from predictors.formats.onnx import decode
-from predictors.graph import OpGraph
-from predictors.shapes import Shape
-from scheduler.formats.onnx.checks import Demand, check_onnx, graph_shapes, tensor_shapes
-from scheduler.formats.onnx.operators import Parts, graph_of, operators
+from predictors.graph import Op, OpGraph
+from predictors.shapes import Attr, Attrs
+from scheduler.formats.onnx.shapes import RULES
+from scheduler.formats.onnx.shapes.moving import SHORT
+from scheduler.formats.onnx.shapes.node import MAX_RANK, MAX_RESULTS, REALS, TYPE_NAMES, Cost, KnownTensor, Shape, ShapeNode, reason
+
+#: Multiply-accumulates of one file: twice those of a ViT-H/14 of 518 × 518 pixels.
+MAX_WORK = 1 << 41
+
+#: Elements alive at one time, weights left out: half a gigabyte of reals.
+MAX_ALIVE = 1 << 27
+
+#: Operators and weights of one file.
+MAX_PARTS = 20_000
+
+#: Types of attributes that are numbers and words: FLOAT, INT, STRING, FLOATS, INTS.
+PLAIN = (1, 2, 3, 6, 7)
+
+#: Operators with an attribute that is a tensor, and the type of such attributes.
+_STORING, _TENSOR = ("Constant", "ConstantOfShape"), 4
+
+_AGAIN = "write the bundle again with `stretch branch`"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What it takes to run a file."""
+
+    work: int  # Multiply-accumulates, or operations on single elements.
+    alive: int  # Most elements alive at one time, weights left out.
+
+
+def _stated(value: Any) -> KnownTensor:
+    """What an input or output is said to be."""
+    type, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
+    need(type in TYPE_NAMES, f"`{value.name}` has element type {type}, which nn-stretch does not write")
+    need(len(dims) <= MAX_RANK, f"`{value.name}` has {len(dims)} axes")
+    need(all(d.dim_value > 0 for d in dims), f"`{value.name}` has no fixed shape")
+    shape = tuple(d.dim_value for d in dims)
+    need(math.prod(shape) <= MAX_ALIVE, f"`{value.name}` has the shape {list(shape)}")
+    return KnownTensor(shape, type)
+
+
+def _costs(graph: Any, known: Mapping[str, KnownTensor], model: Path) -> list[Cost]:
+    """What each operator makes; `known` are the inputs and the weights."""
+    tensors = dict(known)
+    costs = []
+    for i, node in enumerate(graph.node):
+        name = node.name or f"{node.op_type}_{i}"
+        try:
+            _check_node(node, tensors)
+            cost = _cost(node, tensors, model)
+        except StretchError as error:
+            raise StretchError(f"operator `{name}` ({node.op_type}): {error.message}", error.hint) from error
+        tensors |= {name: tensor for name, tensor in zip(node.output, cost.results, strict=True) if name}
+        costs.append(cost)
+    return costs
+
+
+def _check_node(node: Any, there: Mapping[str, KnownTensor]) -> None:
+    """Refuse a node that no rule knows, that reads what is not there, or writes what is."""
+    need(node.domain in ("", "ai.onnx"), f"no bundle holds operators of the domain `{node.domain[:60]}`; write it with ONNX's own")
+    need(node.op_type in RULES, reason(node.op_type))
+    written = [name for name in node.output if name]
+    need(0 < len(node.output) <= MAX_RESULTS and bool(node.output[0]), f"it has {len(node.output)} results")
+    twice = next((name for name in written if name in there or written.count(name) > 1), None)
+    need(twice is None, f"`{twice}` is written twice")
+    for name in node.input:
+        need(not name or name in there, f"it reads `{name}`, which nothing writes before it")
+
+
+def _cost(node: Any, there: Mapping[str, KnownTensor], model: Path) -> Cost:
+    attrs = {attribute.name: _attribute(attribute, node.op_type in _STORING, model) for attribute in node.attribute}
+    need(len(attrs) == len(node.attribute), "it has an attribute twice")
+    cost = RULES[node.op_type](ShapeNode(tuple(there[name] if name else None for name in node.input), attrs, len(node.output)))
+    need(len(cost.results) == len(node.output), f"it has {len(node.output)} results, {len(cost.results)} are allowed")
+    for result in cost.results:
+        fits = len(result.shape) <= MAX_RANK and all(n > 0 for n in result.shape) and result.size <= MAX_ALIVE
+        need(fits, f"it makes a tensor of {str(list(result.shape))[:200]}")
+    return cost
+
+
+def _attribute(attribute: Any, stores: bool, model: Path) -> Any:
+    """The value of an attribute: a number, a word, a list, or the tensor of an operator that stores one."""
+    import onnx.helper
+
+    plain = attribute.type in PLAIN or (stores and attribute.type == _TENSOR)
+    need(plain and not attribute.ref_attr_name, f"its attribute `{attribute.name}` is no number or word")
+    return stored_tensor(attribute.t, model) if attribute.type == _TENSOR else onnx.helper.get_attribute_value(attribute)
+
+
+def _check_outputs(graph: Any, computed: Mapping[str, KnownTensor]) -> None:
+    """Outputs are what the file says of them."""
+    for value in graph.output:
+        need(value.name in computed, f"nothing writes its output `{value.name}`")
+        stated, built = _stated(value), computed[value.name]
+        need(built.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(built.shape)}")
+        names = TYPE_NAMES[stated.type], TYPE_NAMES[built.type]
+        need(built.type == stated.type, f"it states {names[0]} for `{value.name}` and makes {names[1]}")
+
+
+def _check_statistics(graph: Any) -> None:
+    """Variances are not negative: their root would be no number."""
+    import onnx.numpy_helper
+
+    variances = {node.input[4] for node in graph.node if node.op_type == "BatchNormalization"}
+    for tensor in graph.initializer:
+        if tensor.name in variances and tensor.data_location != EXTERNAL:
+            array = onnx.numpy_helper.to_array(tensor)
+            need(bool((array >= 0).all()), f"variance `{tensor.name}` of a batch norm is negative or no number")
+
+
+def _most_alive(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
+    """Most elements that have been written and will still be read, at any operator."""
+    sizes = {name: tensor.size for name, tensor in computed.items()}
+    last = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
+    last |= {value.name: len(graph.node) for value in graph.output}
+    ends: dict[int, list[str]] = {}
+    for name, i in last.items():
+        ends.setdefault(i, []).append(name)
+    written = {name for node in graph.node for name in node.output}
+    alive = most = sum(size for name, size in sizes.items() if name not in written)
+    for i, node in enumerate(graph.node):
+        alive += sum(sizes[name] for name in node.output if name)
+        most = max(most, alive)
+        alive -= sum(sizes[name] for name in ends.get(i, []))
+    return most
+
+
+#: Where the bytes of a tensor are, if not in its file.
+EXTERNAL = 1
+
+
+def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
+    """What is known of a weight whose bytes are as many as it says: its numbers too, where it is short and inside the file.
+
+    Args:
+        tensor: The `onnx.TensorProto`.
+    """
+    import onnx.helper
+
+    need(tensor.data_type in TYPE_NAMES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
+    need(all(n >= 0 for n in tensor.dims), f"weight `{tensor.name}` has the shape {list(tensor.dims)}")
+    width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    wanted = math.prod(tensor.dims) * width
+    if tensor.data_location == EXTERNAL:
+        has = _external_bytes(tensor, model)
+    elif tensor.HasField("raw_data"):
+        has = len(tensor.raw_data)
+    else:
+        has = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))) * width
+    need(has == wanted, f"weight `{tensor.name}` has {has} bytes, its shape {list(tensor.dims)} needs {wanted}")
+    return KnownTensor(tuple(tensor.dims), tensor.data_type, _short(tensor))
+
+
+def _external_bytes(tensor: Any, model: Path) -> int:
+    """Bytes of a weight in a file of its own, which must reach that far."""
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    offset, length = said.get("offset", "0"), said.get("length", "0")
+    digits = all(text.isascii() and text.isdigit() and len(text) < 19 for text in (offset, length))
+    need(digits, f"weight `{tensor.name}` does not say where it lies in its file")
+    file = model.parent / said.get("location", "")
+    try:
+        size = file.stat().st_size
+    except (OSError, ValueError) as error:
+        raise StretchError(f"the file of weight `{tensor.name}` cannot be read") from error
+    need(int(offset) + int(length) <= size, f"weight `{tensor.name}` lies beyond the end of its file")
+    return int(length) if "length" in said else size - int(offset)
+
+
+def _short(tensor: Any) -> tuple[float, ...] | None:
+    """The numbers of a weight that may be a size, a bound or a scale; None of a long one, or one outside the file."""
+    import onnx.numpy_helper
+
+    if tensor.data_location == EXTERNAL or math.prod(tensor.dims) > SHORT:
+        return None
+    return tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
+
+
+# The operators of an ONNX file that nn-stretch wrote: what its nodes state in their metadata, checked against what they are.
+#
+# The last node of each operator states its kind and attributes; nodes before it
+# that state none are part of it. A file is data from anywhere: what it states
+# must fit the shapes, weights and windows that its nodes have.
+
+
+#: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.
+QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
+
+KIND, ATTRIBUTES = "stretch.kind", "stretch.attributes"
+
+#: Attributes of ONNX nodes that operators have under another name.
+_SAME = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
+
+
+def state(node: Any, kind: str, attrs: Attrs) -> None:
+    """Let a node state that it ends an operator of this kind, whatever it stated before."""
+    for i in reversed(range(len(node.metadata_props))):
+        if node.metadata_props[i].key in (KIND, ATTRIBUTES):
+            del node.metadata_props[i]
+    for key, value in ((KIND, kind), (ATTRIBUTES, msgspec.json.encode(dict(attrs)).decode())):
+        entry = node.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def stated(node: Any) -> tuple[str, dict[str, Attr]] | None:
+    """Kind and attributes of the operator that a node ends; None if it ends none."""
+    metadata = {entry.key: entry.value for entry in node.metadata_props}
+    if KIND not in metadata:
+        return None
+    try:
+        attrs = msgspec.json.decode(metadata.get(ATTRIBUTES, "{}"), type=dict[str, bool | int | float | str | tuple[int, ...]])
+    except msgspec.MsgspecError as error:
+        raise StretchError(f"node `{node.name}` states attributes that no operator has: {error}", _AGAIN) from error
+    return metadata[KIND], attrs
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One operator and what it is made of."""
+
+    op: Op  # The operator; its shape is not known yet.
+    nodes: tuple[Any, ...]  # Its nodes, in order.
+    weights: tuple[str, ...]  # Names of the initialisers that they read, in order.
+
+
+def operators(proto: Any) -> Iterator[Parts]:
+    """Every operator of a model in the order of its last node.
+
+    An operator is called like the tensor that it writes, or an output if that tensor is only converted to it.
+    """
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    producers = {name: node for node in proto.graph.node if not _quantises(node) for name in node.output if name}
+    place = {node.output[0]: i for i, node in enumerate(proto.graph.node)}
+    names = _Names(proto)
+    inner: set[str] = set()
+    for node in proto.graph.node:
+        if _quantises(node):
+            continue
+        kind = stated(node)
+        if kind is None:
+            inner.update(name for name in node.output if name)
+            continue
+        nodes = sorted(_nodes(node, producers, inner, names), key=lambda member: place[member.output[0]])
+        read = [names.real(name) for member in nodes for name in member.input if name]
+        tensors = [name for name in read if name not in weights and name not in inner]
+        inside = {name for member in nodes for name in member.output}
+        inner -= inside
+        # What an operator of several nodes reads, more than one of them may read.
+        inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 else tuple(tensors)
+        op = Op(names.real(node.output[0]), kind[0], inputs, kind[1])
+        yield Parts(op, tuple(nodes), tuple(name for name in read if name in weights))
+    if inner:
+        raise StretchError(f"the node that writes `{min(inner)}` does not say which operator it is part of")
+
+
+class _Names:
+    """What tensors are called once conversions between precisions are left out."""
+
+    def __init__(self, proto: Any) -> None:
+        self._known: dict[str, str] = {}
+        producers = {node.output[0]: node.input[0] for node in proto.graph.node if _quantises(node)}
+        # The operator that makes an output of an int8 or fp16 subgraph is called like it, as in a float one.
+        for output in proto.graph.output:
+            last = output.name
+            while last in producers:
+                last = producers[last]
+            self._known[last] = output.name
+        for node in proto.graph.node:
+            if _quantises(node):
+                self._known[node.output[0]] = self.real(node.input[0])
+
+    def real(self, name: str) -> str:
+        """The tensor, or the weight, that one stands for."""
+        return self._known.get(name, name)
+
+
+def _quantises(node: Any) -> bool:
+    """Whether a node only changes the precision of reals; a cast to another type, or one that is an operator, does more."""
+    if node.op_type not in QUANTISERS or node.domain or any(entry.key == KIND for entry in node.metadata_props):
+        return False
+    return node.op_type != "Cast" or any(attribute.name == "to" and attribute.i in REALS for attribute in node.attribute)
+
+
+def _nodes(last: Any, producers: Mapping[str, Any], inner: set[str], names: _Names) -> list[Any]:
+    """The node and those before it that belong to no other operator."""
+    nodes, waiting = [last], list(last.input)
+    while waiting:
+        name = names.real(waiting.pop())
+        if name in inner and all(producers[name] is not node for node in nodes):
+            nodes.append(producers[name])
+            waiting += producers[name].input
+    return nodes
+
+
+def _check_operator(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) -> None:
+    """Refuse an operator that its nodes are not."""
+    op = graph.by_name[part.op.name]
+    node = part.nodes[-1]
+    where = f"operator `{op.name}` states that it is a {op.kind}"
+    output_shape = shapes[node.output[0]]
+    need(output_shape == op.shape, f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
+    there = Counter(_without_ones(shapes[name]) for name in part.weights)
+    for shape in graph.op_weights(op).values():
+        need(bool(there[_without_ones(shape)]), f"{where} with a weight of shape {list(shape)}, its nodes read none")
+        there[_without_ones(shape)] -= 1
+    for attribute in (attribute for member in part.nodes for attribute in member.attribute):
+        key = _SAME.get(attribute.name, "")
+        value = tuple(attribute.ints) if attribute.ints else attribute.i
+        if key in op.attrs and op.attrs[key] != value:
+            raise StretchError(f"{where} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")
+
+
+def _without_ones(shape: Shape) -> Shape:
+    """A shape as it counts for what broadcasts: a number a channel may be stored with further axes."""
+    return tuple(size for size in shape if size != 1)
+
+
+# ONNX files as data, and what can be asked of one.
 
 
 def external_locations(graph: Any) -> set[str]:
@@ -58,12 +379,14 @@ class OnnxFile:
 
     @cached_property
     def ends(self) -> tuple[dict[str, Shape], dict[str, Shape]]:
-        """Shapes of its inputs, weights left out, and of its outputs, by name.
-
-        Raises:
-            StretchError: If a dimension is not a fixed number.
-        """
-        return graph_shapes(self.proto, self.path)
+        """Shapes of its inputs, weights left out, and of its outputs, by name."""
+        graph, weights, ends = self.proto.graph, self.initialisers, []
+        for values in (graph.input, graph.output):
+            shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values if v.name not in weights}
+            for name, shape in shapes.items():
+                need(all(n > 0 for n in shape), f"`{name}` of {self.path} has no fixed shape", "export the model with fixed shapes")
+            ends.append(shapes)
+        return ends[0], ends[1]
 
     @cached_property
     def external(self) -> set[str]:
@@ -71,40 +394,68 @@ class OnnxFile:
         return external_locations(self.proto.graph)
 
     @cached_property
-    def demand(self) -> Demand:
-        """What it takes to run it, once it is checked.
+    def _tensors(self) -> tuple[dict[str, KnownTensor], dict[str, KnownTensor], list[Cost]]:
+        """The weights by name, all other tensors, and what each operator makes."""
+        proto, graph = self.proto, self.proto.graph
+        need(not proto.functions and not proto.training_info, "it defines functions or training steps")
+        need(not graph.sparse_initializer, "it has sparse weights")
+        need(not graph.quantization_annotation, "it has quantisation annotations")
+        need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
+        for what, values in (("weights", graph.initializer), ("inputs", graph.input), ("outputs", graph.output)):
+            twice = next((name for name, count in Counter(value.name for value in values).items() if count > 1), None)
+            need(twice is None, f"two of its {what} are called `{twice}`")
+        weights = {tensor.name: stored_tensor(tensor, self.path) for tensor in graph.initializer}
+        inputs = {value.name: _stated(value) for value in graph.input if value.name not in weights}
+        costs = _costs(graph, weights | inputs, self.path)
+        written = [pair for node, cost in zip(graph.node, costs, strict=True) for pair in zip(node.output, cost.results, strict=True)]
+        return weights, inputs | {name: tensor for name, tensor in written if name}, costs
 
-        Raises:
-            StretchError: As `scheduler.formats.onnx.checks.check_onnx`.
-        """
-        return check_onnx(self.proto, self.path)
+    @cached_property
+    def demand(self) -> Demand:
+        """What it takes to run it, once it is checked: known operators, honest weights, bounded work and memory."""
+        with _about(f"{self.path} cannot be run"):
+            _, computed, costs = self._tensors
+            _check_outputs(self.proto.graph, computed)
+            _check_statistics(self.proto.graph)
+            work, alive = sum(cost.work for cost in costs), _most_alive(self.proto.graph, computed)
+            need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
+            need(alive <= MAX_ALIVE, f"it keeps {alive:.1e} elements at one time, {MAX_ALIVE:.1e} are allowed")
+            return Demand(work, alive)
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Shape of every tensor, weights included, worked out from its inputs.
-
-        Raises:
-            StretchError: If they do not fit together.
-        """
-        return tensor_shapes(self.proto, self.path)
+        """Shape of every tensor, weights included, worked out from its inputs."""
+        with _about(f"{self.path} cannot be read"):
+            weights, computed, _ = self._tensors
+            return {name: tensor.shape for name, tensor in (weights | computed).items()}
 
     @cached_property
     def operators(self) -> list[Parts]:
-        """Every operator with its nodes and weights, in the order of its last node.
-
-        Raises:
-            StretchError: If a node belongs to no operator.
-        """
+        """Every operator with its nodes and weights, in the order of its last node."""
         return list(operators(self.proto))
 
     @cached_property
     def graph(self) -> OpGraph:
         """Its operators as a graph; an int8 or fp16 subgraph comes back as if it were in reals.
 
-        Raises:
-            StretchError: If what its nodes state is not what they are.
+        Operators that are identities at inference were not written and do not come back.
         """
-        return graph_of(self.proto, self.path)
+        (inputs, outputs), shapes = self.ends, self.shapes
+        with _about(f"{self.path} is not as nn-stretch writes it"):
+            first = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
+            graph = OpGraph.build(self.proto.graph.name, [*first, *[part.op for part in self.operators]], outputs)
+            for part in self.operators:
+                _check_operator(graph, part, shapes)
+            return graph
+
+
+@contextlib.contextmanager
+def _about(sentence: str) -> Iterator[None]:
+    """Let errors begin with what they are about."""
+    try:
+        yield
+    except StretchError as error:
+        raise StretchError(f"{sentence}: {error.message}", error.hint or _AGAIN) from error
 
 
 def open_onnx(path: Path) -> OnnxFile:
@@ -112,8 +463,5 @@ def open_onnx(path: Path) -> OnnxFile:
 
     Args:
         path: The file; its weights stay unread where they lie outside.
-
-    Raises:
-        StretchError: If the file is missing or no ONNX model.
     """
     return OnnxFile(path, decode(path, "write the bundle again with `stretch branch`"))

@@ -16,7 +16,7 @@ from scheduler.cores import pinned
 from scheduler.delegates import LiteRtDelegate, get_delegate
 from scheduler.delegates.base import Array
 from scheduler.delegates.litert import open_interpreter
-from scheduler.formats.tflite.file import MAX_BYTES, open_tflite
+from scheduler.formats.tflite import MAX_BYTES, open_tflite
 from scheduler.runtime.inputs import as_arrays, plain
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session

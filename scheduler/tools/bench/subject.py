@@ -17,7 +17,7 @@ from scheduler.bundle.load import MANIFEST, load_bundle
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations
-from scheduler.formats.tflite.file import TfliteNetwork, TfliteOperator, open_tflite
+from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 
 Kind = Literal["onnx", "tflite", "bundle"]
 

@@ -15,7 +15,7 @@ import msgspec
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.tflite_file import TfliteFile, TflitePlan, check_belongs, parse_tflite
-from scheduler.formats.tflite_schema import TABLES
+from scheduler.formats.tflite import TABLES
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph, plan_of
 from scheduler.runtime.record import SCHEMA, Opening

@@ -21,14 +21,13 @@ from scheduler.bundle.rows import read_by
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
-from scheduler.formats.tflite_checks import MAX_FACTORS
+from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import export_precision
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource, Value, growth, to_nhwc
-from stretch.formats.tflite.writer import Piece, Writer
+from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
 from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, several
 

@@ -11,11 +11,10 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx import QUANTISERS, OnnxFile
-from scheduler.formats.tflite_checks import LEAST_SCALE
+from scheduler.formats.tflite import LEAST_SCALE
 from stretch.export.onnx import weights_of
-from stretch.formats.tflite.builder import RoundedWeights, SubgraphSource
-from stretch.formats.tflite.writer import Quant
-from stretch.quantize.qdq import fold_batch_norms
+from stretch.formats.tflite import Quant, RoundedWeights, SubgraphSource
+from stretch.quantize.fold import fold_batch_norms
 
 Array = NDArray[Any]
 

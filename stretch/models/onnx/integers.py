@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from predictors.errors import StretchError
-from stretch.models.onnx.elementwise import UNSCALED, times
-from stretch.models.onnx.site import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
-from stretch.models.onnx.windows import nonnegative
+from predictors.errors import need
+from scheduler.formats.onnx.shapes.node import there
+from stretch.models.onnx.computing import UNSCALED, times
+from stretch.models.onnx.moving import nonnegative
+from stretch.models.onnx.network import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
 
 #: The widest range that a byte has for ReLU6, whose scale was rounded.
 _SIX = 0.02
@@ -35,8 +36,7 @@ def rounded(site: OnnxSite, x: fx.Node, steps: Steps) -> Rounded:
 
 @rule("QuantizeLinear", rounding=True)
 def _round(site: OnnxSite) -> Rounded:
-    if site.steps_of(0) is not None:
-        raise StretchError("it rounds what is rounded already")
+    need(site.steps_of(0) is None, "it rounds what is rounded already")
     return rounded(site, site.x, stated(site, 1, 2))
 
 
@@ -46,8 +46,7 @@ def _real(site: OnnxSite) -> fx.Node:
     current = site.steps_of(0)
     if current is None:
         steps = stated(site, 1, 2, np.int32)
-        if steps.zero.any():
-            raise StretchError("its zero point is not zero, for whole numbers that are no bytes")
+        need(not steps.zero.any(), "its zero point is not zero, for whole numbers that are no bytes")
         axis, scale = int(site.attrs.get("axis", 1)) % len(site.shape), steps.scale
         behind = len(site.shape) - 1 - axis
         return times(site, site.x, scale if scale.size == 1 else scale.reshape(-1, *(1,) * behind))
@@ -99,19 +98,15 @@ def _read(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
     """The numbers that the bytes of input `i` stand for."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
-        if value.dtype != steps.zero.dtype:
-            raise StretchError(f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
+        need(value.dtype == steps.zero.dtype, f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
         return steps.reals(value, axis)
-    current = site.steps_of(i)
-    if current is None:
-        raise StretchError(f"its input {i} is not rounded to bytes")
+    current = there(site.steps_of(i), f"its input {i} is not rounded to bytes")
     return reread(site.builder, site.tensor(i), current, steps)
 
 
 def _computed(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
     """What the operator on reals makes of these."""
-    if site.attrs.get("channels_last", 0):
-        raise StretchError("its channels are last")
+    need(not site.attrs.get("channels_last", 0), "its channels are last")
     built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
     assert isinstance(built, fx.Node)
     return built
@@ -138,8 +133,7 @@ def _bias(site: OnnxSite, form: _ByteInputs, steps: Sequence[Steps]) -> np.ndarr
     if bias is None:
         return None
     scale = np.prod(np.broadcast_arrays(*(step.scale.reshape(-1) for step in steps)), axis=0)
-    if bias.shape[-1:] != scale.shape and scale.size > 1:
-        raise StretchError(f"its bias has the shape {list(bias.shape)} for {scale.size} scales")
+    need(bias.shape[-1:] == scale.shape or scale.size <= 1, f"its bias has the shape {list(bias.shape)} for {scale.size} scales")
     return bias.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0))
 
 
@@ -207,8 +201,7 @@ def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
         known, steps = site.known(i, "weight"), stated(site, scale, zero, np.uint8)
-        if known.ndim != 3:
-            raise StretchError(f"its weights have the shape {list(known.shape)}")
+        need(known.ndim == 3, f"its weights have the shape {list(known.shape)}")
         if steps.scale.ndim == 2:
             wide = (steps.scale.shape[0], 1, steps.scale.shape[1])
             steps = Steps(steps.scale.reshape(wide), steps.zero if steps.zero.size == 1 else steps.zero.reshape(wide))

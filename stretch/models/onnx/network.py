@@ -1,26 +1,258 @@
-"""An ONNX file as a torch network, node by node."""
+"""An ONNX file as a torch network, node by node: what the rule of an operator reads, what is known of that, and how it writes."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import helper, numpy_helper
 from torch import fx
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, decode
+from predictors.registry import RuleTable
 from predictors.shapes import Shape
-from scheduler.formats.onnx.checks import EXTERNAL, MAX_PARTS, TYPES, stored_tensor
+from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES
+from scheduler.formats.onnx.shapes.moving import SHORT
+from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Builder, shape_of, turned
-from stretch.models.ends import End, Size, Stated, by_name, finished, named_ends, reading, settled
-from stretch.models.onnx.site import ROUNDING, RULES, OnnxSite, Result, Rounded, Steps, Value, by_rule, common, computed
+from stretch.models.builder import (
+    MAX_KNOWN,
+    Builder,
+    End,
+    OperatorInputs,
+    Size,
+    by_name,
+    finished,
+    named_ends,
+    reading,
+    settled,
+    shape_of,
+    turned,
+)
+
+#: Operators that move or choose bytes, or compare them, whatever they stand for.
+MOVING = frozenset(
+    {
+        *("ArgMax", "ArgMin", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Pad", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice"),
+        *("SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Upsample", "Where", "Clip"),
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Real numbers that bytes stand for: (byte − zero) · scale."""
+
+    scale: np.ndarray  # One number, or one for each place along an axis.
+    zero: np.ndarray  # The byte that stands for zero, of the element type of the bytes.
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are no steps."""
+        need(bool(self.scale.dtype == np.float32 and np.isfinite(self.scale).all()), "its scale is no real number")
+        if self.zero.dtype.kind not in "iu" or self.zero.size not in (1, self.scale.size):
+            raise StretchError(f"its zero point has {self.zero.size} numbers of type {self.zero.dtype} for {self.scale.size} scales")
+
+    def same(self, other: "Steps") -> bool:
+        """Whether bytes stand for the same numbers in both."""
+        return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero.ravel(), other.zero.ravel())
+
+    def reals(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
+        """What stored bytes stand for; `axis` is the one along which scales differ."""
+        zero, scale = self._along(self.zero, stored, axis), self._along(self.scale, stored, axis)
+        return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
+
+    @staticmethod
+    def _along(numbers: np.ndarray, stored: np.ndarray, axis: int) -> np.ndarray:
+        numbers = numbers.astype(np.float32)
+        if numbers.size == 1:
+            return numbers.reshape(())
+        if numbers.ndim == stored.ndim > 1 and all(n in (1, size) for n, size in zip(numbers.shape, stored.shape, strict=True)):
+            return numbers
+        if not -stored.ndim <= axis < stored.ndim or numbers.size != stored.shape[axis]:
+            raise StretchError(f"it has {numbers.size} scales for the shape {list(stored.shape)}")
+        return numbers.reshape([-1 if i == axis % stored.ndim else 1 for i in range(stored.ndim)])
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What a rule makes where the file has bytes: their reals, and the steps between these."""
+
+    node: fx.Node
+    steps: Steps
+
+
+def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
+    """Reals whose bytes, made with `old` steps, are read with `new` ones."""
+    if old.same(new):
+        return x
+    if max(old.scale.size, new.scale.size, old.zero.size, new.zero.size) > 1 or old.scale.item() <= 0:
+        raise StretchError("its bytes were rounded with other scales than it states")
+    factor = new.scale.item() / old.scale.item()
+    shift = (int(old.zero.item()) - int(new.zero.item())) * new.scale.item()
+    x = builder.call(torch.mul, x, factor) if factor != 1 else x
+    return builder.call(torch.add, x, shift) if shift else x
+
+
+def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
+    """The steps of what an operator makes that knows nothing of them; None if it reads no bytes."""
+    result = [step for step in steps if step is not None]
+    if not result:
+        return None
+    need(op in MOVING, "it computes with bytes, and not with the numbers that they stand for")
+    need(all(item.same(result[0]) for item in result), "it reads bytes that were rounded with several scales")
+    return result[0]
+
+
+#: What a node reads: a tensor of the running network, a stored one, or nothing.
+Value = fx.Node | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class OnnxSite(OperatorInputs[fx.Node]):
+    """One node with what it reads."""
+
+    op: str  # Its operator.
+    name: str  # Its own, or that of what it writes.
+    attrs: Mapping[str, Any]  # Its attributes; words are strings.
+    results: int  # How many tensors it writes.
+    opset: int  # Of its file.
+    builder: Builder  # What its rule writes into.
+    steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, what they stand for.
+
+    @property
+    def x(self) -> fx.Node:
+        """Its first input as a tensor of the network."""
+        return self.tensor(0)
+
+    def tensor(self, i: int) -> fx.Node:
+        """Input `i` as a tensor of the network, a stored one among its parameters."""
+        value = there(self.value(i), f"it has no input {i}")
+        return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
+
+    def steps_of(self, i: int) -> Steps | None:
+        """What the bytes of input `i` stand for; None if it is none of bytes that the network computes."""
+        return self.steps[i] if i < len(self.steps) else None
+
+    def listed(self, name: str, i: int) -> list[int] | None:
+        """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
+        if self.value(i) is not None:
+            return self.numbers(i, name)
+        return None if name not in self.attrs else [int(n) for n in self.attrs[name]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its first input."""
+        return shape_of(self.x)
+
+    def pair(self, name: str, usual: int = 1) -> list[int]:
+        """A number for each axis of a window."""
+        axes = len(self.shape) - 2
+        numbers = [int(n) for n in self.attrs.get(name, [usual] * axes)]
+        need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
+        return numbers
+
+
+#: One result of a node: computed, rounded in the file besides, or known already.
+Result = fx.Node | Rounded | np.ndarray
+
+#: Writes what a node computes, and gives its results.
+Rule = Callable[[OnnxSite], Result | Sequence[Result]]
+
+#: Rules by the name of the operator, which has its domain before it where that is not ONNX's own (`com.microsoft.QGemm`);
+#: every file of this package adds its own.
+RULES: RuleTable[Rule] = RuleTable()
+
+#: Operators whose rules say what the bytes stand for that they make; of all others `MOVING` names those that may read any.
+ROUNDING: set[str] = set()
+
+
+def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
+    """Decorator for the rule of operators of these names; `rounding` if it says what bytes stand for."""
+    if rounding:
+        ROUNDING.update(names)
+    return RULES.add(*names)
+
+
+#: The oldest opset in which the evaluator knows scales; they meant the same before.
+_SCALED = 21
+
+#: Operators whose result is part of what they read, and may be empty: exporters cut the shapes of single numbers out of others.
+_CUTTING = ("Slice",)
+
+
+def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any], opset: int) -> list[np.ndarray]:
+    """The results of a node that reads nothing but known tensors.
+
+    They are computed by the reference evaluator of the `onnx` package, once it is sure how large they are.
+
+    Args:
+        node: The `onnx.NodeProto`.
+        reads: Its inputs; None for one that is left out.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    _check_size(node, reads, attrs)
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(reads)]
+    lone = onnx.NodeProto()
+    lone.CopyFrom(node)
+    del lone.input[:]
+    lone.input.extend(names)
+    graph = helper.make_graph(
+        [lone], "known", [onnx.ValueInfoProto(name=n) for n in names if n], [onnx.ValueInfoProto(name=n) for n in lone.output]
+    )
+    spoken = max(opset, _SCALED) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", spoken)])
+    try:
+        run_result = ReferenceEvaluator(model).run(None, {name: x for name, x in zip(names, reads, strict=True) if name})
+    # The evaluator raises whatever numpy does.
+    except Exception as error:
+        raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
+    arrays = [np.asarray(item) for item in run_result]
+    return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
+
+
+def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
+    """The results of a node that reads nothing but known tensors, by the rule for one of the network.
+
+    For operators whose shapes bundles do not know; sizes are those that a network may have.
+    """
+    read = site.inputs[0]
+    first = site.builder.stored(read, "x0") if isinstance(read, np.ndarray) else read
+    built = rule(replace(site, inputs=[first, *site.inputs[1:]]))
+    if isinstance(built, np.ndarray):
+        return [built]
+    if not isinstance(built, fx.Node):
+        raise StretchError("it is not computed from what the file stores")
+    return [site.builder.evaluated(built)]
+
+
+def _check_size(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]) -> None:
+    if node.op_type in _CUTTING and node.domain in ("", "ai.onnx"):
+        return
+    rule = SHAPES.get(node.op_type)
+    if rule is None or node.domain not in ("", "ai.onnx"):
+        raise StretchError("it is not computed from what the file stores")
+    seen = {key: known_tensor(value) if isinstance(value, np.ndarray) else value for key, value in attrs.items()}
+    cost = rule(ShapeNode(tuple(None if x is None else known_tensor(x) for x in reads), seen, len(node.output)))
+    need(max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN, "it makes a stored tensor too large")
+
+
+def known_tensor(x: np.ndarray) -> KnownTensor:
+    """What a rule of shapes knows of an array."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
+    return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= SHORT else None)
+
+
+# An ONNX file as a torch network, node by node.
+
 
 #: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
@@ -54,13 +286,12 @@ def read_source(path: Path, input_shape: InputShapes | None = None) -> OnnxSourc
 
     Args:
         path: The file; weights beside it are read where they lie in its folder.
-        input_shape: Of its input or of several, as `stretch.models.ends.settled` takes them, images as N×C×H×W; what the
+        input_shape: Of its input or of several, as `stretch.models.builder.settled` takes them, images as N×C×H×W; what the
             file states if None, with a batch of 1 where it leaves that open.
     """
     model = decode(path)
     graph = model.graph
-    if model.functions:
-        raise StretchError(f"{path} defines functions of its own", "export it with functions inlined")
+    need(not model.functions, f"{path} defines functions of its own", "export it with functions inlined")
     if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
         raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
     stored = _stored(path, graph)
@@ -108,20 +339,19 @@ class _Readers:
 def _opset(path: Path, model: Any) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     largest = max(versions, default=1)
-    if largest not in OPSETS:
-        raise StretchError(f"{path} has opset {largest}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
+    need(largest in OPSETS, f"{path} has opset {largest}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
     return int(largest)
 
 
 def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
     """Every initialiser as an array."""
-    if graph.sparse_initializer:
-        raise StretchError(f"{path} has sparse weights", "export it with dense ones")
+    need(not graph.sparse_initializer, f"{path} has sparse weights", "export it with dense ones")
     beside = sum(_beside(path, tensor) for tensor in graph.initializer)
-    if beside > MAX_BYTES:
-        raise StretchError(
-            f"{path} has {beside / 1e9:.1f} GB of weights beside it, {MAX_BYTES / 1e9:.1f} GB are read", "export a smaller network"
-        )
+    need(
+        beside <= MAX_BYTES,
+        f"{path} has {beside / 1e9:.1f} GB of weights beside it, {MAX_BYTES / 1e9:.1f} GB are read",
+        "export a smaller network",
+    )
     return {tensor.name: array(path, tensor) for tensor in graph.initializer}
 
 
@@ -132,12 +362,12 @@ def _beside(path: Path, tensor: Any) -> int:
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
     relative, folder = PurePosixPath(location), path.parent.resolve()
     file = folder / location if location and "\0" not in location else folder
-    if relative.is_absolute() or ".." in relative.parts or not file.resolve().is_relative_to(folder) or not file.is_file():
-        raise StretchError(
-            f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
-            "put the file beside the model, or export it with weights inside",
-        )
-    width, _ = TYPES.get(tensor.data_type, (1, ""))
+    need(
+        not relative.is_absolute() and ".." not in relative.parts and file.resolve().is_relative_to(folder) and file.is_file(),
+        f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
+        "put the file beside the model, or export it with weights inside",
+    )
+    width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
     return width * math.prod(max(0, n) for n in tensor.dims)
 
 
@@ -154,13 +384,13 @@ def array(path: Path, tensor: Any) -> np.ndarray:
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def _stated(value: Any, last: bool, readers: _Readers) -> Stated:
+def _stated(value: Any, last: bool, readers: _Readers) -> End:
     """What the file states of an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
-    return Stated(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name))
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name))
 
 
 def _symbol(name: str) -> str:
@@ -184,7 +414,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     Weights that are stored in int8 become reals, and what rounds activations is left out.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
-    What the module says of its inputs: `stretch.models.ends.finished`.
+    What the module says of its inputs: `stretch.models.builder.finished`.
     """
     try:
         return _Lowering(read_source(Path(path), input_shape)).network()
@@ -222,9 +452,7 @@ class _Lowering:
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
-        value = self._values.get(name)
-        if value is None:
-            raise StretchError(f"{self._source.path} returns `{name[:80]}`, which nothing computes")
+        value = there(self._values.get(name), f"{self._source.path} returns `{name[:80]}`, which nothing computes")
         return value if isinstance(value, fx.Node) else self._builder.stored(value, name)
 
     def _warnings(self) -> list[str]:
@@ -240,16 +468,14 @@ class _Lowering:
         return warnings
 
     def _lower(self, node: Any) -> None:
-        if node.domain not in (*_OWN, _RUNTIME):
-            raise StretchError(f"it is of the domain `{node.domain[:60]}`, and only ONNX's own operators are read")
+        need(node.domain in (*_OWN, _RUNTIME), f"it is of the domain `{node.domain[:60]}`, and only ONNX's own operators are read")
         unknown = next((name for name in node.input if name and name not in self._values), None)
         if unknown is not None:
             raise StretchError(f"it reads `{unknown[:80]}`, which nothing writes before it")
         reads = [self._values[name] if name else None for name in node.input]
         results = self._results(node, reads)
         for name, result in zip(node.output, results, strict=False):
-            if name in self._values:
-                raise StretchError(f"`{name[:80]}` is written twice")
+            need(name not in self._values, f"`{name[:80]}` is written twice")
             if name:
                 self._values[name] = result.node if isinstance(result, Rounded) else result
                 if isinstance(result, Rounded):
@@ -279,14 +505,14 @@ class _Lowering:
         built = function(OnnxSite(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
-            return [Rounded(result, shared) if isinstance(result, fx.Node) and _of_reals(result) else result for result in results]
+            reals = [isinstance(result, fx.Node) and result.meta["val"].is_floating_point() for result in results]
+            return [Rounded(result, shared) if real else result for real, result in zip(reals, results, strict=True)]
         self._rounded += "DynamicQuantize" in op or any(isinstance(result, Rounded) for result in results)
         return results
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Attributes by name; stored tensors as arrays."""
-        if any(item.type in _GRAPHS or item.ref_attr_name for item in node.attribute):
-            raise StretchError("it holds a graph")
+        need(all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute), "it holds a graph")
         return {
             item.name: array(self._source.path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item)
             for item in node.attribute
@@ -300,10 +526,6 @@ class _Lowering:
         if node.op_type == "Size":
             return np.array(int(np.prod(shape)), np.int64)
         return np.array(shape[attrs.get("start", 0) : attrs.get("end", len(shape))], np.int64)
-
-
-def _of_reals(node: fx.Node) -> bool:
-    return bool(node.meta["val"].is_floating_point())
 
 
 def _plain_name(name: str, op: str) -> str:

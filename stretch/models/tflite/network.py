@@ -1,23 +1,193 @@
-"""A TFLite file as a torch network, operator by operator."""
+"""A TFLite file as a torch network, operator by operator: what a rule reads, in which order of axes, and how it writes."""
 
-from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import fx
 
-from predictors.errors import StretchError
-from scheduler.formats.onnx.checks import MAX_PARTS
-from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, TfliteTensor, open_tflite
+from predictors.errors import StretchError, need
+from predictors.registry import RuleTable
+from scheduler.formats.onnx.file import MAX_PARTS
+from scheduler.formats.onnx.shapes.node import there
+from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import Builder
-from stretch.models.ends import Size, Stated, by_name, finished, named_ends, reading, settled
-from stretch.models.tflite.site import RULES, TfliteSite, TfliteView, Value, plain
+from stretch.models.builder import (
+    Builder,
+    End,
+    OperatorInputs,
+    Size,
+    by_name,
+    finished,
+    named_ends,
+    reading,
+    rearranged,
+    settled,
+    shape_of,
+    turned,
+)
+from stretch.models.onnx.network import RULES as ONNX
+from stretch.models.onnx.network import OnnxSite
+
+#: Version of ONNX's operators that rules call.
+_OPSET = 22
+
+#: Where each axis of N×H×W×C stands in N×C×H×W.
+FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
+
+
+@dataclass(frozen=True)
+class TfliteView:
+    """A tensor of the running network."""
+
+    node: fx.Node  # What gives it.
+    #: ``plain``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an image that is flattened to
+    #: N×HWC in the file.
+    form: str = "plain"
+    size: tuple[int, ...] = ()  # Height, width and channels of that image.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape in the file."""
+        current = shape_of(self.node)
+        return (current[0], current[2], current[3], current[1]) if self.form == "image" else current
+
+    def like(self, node: fx.Node) -> "TfliteView":
+        """Another tensor in the same order."""
+        return TfliteView(node, self.form, self.size)
+
+
+#: What an operator reads: a tensor of the running network, a stored one, or nothing.
+Value = TfliteView | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class TfliteSite(OperatorInputs[TfliteView]):
+    """One operator with what it reads."""
+
+    code: str  # Its name.
+    name: str  # Of what it writes.
+    settings: Mapping[str, Any]  # Its settings; those that are left out are zero.
+    results: int  # How many tensors it writes.
+    builder: Builder  # What its rule writes into.
+    kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
+
+    def seen(self, i: int) -> TfliteView:
+        """Input `i` as a tensor of the network, a stored one among its parameters."""
+        value = there(self.value(i), f"it has no input {i}")
+        return value if isinstance(value, TfliteView) else TfliteView(self.builder.stored(value, f"{self.name}_{i}"))
+
+    def shape(self, i: int = 0) -> tuple[int, ...]:
+        """Of an input, in the file."""
+        value = self.value(i)
+        return tuple(value.shape) if isinstance(value, np.ndarray) else self.seen(i).shape
+
+    def plain(self, i: int = 0) -> fx.Node:
+        """Input `i` with its axes as in the file."""
+        return plain(self.builder, self.seen(i))
+
+    def image(self, i: int = 0) -> fx.Node:
+        """Input `i`, N×H×W×C in the file, as N×C×H×W."""
+        value = self.value(i)
+        if isinstance(value, np.ndarray) and value.ndim == 4:
+            return self.builder.stored(value.transpose(0, 3, 1, 2), f"{self.name}_{i}")
+        seen = self.seen(i)
+        if seen.form == "image":
+            return seen.node
+        need(len(seen.shape) == 4, f"it reads a tensor of shape {list(seen.shape)}, which is no image")
+        return turned(self.builder, plain(self.builder, seen), (0, 3, 1, 2))
+
+    def setting(self, name: str) -> int:
+        """A setting that is a whole number."""
+        return int(self.settings.get(name, 0))
+
+    def onnx(self, op: str, inputs: Sequence[fx.Node | np.ndarray | None], results: int = 1, **attrs: Any) -> Any:
+        """What an operator of ONNX makes of these."""
+        return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, _OPSET, self.builder))
+
+    def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
+        """Operands as functions of torch combine them: a single stored number is a number."""
+        arrays = {i: value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
+        stored = {i: x.item() if x.size == 1 else self.builder.stored(x, f"{self.name}_{i}") for i, x in arrays.items()}
+        return [stored.get(i, value) for i, value in enumerate(values)]
+
+    def activated(self, node: fx.Node) -> fx.Node:
+        """What is left of a result by the activation that is part of the operator."""
+        number = self.setting("fused_activation_function")
+        if not number:
+            return node
+        need(number in ACTIVATIONS, f"its activation is number {number}, which torch has not")
+        function, *more = ACTIVATIONS[number]
+        return self.builder.call(function, node, *more)
+
+
+#: Activations by their number in the format: a function of torch and its arguments.
+ACTIVATIONS: dict[int, tuple[Any, ...]] = {1: (torch.relu,), 2: (torch.clamp, -1.0, 1.0), 3: (F.relu6,), 4: (torch.tanh,)}
+
+
+def plain(builder: Builder, seen: TfliteView) -> fx.Node:
+    """A tensor with its axes as in the file."""
+    if seen.form == "image":
+        return turned(builder, seen.node, (0, 2, 3, 1))
+    if seen.form == "row":
+        height, width, channels = seen.size
+        current = shape_of(seen.node)
+        return rearranged(builder, seen.node, (current[0], channels, height, width), (0, 2, 3, 1), current)
+    return seen.node
+
+
+def flattened(builder: Builder, image: fx.Node) -> TfliteView:
+    """An image as one row, in the order that torch's networks have."""
+    channels, height, width = shape_of(image)[1:]
+    row = builder.call(torch.flatten, image, 1)
+    return TfliteView(row) if height * width == 1 or channels == 1 else TfliteView(row, "row", (height, width, channels))
+
+
+def aligned(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
+    """Inputs all in one order of axes, stored ones as arrays, and a tensor whose order the result has.
+
+    Where one is an image all are, and axes that some lack stand before the others.
+    """
+    values = [site.value(i) for i in operands]
+    seen = [value for value in values if isinstance(value, TfliteView)]
+    need(bool(seen), "it reads no tensor of the network")
+    rank = max(len(item.shape) for item in seen)
+    single = [isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank for value in values]
+    if all(item.form == "row" and item.size == seen[0].size for item in seen) and len(seen) + sum(single) == len(values):
+        return [value.node if isinstance(value, TfliteView) else value for value in values], seen[0]
+    images = [item for item in seen if item.form == "image"]
+    if images and max(len(site.shape(i)) for i in operands) == 4:
+        return [value if one else _as_image(site, i) for i, value, one in zip(operands, values, single, strict=True)], images[0]
+    return [site.plain(i) if isinstance(value, TfliteView) else value for i, value in zip(operands, values, strict=True)], TfliteView(
+        seen[0].node
+    )
+
+
+def _as_image(site: TfliteSite, i: int) -> Any:
+    """An input with four axes, of which the channels are the second."""
+    value, shape = site.value(i), site.shape(i)
+    whole = (1,) * (4 - len(shape)) + shape
+    if isinstance(value, np.ndarray):
+        return value.reshape(whole).transpose(0, 3, 1, 2)
+    return site.image(i) if len(shape) == 4 else turned(site.builder, site.builder.call(torch.reshape, site.plain(i), whole), (0, 3, 1, 2))
+
+
+#: Writes what an operator computes, and gives its results.
+Rule = Callable[[TfliteSite], TfliteView | list[TfliteView]]
+
+#: Rules by the name of the operator; every file of this package adds its own.
+RULES: RuleTable[Rule] = RuleTable()
+
+#: Decorator for the rule of operators of these names.
+rule = RULES.add
+
 
 #: Operators that change no order of axes: behind them it is seen which order the input has.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
-
-_TO_LAST = [0, 2, 3, 1]
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
@@ -25,7 +195,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
     numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
-    `stretch.models.ends.finished`.
+    `stretch.models.builder.finished`.
     """
     return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
 
@@ -43,13 +213,6 @@ class _TfliteLowering:
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
             self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "plain")
 
-    def _warnings(self) -> list[str]:
-        """What was left out."""
-        rounded = sum(tensor.quantisation is not None and tensor.stored is None for tensor in self._network.tensors)
-        if not rounded:
-            return []
-        return [f"{self._network.path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
-
     def network(self) -> fx.GraphModule:
         """The network."""
         path = self._network.path
@@ -57,7 +220,9 @@ class _TfliteLowering:
             with reading(path, f"operator `{self._name(operator)[:80]}` ({operator.code})"):
                 self._lower(operator)
         returned = by_name([(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
-        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings())
+        rounded = sum(tensor.quantisation is not None and tensor.stored is None for tensor in self._network.tensors)
+        warnings = [f"{path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
+        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [])
 
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""
@@ -72,15 +237,14 @@ class _TfliteLowering:
 
     def _lower(self, operator: TfliteOperator) -> None:
         reads = [None if i is None else self._values[i] for i in operator.inputs]
-        tensors = [self._network.tensors[i] for i in operator.outputs]
-        built = self._told(operator, reads)
-        if built is None:
-            built = self._made(operator, reads, tensors)
-        if len(built) != len(tensors):
-            raise StretchError(f"it writes {len(tensors)} tensors, {len(built)} are known")
-        self._values |= dict(zip(operator.outputs, built, strict=True))
+        kinds = [self._network.tensors[i].kind for i in operator.outputs]
+        results = self._results(operator, reads, kinds)
+        need(len(results) == len(kinds), f"it writes {len(kinds)} tensors, {len(results)} are known")
+        self._values |= dict(zip(operator.outputs, results, strict=True))
 
-    def _made(self, operator: TfliteOperator, reads: list[Value], tensors: list[TfliteTensor]) -> list[Value]:
+    def _results(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
+        if operator.code == "SHAPE" and isinstance(reads[0], TfliteView):
+            return [np.array(reads[0].shape, np.int32)]
         rule = RULES.get(operator.code)
         if rule is None and operator.custom:
             raise StretchError(
@@ -89,11 +253,10 @@ class _TfliteLowering:
             )
         if rule is None:
             raise StretchError("there is no rule for this operator")
-        kinds = [tensor.kind for tensor in tensors]
-        if any(isinstance(read, TfliteView) for read in reads):
-            result = rule(TfliteSite(reads, operator.code, self._name(operator), operator.settings, len(tensors), self._builder, kinds))
-            return list(result) if isinstance(result, list) else [result]
-        return self._computed(operator, reads, kinds)
+        if not any(isinstance(read, TfliteView) for read in reads):
+            return self._computed(operator, reads, kinds)
+        result = rule(TfliteSite(reads, operator.code, self._name(operator), operator.settings, len(kinds), self._builder, kinds))
+        return list(result) if isinstance(result, list) else [result]
 
     def _computed(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
         """The results of an operator that reads nothing but stored tensors, computed by its own rule."""
@@ -110,27 +273,18 @@ class _TfliteLowering:
         result = RULES[operator.code](TfliteSite(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
         return [builder.evaluated(plain(builder, item)) for item in (result if isinstance(result, list) else [result])]
 
-    def _told(self, operator: TfliteOperator, reads: list[Value]) -> list[Value] | None:
-        """What an operator tells of the shape of a tensor of the network; None for any other."""
-        if operator.code != "SHAPE" or not isinstance(reads[0], TfliteView):
-            return None
-        return [np.array(reads[0].shape, np.int32)]
-
     def _turned_at_once(self, tensor: int) -> bool:
         """Whether all that reads a tensor first puts its channels last: then they are second in the file, too."""
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]
-        if not readers:
-            return False
-        counts = Counter(self._turns(operator) for operator in readers)
-        return set(counts) == {True}
+        return bool(readers) and all(map(self._turns, readers))
 
     def _turns(self, operator: TfliteOperator) -> bool:
         if operator.code == "TRANSPOSE" and len(operator.inputs) == 2 and operator.inputs[1] is not None:
             order = self._network.tensors[operator.inputs[1]].stored
-            return order is not None and order.ravel().tolist() == _TO_LAST
+            return order is not None and order.ravel().tolist() == [0, 2, 3, 1]
         return operator.code in _ANY_ORDER and len(operator.outputs) == 1 and self._turned_at_once(operator.outputs[0])
 
-    def _stated(self, tensor: int, image: bool) -> Stated:
+    def _stated(self, tensor: int, image: bool) -> End:
         """What the file states of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
         sizes = [Size(n) for n in start.shape]
@@ -139,4 +293,4 @@ class _TfliteLowering:
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]
         kinds = [self._network.tensors[operator.outputs[0]].kind for operator in readers if operator.code == "CAST" and operator.outputs]
         cast = bool(readers) and len(kinds) == len(readers) and set(kinds) <= {"float32", "float16"}
-        return Stated(start.name, sizes, start.kind if start.quantisation is None else "float32", cast)
+        return End(start.name, sizes, start.kind if start.quantisation is None else "float32", cast)

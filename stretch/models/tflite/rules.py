@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES
-from stretch.models.builder import filled, shape_of, turned
-from stretch.models.sampling import blended, chosen
-from stretch.models.tflite.site import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, module, rule
+from stretch.models.builder import blended, chosen, filled, shape_of, turned
+from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
 _EACH = {
@@ -89,12 +88,6 @@ def _bounded(site: TfliteSite) -> TfliteView:
     return seen.like(site.onnx("Clip", [seen.node], min=-1.0 if site.code == "RELU_N1_TO_1" else 0.0, max=1.0))
 
 
-@rule("SQUARED_DIFFERENCE")
-def _squared_difference(site: TfliteSite) -> TfliteView:
-    values, order = aligned(site, (0, 1))
-    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
-
-
 @rule("PRELU")
 def _prelu(site: TfliteSite) -> TfliteView:
     """A slope for each channel, or for each element."""
@@ -102,7 +95,7 @@ def _prelu(site: TfliteSite) -> TfliteView:
     channels = seen.shape[-1]
     if slope.size in (1, channels) and slope.size == slope.shape[-1] and (seen.form == "image" or len(seen.shape) == 2):
         built = filled(nn.PReLU(slope.size), weight=slope.reshape(-1).astype(np.float32))
-        return seen.like(module(site, built, seen.node if seen.form != "row" else site.plain()))
+        return seen.like(site.builder.module(built, seen.node if seen.form != "row" else site.plain(), site.name))
     (x, by), order = aligned(site, (0, 1))
     below = site.onnx("Mul", [site.onnx("Clip", [x], max=0.0), by])
     return order.like(site.onnx("Add", [site.onnx("Relu", [x]), below]))
@@ -112,22 +105,14 @@ def _prelu(site: TfliteSite) -> TfliteView:
 def _cast(site: TfliteSite) -> TfliteView:
     """Another element type; half precision is computed in single."""
     seen, to = site.seen(0), site.kinds[0]
-    if to not in _TYPES:
-        raise StretchError(f"it casts to {to}")
+    need(to in _TYPES, f"it casts to {to}")
     return seen.like(site.onnx("Cast", [seen.node], to=_TYPES[to]))
-
-
-@rule("QUANTIZE", "DEQUANTIZE")
-def _real(site: TfliteSite) -> TfliteView:
-    """What it reads: the scales of activations are found anew."""
-    return site.seen(0)
 
 
 def _axes(site: TfliteSite) -> list[int]:
     """Axes of the first input in the file, counted from the first."""
     rank, axes = len(site.shape()), site.numbers(1, "axes")
-    if any(not -rank <= axis < rank for axis in axes):
-        raise StretchError(f"it has the axes {axes} of {rank}")
+    need(all(-rank <= axis < rank for axis in axes), f"it has the axes {axes} of {rank}")
     return sorted({axis % rank for axis in axes})
 
 
@@ -182,16 +167,14 @@ def _local_response(site: TfliteSite) -> TfliteView:
 @rule("FULLY_CONNECTED")
 def _fully_connected(site: TfliteSite) -> TfliteView:
     """A matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
-    if site.setting("weights_format"):
-        raise StretchError("its weights are shuffled for one runtime")
+    need(not site.setting("weights_format"), "its weights are shuffled for one runtime")
     bias = site.optional(2, "bias")
     weight = site.value(1)
     if not isinstance(weight, np.ndarray):
         x = site.builder.call(torch.matmul, site.plain(), site.builder.call(torch.transpose, site.plain(1), 0, 1))
         x = x if bias is None else site.builder.call(torch.add, x, site.seen(2).node)
         return TfliteView(site.activated(x))
-    if weight.ndim != 2 or weight.dtype != np.float32:
-        raise StretchError(f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
+    need(weight.ndim == 2 and weight.dtype == np.float32, f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
     seen = site.seen(0)
     layer = filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight=weight, bias=bias)
     keep = bool(site.settings.get("keep_num_dims"))
@@ -200,11 +183,11 @@ def _fully_connected(site: TfliteSite) -> TfliteView:
     if seen.form == "row" and seen.shape[1] == weight.shape[1]:
         height, width, channels = seen.size
         ordered = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
-        return TfliteView(site.activated(module(site, filled(layer, weight=np.ascontiguousarray(ordered)), seen.node)))
+        return TfliteView(site.activated(site.builder.module(filled(layer, weight=np.ascontiguousarray(ordered)), seen.node, site.name)))
     x = site.plain() if seen is site.seen(0) or seen.form != "plain" else seen.node
     if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
         x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
-    return TfliteView(site.activated(module(site, layer, x)))
+    return TfliteView(site.activated(site.builder.module(layer, x, site.name)))
 
 
 @rule("BATCH_MATMUL")
@@ -236,13 +219,11 @@ def _ordered(site: TfliteSite, i: int = 0) -> TfliteView:
 def _reshaped(site: TfliteSite, shape: list[int]) -> TfliteView:
     """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
     before = site.shape()
-    if shape.count(-1) > 1 or min(shape, default=0) < -1:
-        raise StretchError(f"it makes the shape {shape}")
+    need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
         known = -prod(shape)
         shape = [n if n != -1 else prod(before) // known if known else 0 for n in shape]
-    if prod(shape) != prod(before):
-        raise StretchError(f"it makes {shape} of {list(before)}")
+    need(prod(shape) == prod(before), f"it makes {shape} of {list(before)}")
     seen = site.seen(0)
     if tuple(shape) == before:
         return seen
@@ -281,8 +262,7 @@ def _expand_dims(site: TfliteSite) -> TfliteView:
 def _transpose(site: TfliteSite) -> TfliteView:
     """Between the orders of TensorFlow and torch nothing moves: an image is kept as torch has it."""
     order, seen = tuple(site.numbers(1, "order")), site.seen(0)
-    if sorted(order) != list(range(len(seen.shape))):
-        raise StretchError(f"it orders {len(seen.shape)} axes as {order}")
+    need(sorted(order) == list(range(len(seen.shape))), f"it orders {len(seen.shape)} axes as {order}")
     if seen.form == "image" and order == _TO_FIRST:
         return TfliteView(seen.node)
     if seen.form == "plain" and order == _TO_LAST:
@@ -300,17 +280,6 @@ def _concat(site: TfliteSite) -> TfliteView:
     return order.like(site.activated(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
 
 
-@rule("PACK")
-def _pack(site: TfliteSite) -> TfliteView:
-    parts = [site.plain(i) for i in range(len(site.inputs))]
-    return TfliteView(site.builder.call(torch.stack, parts, site.setting("axis")))
-
-
-@rule("UNPACK")
-def _unpack(site: TfliteSite) -> list[TfliteView]:
-    return [TfliteView(site.builder.call(torch.select, site.plain(), site.setting("axis"), i)) for i in range(site.results)]
-
-
 @rule("SPLIT", "SPLIT_V")
 def _split(site: TfliteSite) -> list[TfliteView]:
     at, which = (1, 0) if site.code == "SPLIT" else (0, 2)
@@ -318,8 +287,7 @@ def _split(site: TfliteSite) -> list[TfliteView]:
     axis = _axis(order, site.numbers(which, "axis")[0])
     size = shape_of(order.node)[axis]
     if site.code == "SPLIT":
-        if size % site.results:
-            raise StretchError(f"it splits {size} into {site.results}")
+        need(not size % site.results, f"it splits {size} into {site.results}")
         sizes = [size // site.results] * site.results
     else:
         sizes = site.numbers(1, "sizes")
@@ -339,8 +307,7 @@ def _sliced(site: TfliteSite, order: TfliteView, ranges: list[slice]) -> TfliteV
 @rule("SLICE")
 def _slice(site: TfliteSite) -> TfliteView:
     begins, sizes, order = site.numbers(1, "begin"), site.numbers(2, "size"), _ordered(site)
-    if not len(begins) == len(sizes) == len(order.shape):
-        raise StretchError(f"it cuts {begins} and {sizes} out of {list(order.shape)}")
+    need(len(begins) == len(sizes) == len(order.shape), f"it cuts {begins} and {sizes} out of {list(order.shape)}")
     ends = [whole if size == -1 else begin + size for begin, size, whole in zip(begins, sizes, order.shape, strict=True)]
     if any(not 0 <= begin < end <= whole for begin, end, whole in zip(begins, ends, order.shape, strict=True)):
         raise StretchError(f"it cuts {begins} and {sizes} out of {list(order.shape)}")
@@ -351,17 +318,13 @@ def _slice(site: TfliteSite) -> TfliteView:
 def _strided_slice(site: TfliteSite) -> TfliteView:
     begins, ends, strides = (site.numbers(i, what) for i, what in ((1, "begin"), (2, "end"), (3, "strides")))
     shape = site.shape()
-    if site.setting("ellipsis_mask") or site.setting("new_axis_mask"):
-        raise StretchError("it slices with an ellipsis or new axes")
-    if not len(begins) == len(ends) == len(strides) <= len(shape):
-        raise StretchError(f"it slices {list(shape)} by {begins}, {ends} and {strides}")
+    need(not site.setting("ellipsis_mask") and not site.setting("new_axis_mask"), "it slices with an ellipsis or new axes")
+    need(len(begins) == len(ends) == len(strides) <= len(shape), f"it slices {list(shape)} by {begins}, {ends} and {strides}")
     ranges, gone = [slice(0, size, 1) for size in shape], []
     for axis, (begin, end, step) in enumerate(zip(begins, ends, strides, strict=True)):
-        if step < 1:
-            raise StretchError("it turns the order of elements round")
+        need(step >= 1, "it turns the order of elements round")
         if site.setting("shrink_axis_mask") >> axis & 1:
-            if not -shape[axis] <= begin < shape[axis]:
-                raise StretchError(f"it reads place {begin} of {shape[axis]}")
+            need(-shape[axis] <= begin < shape[axis], f"it reads place {begin} of {shape[axis]}")
             gone.append(axis)
             ranges[axis] = slice(begin % shape[axis], begin % shape[axis] + 1, 1)
             continue
@@ -378,22 +341,10 @@ def _strided_slice(site: TfliteSite) -> TfliteView:
 
 @rule("GATHER")
 def _gather(site: TfliteSite) -> TfliteView:
-    if site.setting("batch_dims"):
-        raise StretchError("it gathers in batches")
+    need(not site.setting("batch_dims"), "it gathers in batches")
     indices = site.known(1, "indices")
-    if (indices < 0).any():
-        raise StretchError("it counts places from the end")
+    need(not (indices < 0).any(), "it counts places from the end")
     return TfliteView(site.onnx("Gather", [site.plain(), indices], axis=site.setting("axis")))
-
-
-@rule("TILE")
-def _tile(site: TfliteSite) -> TfliteView:
-    return TfliteView(site.builder.method("repeat", site.plain(), *site.numbers(1, "repeats")))
-
-
-@rule("BROADCAST_TO")
-def _broadcast(site: TfliteSite) -> TfliteView:
-    return TfliteView(site.builder.method("expand", site.plain(), *site.numbers(1, "shape")))
 
 
 @rule("REVERSE_V2")
@@ -405,10 +356,8 @@ def _reverse(site: TfliteSite) -> TfliteView:
 @rule("PAD", "PADV2", "MIRROR_PAD")
 def _pad(site: TfliteSite) -> TfliteView:
     order, widths = _ordered(site), site.known(1, "widths")
-    if widths.shape != (len(order.shape), 2) or (widths < 0).any():
-        raise StretchError(f"it pads {list(order.shape)} by {widths.tolist()}")
-    if site.code == "MIRROR_PAD" and site.setting("mode"):
-        raise StretchError("it repeats the border too, which torch's padding does not")
+    need(widths.shape == (len(order.shape), 2) and not (widths < 0).any(), f"it pads {list(order.shape)} by {widths.tolist()}")
+    need(site.code != "MIRROR_PAD" or not site.setting("mode"), "it repeats the border too, which torch's padding does not")
     pads = np.zeros((2, len(widths)), np.int64)
     pads[:, [_axis(order, axis) for axis in range(len(widths))]] = widths.T
     mode = "reflect" if site.code == "MIRROR_PAD" else "constant"
@@ -422,6 +371,28 @@ def _blocks(site: TfliteSite) -> TfliteView:
     return TfliteView(site.onnx(op, [site.image()], blocksize=site.setting("block_size")), "image")
 
 
+def _squared_difference(site: TfliteSite) -> TfliteView:
+    values, order = aligned(site, (0, 1))
+    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
+
+
+RULES.update(
+    {
+        "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.plain(), *site.numbers(1, "shape"))),
+        # what they read: the scales of activations are found anew
+        **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
+        "PACK": lambda site: TfliteView(
+            site.builder.call(torch.stack, list(map(site.plain, range(len(site.inputs)))), site.setting("axis"))
+        ),
+        "SQUARED_DIFFERENCE": _squared_difference,
+        "TILE": lambda site: TfliteView(site.builder.method("repeat", site.plain(), *site.numbers(1, "repeats"))),
+        "UNPACK": lambda site: [
+            TfliteView(site.builder.call(torch.select, site.plain(), site.setting("axis"), i)) for i in range(site.results)
+        ],
+    }
+)
+
+
 # Windows, and images in another size.
 
 _SAME, _VALID = 0, 1
@@ -429,16 +400,14 @@ _SAME, _VALID = 0, 1
 
 def _padding(site: TfliteSite) -> str:
     """SAME leaves as many windows as strides fit into the image, the odd row of padding behind."""
-    if site.setting("padding") not in (_SAME, _VALID):
-        raise StretchError(f"its padding is number {site.setting('padding')}")
+    need(site.setting("padding") in (_SAME, _VALID), f"its padding is number {site.setting('padding')}")
     return "SAME_UPPER" if site.setting("padding") == _SAME else "VALID"
 
 
 def _steps(site: TfliteSite, *names: str) -> list[int]:
     """Two settings that a window moves by, rows first."""
     settings = [site.setting(name) for name in names]
-    if min(settings) < 1 or max(settings) > 1 << 16:
-        raise StretchError(f"its {names[0].removesuffix('_h')} is {settings}")
+    need(min(settings) >= 1 and max(settings) <= 1 << 16, f"its {names[0].removesuffix('_h')} is {settings}")
     return settings
 
 
@@ -457,8 +426,7 @@ def _convolution(site: TfliteSite) -> TfliteView:
     deep = site.code == "DEPTHWISE_CONV_2D"
     weight = weight.transpose(3, 0, 1, 2) if deep else weight.transpose(0, 3, 1, 2)
     channels = shape_of(x)[1]
-    if not weight.shape[1] or channels % weight.shape[1]:
-        raise StretchError(f"its weight reads {weight.shape[1]} channels of {channels}")
+    need(bool(weight.shape[1] and not channels % weight.shape[1]), f"its weight reads {weight.shape[1]} channels of {channels}")
     attrs = {"strides": _steps(site, "stride_h", "stride_w"), "dilations": _steps(site, "dilation_h_factor", "dilation_w_factor")}
     built = site.onnx("Conv", [x, weight, bias], group=channels // weight.shape[1], auto_pad=_padding(site), **attrs)
     return TfliteView(site.activated(built), "image")
@@ -494,7 +462,7 @@ def _transposed(site: TfliteSite) -> TfliteView:
     even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
     sizes = (weight.shape[0], weight.shape[1], tuple(kernel), tuple(stride))
     conv_transpose2d = nn.ConvTranspose2d(*sizes, tuple(before) if even else 0, tuple(more), bias=bias is not None, device="meta")
-    result = module(site, filled(conv_transpose2d, weight=weight, bias=bias), x)
+    result = site.builder.module(filled(conv_transpose2d, weight=weight, bias=bias), x, site.name)
     if not even:
         result = _cut(site, result, before, wanted[1:3])
     return TfliteView(site.activated(result), "image")
@@ -508,8 +476,7 @@ def _cut(site: TfliteSite, x: fx.Node, before: Sequence[int], sizes: Sequence[in
 
 def _sizes(site: TfliteSite) -> list[int]:
     sizes = site.numbers(1, "size")
-    if len(sizes) != 2 or min(sizes) < 1 or max(sizes) > 1 << 16:
-        raise StretchError(f"it resizes to {sizes}")
+    need(len(sizes) == 2 and min(sizes) >= 1 and max(sizes) <= 1 << 16, f"it resizes to {sizes}")
     return sizes
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import OpGraph
-from stretch.operators.convolution import PaddedConv2d
+from stretch.operators.products import PaddedConv2d
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
 from stretch.planning.network.segments import Segment
 from stretch.planning.network.units import Block

@@ -82,30 +82,37 @@ def test_scales_at_the_edges_are_those_it_was_written_with(int8):
     assert edges(int8) == ({"x": Edge(qdq.X_SCALE, 128)}, {"y": Edge(qdq.Y_SCALE, 128)})
 
 
-def test_subgraph_that_never_rounds_its_output_is_refused(int8):
-    node(int8, "conv").output[0] = "y"
+def never_rounded(model):
+    node(model, "conv").output[0] = "y"
     for name in ("y_q", "y_dq"):
-        int8.graph.node.remove(node(int8, name))
-    with pytest.raises(StretchError, match="writes `y` without dequantising it"):
-        edges(int8)
+        model.graph.node.remove(node(model, name))
 
 
-def test_subgraph_that_takes_what_it_reads_for_its_own_integers_is_refused(int8):
-    node(int8, "x_q").op_type = "Cast"
-    del node(int8, "x_q").input[1:]
-    with pytest.raises(StretchError, match="reads `x` without quantising it"):
-        edges(int8)
+def read_as_it_is(model):
+    node(model, "x_q").op_type = "Cast"
+    del node(model, "x_q").input[1:]
 
 
-def test_output_in_the_scale_of_another_branch_is_refused(int8):
-    int8.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "other"))
-    node(int8, "y_dq").input[1] = "other"
-    with pytest.raises(StretchError, match="another scale than it was rounded in"):
-        edges(int8)
+def in_another_scale(model):
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "other"))
+    node(model, "y_dq").input[1] = "other"
 
 
-@pytest.mark.parametrize("name", ["nowhere", "w_scale"])
-def test_edge_without_one_scale_is_refused(int8, name):
-    node(int8, "x_q").input[1] = name
-    with pytest.raises(StretchError, match="no single scale at `x_q`"):
+def of_scale(name):
+    return lambda model: node(model, "x_q").input.__setitem__(1, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (never_rounded, "writes `y` without dequantising it"),
+        (read_as_it_is, "reads `x` without quantising it"),
+        (in_another_scale, "another scale than it was rounded in"),
+        (of_scale("nowhere"), "no single scale at `x_q`"),
+        (of_scale("w_scale"), "no single scale at `x_q`"),
+    ],
+)
+def test_edge_that_is_not_one_scale_is_refused(int8, change, problem):
+    change(int8)
+    with pytest.raises(StretchError, match=problem):
         edges(int8)

@@ -7,6 +7,20 @@ from torch import nn
 CHANNELS, SIDE = 4, 8
 
 
+class Calling(nn.Module):
+    """A function of its input and of some parts: modules as they are, parameters of these shapes."""
+
+    def __init__(self, function, *parts):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.function, self.names = function, [f"part{i}" for i in range(len(parts))]
+        for name, part in zip(self.names, parts, strict=True):
+            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part, generator=generator)))
+
+    def forward(self, x):
+        return self.function(x, *[getattr(self, name) for name in self.names])
+
+
 class Attention(nn.Module):
     """Tokens with a class token, two heads, a relative position bias, and back to a map."""
 

@@ -15,13 +15,7 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.capture.results import (  # noqa: E402
-    differences,
-    keyed,
-    leaves,
-    rebuilt,
-    tensors,
-)
+from stretch.capture.results import differences, keyed, leaves, rebuilt, tensors  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.operators.lowerings import make_module  # noqa: E402
 

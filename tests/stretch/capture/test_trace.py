@@ -1,27 +1,26 @@
-"""Capture by tracing: parameters, modes, hooks, inputs, and what is refused."""
+"""Capture by tracing: parameters, modes, hooks, inputs, networks that decide by shapes, and what is refused."""
 
 import contextlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import torch.nn.functional as F  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 from torch import fx, nn  # noqa: E402
 
 from predictors.errors import StretchError, UsageError  # noqa: E402
 from stretch.capture import capture as capture_any  # noqa: E402
 from stretch.capture.exported import inline  # noqa: E402
-from stretch.capture.hooks import check_hooks, hooks_of  # noqa: E402
-from stretch.capture.inputs import Inputs  # noqa: E402
+from stretch.capture.inputs import Inputs, check_hooks, hooks_of  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.capture.trace import Values  # noqa: E402
+from stretch.capture.trace import Tracer, Values, unchanged  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.transform import Branch, build  # noqa: E402
-from tests.stretch.capture.patterns import Attention, network  # noqa: E402
+from tests.stretch.capture.patterns import Attention, Calling, network  # noqa: E402
 from tests.stretch.designs import identity_design  # noqa: E402
 
 
@@ -40,18 +39,14 @@ def test_modes_of_modules_within_are_left_as_they_were(shape):
     assert [part.training for part in module.modules()] == modes == [True, True, False, False, True, True]
 
 
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
+def branching(x):
+    return x if x.sum() > 0 else -x
 
 
-class Sorting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 1)
-
-    def forward(self, x):
-        return torch.sort(self.conv(x))[0]
+def through_view(x):
+    y = x + 1
+    y[:, :2].mul_(2)
+    return y * 3
 
 
 class Twice(nn.Module):
@@ -59,42 +54,16 @@ class Twice(nn.Module):
         return x + y
 
 
-class Pair(nn.Module):
-    def forward(self, x):
-        return {"out": x}
-
-
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(1, 3, 8, 1))
-
-    def forward(self, x):
-        return x * self.gamma
-
-
-class ThroughView(nn.Module):
-    def forward(self, x):
-        y = x + 1
-        y[:, :2].mul_(2)
-        return y * 3
-
-
-class Random(nn.Module):
-    def forward(self, x):
-        return x * torch.rand(1)
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Branching(), "cannot be traced"),
-        (Sorting(), "node `(sort|getitem)`"),
+        (Calling(branching), "cannot be traced"),
+        (Calling(lambda x, conv: torch.sort(conv(x))[0], nn.Conv2d(3, 4, 1)), "node `(sort|getitem)`"),
         (Twice(), "exactly one input"),
-        (Pair(), "returns its input"),
-        (Scaled(), r"node `mul`.*\(1, 3, 8, 1\)"),
-        (ThroughView(), "changed in place through a view"),
-        (Random(), "something else when it is traced"),
+        (Calling(lambda x: {"out": x}), "returns its input"),
+        (Calling(lambda x, gamma: x * gamma, (1, 3, 8, 1)), r"node `mul`.*\(1, 3, 8, 1\)"),
+        (Calling(through_view), "changed in place through a view"),
+        (Calling(lambda x: x * torch.rand(1)), "something else when it is traced"),
         (nn.Identity(), "has no operator"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)), "`1`.*InstanceNorm2d"),
         (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")), "padding mode"),
@@ -146,19 +115,9 @@ def test_tensor_changed_in_place_is_read_as_it_is_then():
         torch.testing.assert_close(branch(x), module(x))
 
 
-class Shared(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(4, 4, 3, padding=1)
-        self.unused = nn.Conv2d(4, 8, 1)
-
-    def forward(self, x):
-        self.unused(x)
-        return self.conv(self.conv(x))
-
-
 def test_module_called_twice_becomes_two_operators_with_equal_weights():
-    captured = capture(Shared().eval(), (1, 4, 5, 5), "net")
+    module = Calling(lambda x, conv: conv(conv(x)), nn.Conv2d(4, 4, 3, padding=1))
+    captured = capture(module.eval(), (1, 4, 5, 5), "net")
     convs = [op for op in captured.graph.ops if op.kind == "conv"]
     assert len({op.name for op in convs}) == 2
     assert torch.equal(*(captured.weights[op.name]["weight"] for op in convs))
@@ -360,23 +319,18 @@ def test_network_that_keeps_a_table_is_captured_and_keeps_none_of_the_tracers():
 
 def test_what_neither_takes_is_refused_for_the_reason_of_tracing_and_that_of_exporting():
     with pytest.raises(StretchError, match="cannot be traced") as caught:
-        capture_any(Branching(), (1, 3, 8, 8), "net")
+        capture_any(Calling(branching), (1, 3, 8, 8), "net")
     assert caught.value.hint.startswith("torch.export does not take it either")
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(3, 1, 1))
-
-    def forward(self, x):
-        first, second = torch.chunk(x * self.gain, 2, dim=2)
-        return (first + second).reshape(x.size(0), -1)
+def halves_added(x, gain):
+    first, second = torch.chunk(x * gain, 2, dim=2)
+    return (first + second).reshape(x.size(0), -1)
 
 
 @pytest.fixture
 def values():
-    traced = fx.symbolic_trace(Net())
+    traced = fx.symbolic_trace(Calling(halves_added, (3, 1, 1)))
     result = Values(traced)
     result.run(torch.randn(2, 3, 4, 5))
     return {node.name: node for node in traced.graph.nodes}, result
@@ -392,3 +346,141 @@ def test_numbers_and_groups_of_tensors_are_kept_apart(values):
     nodes, result = values
     assert result.constants[nodes["size"]] == 2
     assert [tuple(part.shape) for part in result.parts[nodes["chunk"]]] == [(2, 3, 2, 5)] * 2
+
+
+class Block(nn.Module):
+    """A convolution; subclasses look at shapes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.gamma = nn.Parameter(torch.ones(4, 1, 1))
+
+    def look(self, x):
+        raise NotImplementedError
+
+    def forward(self, x):
+        self.look(x)
+        y = torch.relu(self.conv(x)) * self.gamma
+        self.look(x)
+        return y
+
+
+class Asserts(Block):
+    def look(self, x):
+        assert x.shape[1] == 3
+        assert x.dim() == x.ndim == 4, "images"
+
+
+class TorchAsserts(Block):
+    def look(self, x):
+        torch._assert(x.shape[1] == 3, "three channels")
+
+
+class Raises(Block):
+    def look(self, x):
+        if x.shape[-1] % 4 or x.size(2) % 4:
+            raise ValueError(f"{x.shape[-1]} is no multiple of 4")
+
+
+class Unpacks(Block):
+    def forward(self, x):
+        b, c, h, w = x.shape
+        assert (b, c, len(x)) == (1, 3, 1)
+        assert x.numel() == b * c * h * w
+        y = self.conv(x)
+        for _ in range(y.shape[1] // 2):
+            y = y + 1
+        return y.reshape(b, -1)
+
+
+class Depends(Block):
+    def forward(self, x):
+        y = self.conv(x)
+        left, right = y.chunk(2, 1)
+        if left.shape != right.shape:
+            return left
+        return left + right if int(y.size(1) * 0.5) == left.size(1) else left
+
+
+class Within(nn.Module):
+    """Looks at shapes of what modules within it give, in one that asserts itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = Asserts(), nn.Sequential(nn.Conv2d(4, 3, 1), Asserts(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def forward(self, x):
+        y = self.first(x)
+        assert y.shape == (x.shape[0], 4, *x.shape[2:])
+        z = self.rest(y)
+        assert z.shape[1:] == (4,)
+        return z
+
+
+@pytest.mark.parametrize("kind", [Asserts, TorchAsserts, Raises, Unpacks, Depends, Within])
+def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_computes(kind):
+    module = kind().eval()
+    # what is exported is compared with what the network computes before it is given back
+    captured = capture_any(module, (1, 3, 8, 8))
+    assert captured.graph.by_name[captured.graph.output].shape == tuple(module(torch.zeros(1, 3, 8, 8)).shape)
+    assert captured.graph.params > 0
+    assert not captured.opaque
+
+
+class ByValue(Block):
+    def look(self, x):
+        if x.mean() > 0:
+            self.seen = 1
+
+
+class Wide(Block):
+    def look(self, x):
+        assert x.shape[-1] == 224, "wide images only"
+
+
+class Silent(Block):
+    def look(self, x):
+        assert x.shape[-1] == 224
+
+
+def test_line_that_branches_on_values_is_named():
+    with pytest.raises(StretchError, match="cannot be traced") as caught:
+        capture_any(ByValue(), (1, 3, 8, 8))
+    assert "test_trace.py, line " in caught.value.message
+    assert "`if x.mean() > 0:`" in caught.value.message
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Wide, "wide images only"), (Silent, "(AssertionError|assert 8)")])
+def test_input_that_an_assertion_rejects_is_a_usage_error_with_its_line(kind, reason):
+    with pytest.raises(UsageError, match=f"rejects an input of 1×3×8×8: {reason}") as caught:
+        capture_any(kind(), (1, 3, 8, 8))
+    assert "`assert x.shape[-1] == 224" in caught.value.message
+    assert "--input" in caught.value.hint
+
+
+class Remembering(nn.Module):
+    """Keeps for later calls what it worked out in the first, as timm's tables of positions do."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bias = nn.Conv2d(3, 4, 1), nn.Parameter(torch.ones(4))
+        self.kept, self.calls = {}, []
+
+    def forward(self, x):
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.bias[None, :, None, None] * 2
+            self.calls.append(1)
+            self.last = self.kept["bias"]
+        return self.conv(x) + self.kept["bias"]
+
+
+def test_what_a_module_keeps_for_later_calls_is_not_what_a_trace_computes():
+    module, x = Remembering().eval(), torch.randn(1, 3, 4, 4)
+    with unchanged(module):
+        Tracer().trace(module)
+    assert (module.kept, module.calls, hasattr(module, "last")) == ({}, [], False)
+    with torch.no_grad():
+        want = module(x)
+    assert isinstance(module.kept["bias"], torch.Tensor)
+    assert torch.isfinite(want).all()

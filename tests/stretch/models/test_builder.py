@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from predictors.errors import StretchError
-from stretch.models.builder import Builder
-from stretch.models.onnx.site import RULES, OnnxSite
-from stretch.models.onnx.windows import Window, nonnegative
-from stretch.models.sampling import MAX_SIDE, between
+from stretch.models.builder import MAX_SIDE, Builder, between
+from stretch.models.onnx.moving import Window, nonnegative
+from stretch.models.onnx.network import RULES, OnnxSite
 
 pytestmark = pytest.mark.torch
 

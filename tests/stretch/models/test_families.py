@@ -10,12 +10,10 @@ import torchvision
 from predictors.errors import StretchError
 from stretch.capture import capture
 from stretch.models import load_model, model_names
-from stretch.models.detection import DetectionFamily, RawDetector, RawProposals
 from stretch.models.families import each_family, families, find_family
-from stretch.models.segmentation import SegmentationFamily
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
-from stretch.models.torchvision import TorchvisionFamily
+from stretch.models.torchvision import DetectionFamily, RawDetector, SegmentationFamily, TorchvisionFamily
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -69,7 +67,7 @@ def test_names_are_those_of_torchvision():
 def test_every_detector_is_built_and_says_what_is_left_out(name):
     with torch.device("meta"):
         module = DetectionFamily().build(name)
-    assert isinstance(module, RawDetector | RawProposals)
+    assert isinstance(module, RawDetector)
     assert "is taken from the picture to" in module.warnings[0]
     assert DetectionFamily().input_shape(name)[:2] == (1, 3)
 
@@ -80,13 +78,13 @@ def test_results_are_those_of_the_detectors_own_parts(name):
     detector = torchvision.models.get_model(name, weights=None, weights_backbone=None).eval()
     x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        maps = list(detector.backbone(x).values())
+        maps, got = list(detector.backbone(x).values()), RawDetector(detector, name)(x)
         if hasattr(detector, "head"):
-            want, got = detector.head(maps), RawDetector(detector, name)(x)
+            want = detector.head(maps)
             assert got.keys() == want.keys()
             assert all(torch.equal(got[key], want[key]) for key in want)
         else:
-            (objectness, boxes), got = detector.rpn.head(maps), RawProposals(detector, name)(x)
+            objectness, boxes = detector.rpn.head(maps)
             assert all(torch.equal(a, b) for a, b in zip(got["objectness"] + got["boxes"], objectness + boxes, strict=True))
             assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
 
@@ -160,5 +158,5 @@ def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, 
 
 
 def test_nothing_heavy_is_imported():
-    code = "import sys\nfrom stretch.models.names import quick_names\nquick_names('timm:')\nprint('torch' in sys.modules or 'timm' in sys.modules)"
+    code = "import sys\nfrom stretch.models.families import quick_names\nquick_names('timm:')\nprint('torch' in sys.modules or 'timm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

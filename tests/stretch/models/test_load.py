@@ -10,15 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import save_file
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
-from stretch.models import load_model
-from stretch.models.download import check_host, read_weights, trained_weights_file
-from stretch.models.ends import Size, Stated, by_name, named_ends, settled
-
+torch = pytest.importorskip("torch")
+image = pytest.importorskip("PIL.Image")
+timm = pytest.importorskip("timm")
+pytest.importorskip("torchvision")
 pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError, UnknownNameError, UsageError  # noqa: E402
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing  # noqa: E402
+from stretch.models.builder import End, Size, by_name, named_ends, settled  # noqa: E402
+from stretch.models.families import find_family  # noqa: E402
+from stretch.models.load import load_model, stated_preprocessing  # noqa: E402
+from stretch.models.tiny import TinyFamily  # noqa: E402
+from stretch.models.weights import check_host, read_weights, settle, trained_weights_file  # noqa: E402
+from stretch.quantize.images import read_images  # noqa: E402
 
 
 def same(one, other):
@@ -63,26 +72,21 @@ def test_weights_that_do_not_fit_are_refused_with_the_first_difference(tmp_path,
         load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
 
 
-def test_factory_that_its_module_lacks_gives_the_closest():
-    with pytest.raises(UnknownNameError, match=r"unknown factory in stretch\.models\.tiny `tiny_resnt`") as caught:
-        load_model("stretch.models.tiny:tiny_resnt")
-    assert caught.value.hint == "did you mean `tiny_resnet`?"
-
-
-@pytest.mark.parametrize("name", ["no_such_package:net", "not-a-module:net"])
-def test_module_that_is_not_there_is_an_unknown_model(name):
-    with pytest.raises(UnknownNameError, match="unknown model"):
-        load_model(name)
-
-
-def test_factory_that_returns_no_module_is_refused():
-    with pytest.raises(StretchError, match=r"returned dict, not a torch\.nn\.Module"):
-        load_model("builtins:dict")
-
-
-def test_factory_that_fails_is_one_sentence():
-    with pytest.raises(StretchError, match="cannot be built: "):
-        load_model("builtins:open")
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        ("stretch.models.tiny:tiny_resnt", UnknownNameError, r"unknown factory in stretch\.models\.tiny `tiny_resnt`"),
+        ("no_such_package:net", UnknownNameError, "unknown model"),
+        ("not-a-module:net", UnknownNameError, "unknown model"),
+        ("builtins:dict", StretchError, r"returned dict, not a torch\.nn\.Module"),
+        ("builtins:open", StretchError, "cannot be built: "),
+        ("absent.py:net", StretchError, r"there is no file .*absent\.py"),
+    ],
+)
+def test_factory_that_gives_no_module_is_refused(name, kind, problem):
+    with pytest.raises(kind, match=problem) as caught:
+        load_model(name, trust_code=True)
+    assert "tiny_resnt" not in name or caught.value.hint == "did you mean `tiny_resnet`?"
 
 
 @pytest.mark.slow
@@ -115,11 +119,6 @@ def test_file_of_code_is_executed_with_trust(code_file):
     model = load_model(f"{code_file}:net", trust_code=True)
     assert model.module.out_channels == 8
     assert model.weights_source == "given"
-
-
-def test_missing_file_of_code_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"there is no file .*absent\.py"):
-        load_model(f"{tmp_path}/absent.py:net", trust_code=True)
 
 
 @pytest.fixture
@@ -296,45 +295,31 @@ def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
 
 
 @pytest.mark.parametrize("name", ["net.pth", "net.safetensors"])
-def test_truncated_file_is_refused(tmp_path, name):
+def test_truncated_or_missing_file_is_refused(tmp_path, name):
     path = tmp_path / name
+    with pytest.raises(StretchError, match=rf"there is no weights file .*{name}"):
+        read_weights(path)
     (save_file if name.endswith("safetensors") else torch.save)(TENSORS, path)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(StretchError, match="is no weights file"):
         read_weights(path)
 
 
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(StretchError, match=r"there is no weights file .*absent\.pth"):
-        read_weights(tmp_path / "absent.pth")
-
-
-def test_value_that_is_not_finite_is_refused_by_name(tmp_path):
-    save_file({"conv.weight": torch.tensor([1.0, float("nan")])}, tmp_path / "net.safetensors")
-    with pytest.raises(StretchError, match=r"`conv\.weight` .* not finite"):
-        read_weights(tmp_path / "net.safetensors")
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "problem"),
+    ("content", "problem"),
     [
-        ("conv.weight", torch.eye(3).to_sparse(), "is sparse_coo, weights are dense"),
-        ("conv.weight", torch.ones(3, dtype=torch.complex64), "holds complex64"),
-        ("conv.weight", torch.ones(3, dtype=torch.bool), "holds bool"),
-        ("conv.weight", torch.ones(1).expand(1 << 40), "fewer numbers than its shape"),
-        ("bn.running_var", torch.tensor([1.0, -1e-3]), "is a variance and has negative numbers"),
+        ({"w": torch.tensor([1.0, float("nan")])}, "weight `w` .* not finite"),
+        ({"w": torch.eye(3).to_sparse()}, "weight `w` .* is sparse_coo, weights are dense"),
+        ({"w": torch.ones(3, dtype=torch.complex64)}, "weight `w` .* holds complex64"),
+        ({"w": torch.ones(3, dtype=torch.bool)}, "weight `w` .* holds bool"),
+        ({"w": torch.ones(1).expand(1 << 40)}, "weight `w` .* fewer numbers than its shape"),
+        ({"bn.running_var": torch.tensor([1.0, -1e-3])}, "weight `bn.running_var` .* is a variance and has negative numbers"),
+        *[(content, "holds no tensors by name") for content in ({}, [1, 2], {"a": "text"})],
     ],
 )
-def test_tensor_that_is_no_weight_is_refused_by_name(tmp_path, key, value, problem):
-    torch.save({key: value}, tmp_path / "net.pth")
-    with pytest.raises(StretchError, match=rf"weight `{key}` .* {problem}"):
-        read_weights(tmp_path / "net.pth")
-
-
-@pytest.mark.parametrize("content", [{}, [1, 2], {"a": "text"}])
-def test_file_without_named_tensors_is_refused(tmp_path, content):
+def test_file_that_holds_something_else_than_weights_is_refused(tmp_path, content, problem):
     torch.save(content, tmp_path / "net.pth")
-    with pytest.raises(StretchError, match="holds no tensors by name"):
+    with pytest.raises(StretchError, match=problem):
         read_weights(tmp_path / "net.pth")
 
 
@@ -343,7 +328,7 @@ PATH = Path("net.onnx")
 
 def stating(*stated):
     """The inputs of a file that states these names and axes."""
-    return named_ends(PATH, [Stated(name, sizes) for name, sizes in stated])
+    return named_ends(PATH, [End(name, sizes) for name, sizes in stated])
 
 
 TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"), Size(4)])]
@@ -380,3 +365,92 @@ def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
 def test_results_have_their_names_and_one_has_none():
     assert by_name([("y", 1)]) == 1
     assert by_name([("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
+
+
+def module_of(name, seed=0):
+    """A small network with settled statistics."""
+    torch.manual_seed(seed)
+    family = TinyFamily()
+    module = family.build(name)
+    settle(module, family.input_shape(name), torch.Generator().manual_seed(seed))
+    return module
+
+
+@pytest.mark.representatives(4)
+@pytest.mark.parametrize("name", TinyFamily().names())
+@pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
+def test_activations_neither_explode_nor_vanish(name, kind):
+    module = module_of(name)
+    shape = (4, *TinyFamily().input_shape(name)[1:])
+    torch.manual_seed(1)
+    images = {
+        "noise": torch.randn(shape),
+        "grey": torch.rand(shape[0], 1, 1, 1).expand(shape),
+        "photograph-like": nn.functional.interpolate(torch.randn(*shape[:2], 4, 4), size=shape[2:], mode="bilinear"),
+    }[kind]
+    largest = []
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.register_forward_hook(lambda _, __, out: largest.append(out.abs().max().item()))
+    with torch.no_grad():
+        module(images)
+    assert all(0.01 < value < 100 for value in largest), largest
+
+
+def test_layer_that_begins_as_zeros_shows_what_it_reads():
+    module = nn.Sequential(nn.Linear(64, 3), nn.Linear(3, 3))
+    nn.init.zeros_(module[0].weight)
+    kept = module[1].weight.clone()
+    settle(module, (1, 64), torch.Generator().manual_seed(0))
+    assert module[0].weight.std().item() == pytest.approx(1 / 8, rel=0.2)
+    assert torch.equal(module[1].weight, kept)
+
+
+@pytest.fixture(scope="module", params=[(500, 375), (330, 640)], ids=str)
+def picture(request, tmp_path_factory):
+    """A picture with smooth and sharp parts."""
+    width, height = request.param
+    random = np.random.default_rng(0)
+    small = image.fromarray(random.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
+    pixels = np.clip(np.asarray(small, np.float64) + random.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
+    file = tmp_path_factory.mktemp("picture") / "a.png"
+    image.fromarray(pixels).save(file)
+    return file
+
+
+def read(name, file):
+    """What the project makes of a picture for a model."""
+    family, current = find_family(name)
+    [result] = read_images(file, family.input_shape(current), family.preprocessing(current))
+    return result
+
+
+def test_squashed_pictures_are_timms(picture):
+    from timm.data import create_transform, resolve_data_config
+
+    name = next(n for n in timm.list_models() if (c := timm.get_pretrained_cfg(n)) and c.crop_mode == "squash" and c.input_size[1] < 300)
+    config = timm.get_pretrained_cfg(name).to_dict()
+    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(image.open(picture)).numpy()[None]
+    assert np.abs(read(f"timm:{name}", picture) - expected).max() < 1e-5
+
+
+def test_cifar_networks_read_whole_pictures():
+    assert load_model("resnet20_cifar10", weights="none").preprocessing.crop == 1.0
+    assert load_model("tiny_resnet", weights="none").preprocessing == IMAGENET
+
+
+class Own(torch.nn.Module):
+    def __init__(self, preprocessing):
+        super().__init__()
+        self.preprocessing = preprocessing
+
+
+@pytest.mark.parametrize("stated", [{"mean": (0.5, 0.5, 0.5), "crop": 1}, Preprocessing((0.5, 0.5, 0.5), crop=1.0)])
+def test_own_module_states_its_own(stated):
+    assert stated_preprocessing(Own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
+
+
+@pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
+def test_what_cannot_be_used_is_one_sentence(stated):
+    with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
+        stated_preprocessing(Own(stated), "mine")

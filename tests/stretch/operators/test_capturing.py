@@ -6,27 +6,15 @@ from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.capturing import (  # noqa: E402
-    Refusal,
-    class_name,
-    lower_module,
-)
+from stretch.operators.capturing import Refusal, class_name, lower_module  # noqa: E402
 from stretch.transform import Branch  # noqa: E402
+from tests.stretch.capture.patterns import Calling  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-class Apply(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 def kinds(function):
-    return [op.kind for op in capture(Apply(function), (1, 4, 8, 8), "net").graph.ops[1:]]
+    return [op.kind for op in capture(Calling(function), (1, 4, 8, 8), "net").graph.ops[1:]]
 
 
 @pytest.mark.representatives(20)
@@ -101,7 +89,7 @@ def test_function_lowers_to_its_kind(function, expected):
     ],
 )
 def test_captured_functions_compute_what_torch_computes(function):
-    captured = capture(Apply(function), (1, 4, 8, 8), "net")
+    captured = capture(Calling(function), (1, 4, 8, 8), "net")
     x = torch.randn(1, 4, 8, 8)
     torch.testing.assert_close(Branch(captured.graph)(x), function(x), rtol=1e-6, atol=1e-6)
 

@@ -10,7 +10,7 @@ from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import SubgraphSource
+from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Writer
 from stretch.operators.capturing import Refusal, pooling_window
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.activation import MISH_TOP  # noqa: E402
+from stretch.operators.elementwise import MISH_TOP, StochasticDepth  # noqa: E402
 from stretch.operators.lowerings import lowerings  # noqa: E402
-from stretch.operators.passing import StochasticDepth  # noqa: E402
 from stretch.operators.pooling import adaptive_pool  # noqa: E402
+from tests.stretch.capture.patterns import Calling  # noqa: E402
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}
 
@@ -122,32 +122,17 @@ def test_mish_is_its_input_beyond_its_clip():
     assert math.tanh(math.log1p(math.exp(MISH_TOP))) > 1 - np.finfo(np.float32).eps / 2
 
 
-def captured(module):
-    from stretch.capture.trace import capture_traced
-
-    return [(op.kind, dict(op.attrs)) for op in capture_traced(module, (1, 2, 3, 3)).graph.ops[1:]]
-
-
-class Apply(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @pytest.mark.parametrize(
-    ("module", "reason"),
+    ("function", "reason"),
     [
-        (Apply(lambda x: x.clamp(2, 1)), "bounds must be in order"),
-        (Apply(lambda x: x.clamp(0, math.nan)), "bounds must be in order"),
-        (Apply(lambda x: x.clamp(torch.tensor(0.0), torch.tensor(1.0))), "to tensors, not to numbers"),
+        (lambda x: x.clamp(2, 1), "bounds must be in order"),
+        (lambda x: x.clamp(0, math.nan), "bounds must be in order"),
+        (lambda x: x.clamp(torch.tensor(0.0), torch.tensor(1.0)), "to tensors, not to numbers"),
     ],
 )
-def test_clamping_that_is_not_supported_is_refused(module, reason):
+def test_clamping_that_is_not_supported_is_refused(function, reason):
     with pytest.raises(StretchError, match=reason):
-        captured(module)
+        capture(Calling(function), (1, 2, 3, 3))
 
 
 def cut_and_joined():
@@ -188,9 +173,6 @@ def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_pa
 
 def test_matrix_over_the_rows_of_an_image_is_refused():
     graph, weights, _ = case(Op("y", "linear", ("x",), {"out_features": 7, "bias": True}))
-    from stretch.formats.tflite.builder import SubgraphBuilder, SubgraphSource
-    from stretch.formats.tflite.writer import Piece, Writer
-
     b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
     with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
         lowerings.get("linear").tflite(b, SubgraphSource(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
@@ -198,7 +180,6 @@ def test_matrix_over_the_rows_of_an_image_is_refused():
 
 @pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
 def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding):
-    torch = pytest.importorskip("torch")
     graph, x = (
         graph_of(Op("y", "pad", ("x",), {"padding": padding})),
         np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32),
@@ -212,8 +193,6 @@ def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding)
 def test_batch_norm_that_nothing_takes_up_is_a_factor_and_an_offset(tmp_path):
     norm = Op("y", "batch_norm", ("x",), {"eps": 1e-3, "momentum": 0.1, "affine": False})
     graph, weights, x = case(norm)
-    from stretch.formats.tflite.builder import SubgraphSource
-
     source = SubgraphSource(graph, weights)
     mapping = {key: value.reshape(1, -1, 1, 1) for key, value in weights["y"].items()}
     expected = (x - mapping["running_mean"]) / np.sqrt(mapping["running_var"] + 1e-3)

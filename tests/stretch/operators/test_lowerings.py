@@ -1,14 +1,20 @@
+"""Modules of every kind of operator, and of calls of torch."""
+
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402 - torch may be missing
+pytestmark = pytest.mark.torch
 
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import Op  # noqa: E402
 from predictors.operators import kind_of, kinds  # noqa: E402
+from predictors.operators.opaque import CALLS  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
+from stretch.opaque.calls import Call, Calls, CallTensor  # noqa: E402
 from stretch.operators.lowerings import lowerings, make_module  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from stretch.operators.opaque import Opaque, Reshape  # noqa: E402
 
 COMPUTED = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
 WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1), "ceil_mode": True}
@@ -78,3 +84,43 @@ def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
     """A batch norm without factors is stored with ones, so only what a kind has must be stored."""
     shape = SHAPES.get(kind, (1, 4, 9, 9))
     assert tuple(kind_of(kind).weights([shape] * max(1, kind_of(kind).min_inputs), ATTRS.get(kind, {}))) == lowerings.get(kind).stored
+
+
+STATED = {"kernel": "elementwise", "variant": "sub", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 3}
+CALLED = Calls(
+    (CallTensor("float32", (1, 3)),),
+    (CallTensor("float32", (3,), True), CallTensor("int64", (1,))),
+    (Call("sub.Tensor", ({"read": 0}, {"constant": 0})), Call("index.Tensor", ({"call": 0}, (None, {"constant": 1})))),
+)
+
+
+def opaque(**changes):
+    attrs = {**STATED, "shape": (1, 1), CALLS: CALLED.text(), "constant_0": (3,), "constant_1": (1,)}
+    return Op("op", "opaque", ("x",), {**attrs, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reads", "reason"),
+    [
+        ({}, [(1, 4)], "not"),
+        ({"shape": (1, 2)}, [(1, 3)], "give"),
+        ({"constant_0": (4,)}, [(1, 3)], "constants of other shapes"),
+        ({CALLS: "{}"}, [(1, 3)], "cannot be read"),
+        ({CALLS: CALLED.text().replace("sub.Tensor", "sub_.Tensor")}, [(1, 3)], "more than compute"),
+    ],
+)
+def test_operator_that_contradicts_itself_is_refused(changes, reads, reason):
+    with pytest.raises(StretchError, match=reason):
+        make_module(opaque(**changes), reads)
+
+
+def test_operator_for_predictions_is_not_computed():
+    with pytest.raises(StretchError, match="for predictions"):
+        make_module(Op("op", "opaque", ("x",), {**STATED, "shape": (1, 1)}), [(1, 3)])
+    with pytest.raises(StretchError, match="for predictions"):
+        make_module(Op("op", "view", ("x", "y"), {"shape": (1, 3)}), [(1, 3), (1, 3)])
+
+
+def test_modules_tell_what_they_compute():
+    assert "sub.Tensor, index.Tensor" in repr(Opaque(CALLED, (1, 1)))
+    assert "(2, 6)" in repr(Reshape((2, 6)))

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.formats.onnx import decode
-from scheduler.formats.onnx.checks import MAX_PARTS, check_onnx, tensor_shapes
+from scheduler.formats.onnx.file import MAX_PARTS, OnnxFile
 from scheduler.formats.onnx.shapes import RULES
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
@@ -32,7 +32,7 @@ def model(nodes, weights=(), inputs=None, outputs=None):
 
 def check(proto, path):
     onnx.save(proto, str(path / "m.onnx"))
-    return check_onnx(decode(path / "m.onnx"), path / "m.onnx")
+    return OnnxFile(path / "m.onnx", decode(path / "m.onnx")).demand
 
 
 def lying(name="w", **fields):
@@ -195,7 +195,7 @@ def test_file_with_changed_bytes_is_taken_or_refused_and_nothing_else(tmp_path_f
     path = tmp_path_factory.getbasetemp() / "changed.onnx"
     path.write_bytes(content)
     with suppress(StretchError):
-        assert check_onnx(decode(path), path).work >= 0
+        assert OnnxFile(path, decode(path)).demand.work >= 0
 
 
 @pytest.mark.torch
@@ -246,7 +246,7 @@ def wild(draw, op):
 def test_node_that_is_taken_has_the_shape_that_the_runtime_makes_if_it_takes_it_too(op, data):
     case = data.draw(wild(op))
     try:
-        tensor_shapes(case.model([]), FILE)
+        _ = OnnxFile(FILE, case.model([])).shapes
     except StretchError:
         return
     computed = case.computed()

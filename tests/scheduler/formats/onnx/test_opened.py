@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 from predictors.formats.onnx import decode
 from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx, state
-from scheduler.formats.onnx.checks import stored_tensor
+from scheduler.formats.onnx.file import stored_tensor
 from tests.predictors.specified import specified
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from scheduler.formats.tflite.file import ANY_TFLITE
+from scheduler.formats.tflite import ANY_TFLITE
 
 FILTERS, CHANNELS, WIDE = 4, 3, 8
 

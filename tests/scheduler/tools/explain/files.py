@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from scheduler.formats.tflite.file import ANY_TFLITE, NAMES
+from scheduler.formats.tflite import ANY_TFLITE, NAMES
 
 NUMBERS = {name: number for number, name in NAMES.items()}
 

@@ -5,7 +5,7 @@ import numpy as np
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.writer import Quant
+from stretch.formats.tflite import Quant
 from tests.scheduler.delegates import graphs
 
 
@@ -41,7 +41,7 @@ def run(source, folder, x):
 
 def codes(source):
     """Names of the operators that a source becomes, in order, with the type of what each writes."""
-    from scheduler.formats.tflite_schema import OPERATORS, TFLITE, TYPES
+    from scheduler.formats.tflite import OPERATORS, TFLITE, TYPES
 
     model = TFLITE.decode(graphs.tflite_bytes(source.graph, source))
     names = {kind.number: name for name, kind in OPERATORS.items()}

@@ -47,7 +47,7 @@ def test_precisions_of_the_bundle_are_those_of_the_file(made):
 
 def not_requantised(content, name, factor):
     """A file whose int8 branch `name` hands its integers on as they are, to a reader that takes them in another scale."""
-    from scheduler.formats.tflite_schema import OPERATORS, OPTIONS, TFLITE, TYPES
+    from scheduler.formats.tflite import OPERATORS, OPTIONS, TFLITE, TYPES
 
     model = TFLITE.decode(content)
     graph = next(item for item in model["subgraphs"] if item["name"] == name)

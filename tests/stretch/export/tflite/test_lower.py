@@ -16,8 +16,7 @@ from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.bundle import join_to_tflite, to_tflite
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite.builder import SubgraphSource
-from stretch.formats.tflite.writer import Quant, Writer
+from stretch.formats.tflite import Quant, SubgraphSource, Writer
 from stretch.operators.lowerings import lowerings
 from stretch.quantize.qdq import quantise
 from tests.effort import examples
@@ -149,7 +148,7 @@ def test_half_precision_weights_are_half_as_large_and_widened_when_read(tmp_path
 
 @pytest.mark.parametrize(("kind", "code"), [("concat", ["CONCATENATION"]), ("sum", ["ADD", "ADD"])])
 def test_join_of_three_branches(kind, code):
-    from scheduler.formats.tflite_schema import OPERATORS, TFLITE
+    from scheduler.formats.tflite import OPERATORS, TFLITE
 
     writer = Writer("m")
     shape = (1, 4, 4, 6) if kind == "concat" else (1, 4, 4, 2)

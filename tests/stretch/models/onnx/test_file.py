@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.builder import MAX_KNOWN, Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.network import read_source
-from stretch.models.onnx.site import RULES, OnnxSite, by_rule, computed, rule
+from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed, read_source, rule
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.oracle import net, random
@@ -304,9 +303,9 @@ def site(builder, *inputs, **attrs):
 def test_site_tells_what_is_stored_from_what_is_computed():
     b = Builder((1, 3))
     seen = site(b, b.input, np.array([4, 5]), None, axes=[1])
-    assert seen.numbers("sizes", 1) == [4, 5]
-    assert seen.numbers("axes", 2) == [1]
-    assert seen.numbers("pads", 3) is None
+    assert seen.listed("sizes", 1) == [4, 5]
+    assert seen.listed("axes", 2) == [1]
+    assert seen.listed("pads", 3) is None
     assert seen.optional(2, "bias") is None
     with pytest.raises(StretchError, match="its weight depends on what the network reads"):
         seen.known(0, "weight")

@@ -11,7 +11,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.site import Steps, common, reread
+from stretch.models.onnx.network import Steps, common, reread
 from tests.effort import examples
 from tests.stretch.models.onnx.oracle import computed, functions, net, random
 

@@ -3,17 +3,17 @@
 import numpy as np
 import torch
 
-from scheduler.formats.tflite.file import ANY_TFLITE, NAMES, OPTIONS, TYPES
+from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES
 from stretch.models.tflite import read_module
 
 #: Largest difference from the runtime, as a part of its largest output.
 CLOSE = 1e-4
 
 NUMBERS = {name: number for number, name in NAMES.items()}
-TABLES = {table: number for number, table in OPTIONS.items()}
+TABLES = {table: number for number, table in ANY_OPTIONS.items()}
 #: Versions of operators that the runtime has no first one of.
 VERSIONS = {"BROADCAST_TO": 2}
-KINDS = {kind: number for number, kind in TYPES.items()}
+KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 
 def op(code, inputs, outputs=("y",), table=None, **settings):

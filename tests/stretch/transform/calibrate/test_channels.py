@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from predictors.joins import join_of  # noqa: E402
 from stretch.capture import capture  # noqa: E402
-from stretch.models.small_resnet import BasicBlock, SmallResNet  # noqa: E402
+from stretch.models.tiny import BasicBlock, SmallResNet  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import drop_units  # noqa: E402
 from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402

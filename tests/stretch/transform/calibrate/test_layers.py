@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 from stretch.capture import capture  # noqa: E402
-from stretch.operators.convolution import PaddedConv2d  # noqa: E402
+from stretch.operators.products import PaddedConv2d  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.network.segments import cut_segment  # noqa: E402
 from stretch.transform import build  # noqa: E402

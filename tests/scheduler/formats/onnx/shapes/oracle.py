@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx.checks import check_onnx
+from scheduler.formats.onnx import OnnxFile
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
 
@@ -79,7 +79,7 @@ def refused(case, built):
     """Why a file is refused that states results like these; None if it is not."""
     outputs = [helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(y.dtype), y.shape) for i, y in enumerate(built)]
     try:
-        check_onnx(case.model(outputs), FILE)
+        _ = OnnxFile(FILE, case.model(outputs)).demand
     except StretchError as error:
         return error.message
     return None

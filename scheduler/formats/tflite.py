@@ -1,0 +1,597 @@
+"""TFLite files: the part of the schema that nn-stretch writes and what any converter writes, checked and read without trust.
+
+Source: `schema.fbs` of LiteRT, version 3 (https://github.com/google-ai-edge/LiteRT).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError, need
+from predictors.files import read_bytes
+from scheduler.formats.flatbuffer import Flatbuffer
+
+VERSION = 3
+
+
+@dataclass(frozen=True)
+class OperatorKind:
+    """What the schema and its runtime know of one operator."""
+
+    number: int  # In the schema.
+    options: str | None  # Table of its settings, or None.
+    #: A letter for each tensor that it reads: ``x`` has the type of the result, ``w`` and ``b`` are the weight and the bias of such an
+    #: operator, ``i`` is a constant of whole numbers such as a shape, and ``q`` has a type that the operator converts. ``*``: any number.
+    reads: str
+
+
+OPERATORS = {
+    "ADD": OperatorKind(0, "AddOptions", "xx"),
+    "AVERAGE_POOL_2D": OperatorKind(1, "Pool2DOptions", "x"),
+    "CONCATENATION": OperatorKind(2, "ConcatenationOptions", "x*"),
+    "CONV_2D": OperatorKind(3, "Conv2DOptions", "xwb"),
+    "DEPTHWISE_CONV_2D": OperatorKind(4, "DepthwiseConv2DOptions", "xwb"),
+    "DEQUANTIZE": OperatorKind(6, "DequantizeOptions", "q"),
+    "FULLY_CONNECTED": OperatorKind(9, "FullyConnectedOptions", "xwb"),
+    "LOGISTIC": OperatorKind(14, None, "x"),
+    "MAX_POOL_2D": OperatorKind(17, "Pool2DOptions", "x"),
+    "MUL": OperatorKind(18, "MulOptions", "xx"),
+    "RELU": OperatorKind(19, None, "x"),
+    "RELU6": OperatorKind(21, None, "x"),
+    "RESHAPE": OperatorKind(22, "ReshapeOptions", "xi"),
+    "SOFTMAX": OperatorKind(25, "SoftmaxOptions", "x"),
+    "TANH": OperatorKind(28, None, "x"),
+    "PAD": OperatorKind(34, "PadOptions", "xi"),
+    "TRANSPOSE": OperatorKind(39, "TransposeOptions", "xi"),
+    "MEAN": OperatorKind(40, "ReducerOptions", "xi"),
+    "SUB": OperatorKind(41, "SubOptions", "xx"),
+    "DIV": OperatorKind(42, "DivOptions", "xx"),
+    "EXP": OperatorKind(47, None, "x"),
+    "LOG_SOFTMAX": OperatorKind(50, "LogSoftmaxOptions", "x"),
+    "PRELU": OperatorKind(54, None, "xx"),
+    "MAXIMUM": OperatorKind(55, "MaximumMinimumOptions", "xx"),
+    "MINIMUM": OperatorKind(57, "MaximumMinimumOptions", "xx"),
+    "PADV2": OperatorKind(60, "PadV2Options", "xix"),
+    "SLICE": OperatorKind(65, "SliceOptions", "xii"),
+    "RSQRT": OperatorKind(76, None, "x"),
+    "REDUCE_MAX": OperatorKind(82, "ReducerOptions", "xi"),
+    "RESIZE_NEAREST_NEIGHBOR": OperatorKind(97, "ResizeNearestNeighborOptions", "xi"),
+    "LEAKY_RELU": OperatorKind(98, "LeakyReluOptions", "x"),
+    "ELU": OperatorKind(111, None, "x"),
+    "QUANTIZE": OperatorKind(114, "QuantizeOptions", "q"),
+    "HARD_SWISH": OperatorKind(117, None, "x"),
+    "GELU": OperatorKind(150, "GeluOptions", "x"),
+}
+
+#: Number of each element type that nn-stretch writes, by numpy's name.
+TYPES = {"float32": 0, "float16": 1, "int32": 2, "int8": 9}
+
+#: Fields of each table by their slots, a name and a type each (`scheduler.formats.flatbuffer`); ``-`` for one that nn-stretch does not write.
+_WRITTEN = {
+    "Model": "version u32, operator_codes [OperatorCode], subgraphs [SubGraph], description string, buffers [Buffer], "
+    "-, metadata [Metadata], signature_defs [SignatureDef]",
+    "OperatorCode": "deprecated_builtin_code i8, -, version i32, builtin_code i32",
+    "SubGraph": "tensors [Tensor], inputs [i32], outputs [i32], operators [Operator], name string",
+    "Tensor": "shape [i32], type i8, buffer u32, name string, quantization QuantizationParameters",
+    "QuantizationParameters": "-, -, scale [f32], zero_point [i64], -, -, quantized_dimension i32",
+    "Operator": "opcode_index u32, inputs [i32], outputs [i32], "
+    "builtin_options_type u8, builtin_options builtin_options_type?BuiltinOptions",
+    "Buffer": "data [u8]",
+    "Metadata": "name string, buffer u32",
+    "SignatureDef": "inputs [TensorMap], outputs [TensorMap], signature_key string, -, subgraph_index u32",
+    "TensorMap": "name string, tensor_index u32",
+}
+
+#: Settings of an operator that applies an activation to its own result, and has no others.
+_ACTIVATED = "fused_activation_function i8"
+
+#: Settings of operators, a table each: its number, and its fields.
+_SETTINGS = {
+    **{
+        name: (number, _ACTIVATED)
+        for name, number in {"FullyConnectedOptions": 8, "AddOptions": 11, "MulOptions": 21, "SubOptions": 28, "DivOptions": 29}.items()
+    },
+    **{
+        name: (number, "")
+        for name, number in {
+            "PadOptions": 22,
+            "TransposeOptions": 26,
+            "LogSoftmaxOptions": 36,
+            "DequantizeOptions": 38,
+            "MaximumMinimumOptions": 39,
+            "PadV2Options": 43,
+            "SliceOptions": 48,
+            "QuantizeOptions": 89,
+        }.items()
+    },
+    "Conv2DOptions": (
+        1,
+        "padding i8, stride_w i32, stride_h i32, fused_activation_function i8, dilation_w_factor i32, dilation_h_factor i32",
+    ),
+    "DepthwiseConv2DOptions": (
+        2,
+        "padding i8, stride_w i32, stride_h i32, depth_multiplier i32, "
+        "fused_activation_function i8, dilation_w_factor i32, dilation_h_factor i32",
+    ),
+    "Pool2DOptions": (5, "padding i8, stride_w i32, stride_h i32, filter_width i32, filter_height i32, fused_activation_function i8"),
+    "SoftmaxOptions": (9, "beta f32"),
+    "ConcatenationOptions": (10, "axis i32, fused_activation_function i8"),
+    "ReshapeOptions": (17, "new_shape [i32]"),
+    "ReducerOptions": (27, "keep_dims bool"),
+    "ResizeNearestNeighborOptions": (74, "align_corners bool, half_pixel_centers bool"),
+    "LeakyReluOptions": (75, "alpha f32"),
+    "GeluOptions": (116, "approximate bool"),
+}
+
+
+def _fields(text: str) -> dict[str, tuple[int, str]]:
+    """Slot and type of each field that a line names."""
+    split = [item.split() for item in text.split(", ")] if text else []
+    return {words[0]: (slot, words[1]) for slot, words in enumerate(split) if len(words) == 2}
+
+
+def _flatbuffer(tables: Mapping[str, str], settings: Mapping[str, tuple[int, str]]) -> Flatbuffer:
+    fields = {name: _fields(text) for name, text in (*tables.items(), *((name, text) for name, (_, text) in settings.items()))}
+    return Flatbuffer(fields, {"BuiltinOptions": {number: name for name, (number, _) in settings.items()}}, "Model", b"TFL3")
+
+
+#: Reads and writes what nn-stretch writes, and nothing else.
+TFLITE = _flatbuffer(_WRITTEN, _SETTINGS)
+
+#: Its tables, and the number of each table of settings.
+TABLES = TFLITE.tables
+OPTIONS = {name: number for name, (number, _) in _SETTINGS.items()}
+
+# Operators of TFLite as any converter writes them: their numbers, their settings and what those are where a file is silent.
+
+#: Names by number.
+NAMES: dict[int, str] = {
+    **{kind.number: name for name, kind in OPERATORS.items()},
+    **{5: "DEPTH_TO_SPACE", 8: "FLOOR", 11: "L2_NORMALIZATION", 13: "LOCAL_RESPONSE_NORMALIZATION", 16: "LSTM", 20: "RELU_N1_TO_1"},
+    **{23: "RESIZE_BILINEAR", 26: "SPACE_TO_DEPTH", 32: "CUSTOM", 36: "GATHER", 37: "BATCH_TO_SPACE_ND", 38: "SPACE_TO_BATCH_ND"},
+    **{43: "SQUEEZE", 44: "UNIDIRECTIONAL_SEQUENCE_LSTM", 45: "STRIDED_SLICE", 48: "TOPK_V2", 49: "SPLIT", 53: "CAST", 56: "ARG_MAX"},
+    **{58: "LESS", 59: "NEG", 61: "GREATER", 62: "GREATER_EQUAL", 63: "LESS_EQUAL", 64: "SELECT", 66: "SIN", 67: "TRANSPOSE_CONV"},
+    **{69: "TILE", 70: "EXPAND_DIMS", 71: "EQUAL", 72: "NOT_EQUAL", 73: "LOG", 74: "SUM", 75: "SQRT", 77: "SHAPE", 78: "POW"},
+    **{79: "ARG_MIN", 81: "REDUCE_PROD", 83: "PACK", 84: "LOGICAL_OR", 86: "LOGICAL_AND", 87: "LOGICAL_NOT", 88: "UNPACK"},
+    **{89: "REDUCE_MIN", 90: "FLOOR_DIV", 92: "SQUARE", 99: "SQUARED_DIFFERENCE", 100: "MIRROR_PAD", 101: "ABS", 102: "SPLIT_V"},
+    **{104: "CEIL", 105: "REVERSE_V2", 106: "ADD_N", 108: "COS", 109: "WHERE", 116: "ROUND", 118: "IF", 119: "WHILE", 123: "SELECT_V2"},
+    **{126: "BATCH_MATMUL", 128: "CUMSUM", 129: "CALL_ONCE", 130: "BROADCAST_TO", 142: "VAR_HANDLE", 152: "RELU_0_TO_1", 158: "SIGN"},
+}
+
+#: Tables of which converters write more.
+_ANY_WRITTEN = {
+    **_WRITTEN,
+    "Model": "version u32, operator_codes [OperatorCode], subgraphs [SubGraph], -, buffers [Buffer]",
+    "OperatorCode": "deprecated_builtin_code i8, custom_code string, version i32, builtin_code i32",
+    "Tensor": "shape [i32], type i8, buffer u32, name string, quantization QuantizationParameters, is_variable bool, "
+    "sparsity SparsityParameters, shape_signature [i32], -, -, external_buffer u32",
+    "Buffer": "data [u8], offset u64, size u64",
+    "SparsityParameters": "",
+}
+
+#: Settings of operators that nn-stretch does not write itself, or has more of.
+_ANY_SETTINGS = {
+    **_SETTINGS,
+    "FullyConnectedOptions": (8, "fused_activation_function i8, weights_format i8, keep_num_dims bool"),
+    "L2NormOptions": (12, _ACTIVATED),
+    "LocalResponseNormalizationOptions": (13, "radius i32, bias f32, alpha f32, beta f32"),
+    "ResizeBilinearOptions": (15, "-, -, align_corners bool, half_pixel_centers bool"),
+    "SqueezeOptions": (30, "squeeze_dims [i32]"),
+    "StridedSliceOptions": (32, "begin_mask i32, end_mask i32, ellipsis_mask i32, new_axis_mask i32, shrink_axis_mask i32, offset bool"),
+    "SpaceToDepthOptions": (19, "block_size i32"),
+    "DepthToSpaceOptions": (94, "block_size i32"),
+    "GatherOptions": (23, "axis i32, batch_dims i32"),
+    "SplitOptions": (35, "num_splits i32"),
+    "SplitVOptions": (79, "num_splits i32"),
+    "CastOptions": (37, "in_data_type i8, out_data_type i8"),
+    "ArgMaxOptions": (40, "output_type i8"),
+    "ArgMinOptions": (57, "output_type i8"),
+    "TransposeConvOptions": (49, "padding i8, stride_w i32, stride_h i32, fused_activation_function i8"),
+    "ShapeOptions": (55, "out_type i8"),
+    "PackOptions": (59, "values_count i32, axis i32"),
+    "UnpackOptions": (64, "num i32, axis i32"),
+    "MirrorPadOptions": (77, "mode i8"),
+    "BatchMatMulOptions": (101, "adj_x bool, adj_y bool"),
+    "CumsumOptions": (102, "exclusive bool, reverse bool"),
+}
+
+#: Table of settings by its number.
+ANY_OPTIONS = {number: name for name, (number, _) in _ANY_SETTINGS.items()}
+
+#: Settings whose default is not zero.
+DEFAULTS: Mapping[str, Any] = {"dilation_w_factor": 1, "dilation_h_factor": 1}
+
+#: Element types by number; those of other numbers are kept by their number.
+ANY_TYPES: dict[int, str] = {
+    **{0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8", 10: "float64", 15: "uint32"},
+    **{16: "uint16", 17: "int4"},
+}
+
+ANY_TFLITE = _flatbuffer(_ANY_WRITTEN, _ANY_SETTINGS)
+
+
+# Whether every number in a file of nn-stretch is one that a runtime can follow: runtimes do not look twice.
+
+#: Largest tensor of a subgraph: a gigabyte of reals.
+MAX_ELEMENTS = 1 << 28
+
+#: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
+LEAST_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
+
+#: Largest factor between the integers of an operator's inputs and those of its result: LiteRT stops the process
+#: at twice that for products with weights, and for additions.
+MAX_FACTORS = {"weights": 2.0**7, "others": 2.0**18}
+
+#: Operators whose int8 result has the same scale whatever they read.
+_BOUNDED = ("LOGISTIC", "TANH", "SOFTMAX")
+
+_KINDS = {kind.number: (name, kind) for name, kind in OPERATORS.items()}
+_TYPE_NAMES = {number: name for name, number in TYPES.items()}
+
+#: Settings that a runtime divides by or sizes memory with.
+_POSITIVE = ("stride_w", "stride_h", "dilation_w_factor", "dilation_h_factor", "depth_multiplier", "filter_width", "filter_height")
+#: Settings that are numbers of a short list, and its length.
+_CHOICES = {"padding": 2, "fused_activation_function": 4}
+
+
+def check_model(model: Mapping[str, Any]) -> None:
+    """Check every index and size that a runtime follows, and put defaults where a field is left out.
+
+    Args:
+        model: The tables of a file, as `scheduler.formats.tflite_schema.TFLITE` reads them.
+    """
+    need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
+    for key in ("operator_codes", "subgraphs", "buffers", "signature_defs"):
+        need(bool(model.get(key)), f"it has no {key.replace('_', ' ')}")
+    for code in model["operator_codes"]:
+        number = code.get("builtin_code", 0)
+        need(number in _KINDS, f"it has operator number {number}, which nn-stretch does not write")
+        need(1 <= code.get("version", 1) <= 16, f"its operator {_KINDS[number][0]} has version {code.get('version')}")
+        code["builtin_code"] = number
+    need(not model["buffers"][0], "its first buffer is not empty")
+    for entry in model.get("metadata", []):
+        need(entry.get("buffer", 0) < len(model["buffers"]), "its metadata lie in a buffer that is not there")
+    for graph in model["subgraphs"]:
+        _check_graph(graph, model)
+    taken = Counter(definition.setdefault("subgraph_index", 0) for definition in model["signature_defs"])
+    need(set(taken) == set(range(len(model["subgraphs"]))) and max(taken.values()) == 1, "its signatures are not one for each subgraph")
+    keys = [definition.get("signature_key", "") for definition in model["signature_defs"]]
+    need(all(keys) and len(set(keys)) == len(keys), "two of its signatures have one name")
+    for definition in model["signature_defs"]:
+        graph = model["subgraphs"][definition["subgraph_index"]]
+        for key in ("inputs", "outputs"):
+            ends = definition.get(key, [])
+            indices = [end.setdefault("tensor_index", 0) for end in ends]
+            names = [end.get("name", "") for end in ends]
+            proper = indices == graph[key].tolist() and all(names) and len(set(names)) == len(names)
+            need(proper, f"signature `{definition['signature_key']}` does not name the {key} of its subgraph")
+
+
+def _check_graph(graph: dict[str, Any], model: Mapping[str, Any]) -> None:
+    name = graph.get("name", "")
+    tensors = graph.get("tensors", [])
+    constant = [_check_tensor(tensor, model["buffers"]) for tensor in tensors]
+    for key in ("inputs", "outputs"):
+        need(len(graph.get(key, ())) > 0, f"subgraph `{name}` has no {key}")
+        need(all(0 <= i < len(tensors) and not constant[i] for i in graph[key]), f"subgraph `{name}` has {key} that are no tensors")
+    there = set(graph["inputs"].tolist())
+    there |= {i for i, is_constant in enumerate(constant) if is_constant}
+    need(bool(graph.get("operators")), f"subgraph `{name}` has no operators")
+    for operator in graph["operators"]:
+        index = operator.setdefault("opcode_index", 0)
+        need(index < len(model["operator_codes"]), f"subgraph `{name}` has an operator without a code")
+        code, kind = _KINDS[model["operator_codes"][index]["builtin_code"]]
+        reads, writes = operator.get("inputs", np.empty(0)).tolist(), operator.get("outputs", np.empty(0)).tolist()
+        fits = len(reads) > 0 if kind.reads.endswith("*") else len(reads) == len(kind.reads)
+        need(fits, f"{code} of subgraph `{name}` has {len(reads)} inputs")
+        need(all(i in there for i in reads), f"{code} of subgraph `{name}` reads what nothing writes before it")
+        need(
+            len(writes) == 1 and 0 <= writes[0] < len(tensors) and writes[0] not in there,
+            f"{code} of subgraph `{name}` writes no tensor of its own",
+        )
+        there.add(writes[0])
+        expected = OPTIONS[kind.options] if kind.options else 0
+        need(operator.get("builtin_options_type", 0) == expected, f"{code} of subgraph `{name}` has the settings of another operator")
+        _check_settings(code, name, operator.setdefault("builtin_options", {}) if kind.options else {})
+        _check_types(code, name, kind.reads, [(tensors[i], constant[i]) for i in reads], tensors[writes[0]])
+        _check_factor(code, name, kind.reads, [tensors[i] for i in reads], tensors[writes[0]])
+        _check_growth(code, name, [tensors[i] for i in reads], tensors[writes[0]], model["buffers"])
+    need(all(i in there for i in graph["outputs"]), f"subgraph `{name}` has outputs that nothing writes")
+
+
+def _check_tensor(tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> bool:
+    """Check one tensor; gives whether it is a constant."""
+    name = tensor.setdefault("name", "")
+    shape = tensor.setdefault("shape", np.empty(0, np.int32))
+    kind = _TYPE_NAMES.get(tensor.setdefault("type", 0))
+    need(kind is not None, f"tensor `{name}` has a type that nn-stretch does not write")
+    elements = math.prod(int(n) for n in shape)
+    need(all(n > 0 for n in shape) and elements <= MAX_ELEMENTS, f"tensor `{name}` has the shape {list(map(int, shape))}")
+    need(tensor.setdefault("buffer", 0) < len(buffers), f"the buffer of tensor `{name}` is not there")
+    content = buffers[tensor["buffer"]].get("data")
+    if content is not None:
+        wanted = elements * np.dtype(kind).itemsize
+        need(len(content) == wanted, f"tensor `{name}` has {len(content)} bytes, its shape needs {wanted}")
+    quant = tensor.get("quantization")
+    if quant is not None:
+        scale, zero = quant.get("scale", np.empty(0)), quant.get("zero_point", np.empty(0))
+        axis = quant.get("quantized_dimension", 0)
+        channels = int(shape[axis]) if 0 <= axis < len(shape) else 1
+        fits = len(scale) == len(zero) and len(scale) in (1, channels) and (len(scale) == 1 or 0 <= axis < len(shape))
+        need(fits, f"tensor `{name}` has {len(scale)} scales and {len(zero)} zero points")
+        need(
+            bool(np.isfinite(scale).all() and (scale > 0).all() and (np.abs(zero) <= 128).all()),
+            f"tensor `{name}` has a scale that is none",
+        )
+        need(kind in ("int8", "int32"), f"tensor `{name}` is {kind} and has a scale")
+        need(len(scale) == 1 or content is not None, f"tensor `{name}` has a scale for each channel and is no weight")
+        fits = content is not None or LEAST_SCALE <= scale[0] <= MAX_SCALE
+        need(bool(fits), f"tensor `{name}` has the scale {scale[:1]}, which is out of range")
+    need(quant is not None or kind != "int8", f"tensor `{name}` is int8 without a scale")
+    return content is not None
+
+
+def _check_settings(code: str, name: str, settings: Mapping[str, Any]) -> None:
+    for key in settings.keys() & _POSITIVE:
+        need(1 <= settings[key] <= 1 << 16, f"{code} of subgraph `{name}` has {key} {settings[key]}")
+    for key in settings.keys() & _CHOICES.keys():
+        need(0 <= settings[key] < _CHOICES[key], f"{code} of subgraph `{name}` has {key} {settings[key]}")
+    if code in ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        need({"stride_w", "stride_h"} <= settings.keys(), f"{code} of subgraph `{name}` has no stride")
+    if code in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        need({"filter_width", "filter_height"} <= settings.keys(), f"{code} of subgraph `{name}` has no window")
+
+
+def _check_types(code: str, name: str, letters: str, reads: list[tuple[dict[str, Any], bool]], writes: dict[str, Any]) -> None:
+    """Runtimes stop the process where an operator mixes types that it has no kernel for."""
+    element_type = _TYPE_NAMES[writes["type"]]
+    allowed = {
+        "x": (element_type,),
+        "w": (element_type,),
+        "b": ("int32" if element_type == "int8" else "float32",),
+        "i": ("int32",),
+        "q": ("float32", "int8") if code == "QUANTIZE" else ("int8", "float16"),
+    }
+    results = {"QUANTIZE": ("int8",), "DEQUANTIZE": ("float32",)}.get(code, ("float32", "int8"))
+    need(element_type in results, f"{code} of subgraph `{name}` gives {element_type}")
+    for letter, (tensor, constant) in zip(letters[0] * len(reads) if letters.endswith("*") else letters, reads, strict=True):
+        kind = _TYPE_NAMES[tensor["type"]]
+        need(kind in allowed[letter], f"{code} of subgraph `{name}` reads {kind} as `{tensor['name']}` and gives {element_type}")
+        need(constant or letter != "i", f"{code} of subgraph `{name}` reads no constant as `{tensor['name']}`")
+
+
+def _check_factor(code: str, name: str, letters: str, reads: list[dict[str, Any]], writes: dict[str, Any]) -> None:
+    """Integers of the inputs must not have to grow too much to become those of the result."""
+    if _TYPE_NAMES[writes["type"]] != "int8" or code in _BOUNDED or "quantization" not in reads[0]:
+        return
+    scales = [float(tensor["quantization"]["scale"].max()) for tensor in reads if "quantization" in tensor]
+    if "w" in letters:
+        weight, bias = reads[1].get("quantization"), reads[2].get("quantization")
+        need(weight is not None and bias is not None, f"{code} of subgraph `{name}` has a weight without a scale")
+        factor = scales[0] * scales[1]
+    else:
+        factor = math.prod(scales) if code == "MUL" else max(scales)
+    factor /= float(writes["quantization"]["scale"][0])
+    need(
+        factor <= MAX_FACTORS["weights" if "w" in letters else "others"],
+        f"{code} of subgraph `{name}` makes its integers {factor:.1g} times as large",
+    )
+
+
+def _check_growth(code: str, name: str, reads: list[dict[str, Any]], writes: dict[str, Any], buffers: list[Mapping[str, Any]]) -> None:
+    """Operators whose result is as large as a constant says must say what the file says: a runtime would make it that large."""
+    shape = list(reads[0]["shape"])
+    if code in ("PAD", "PADV2"):
+        widths = _numbers(code, name, reads[1], buffers)
+        need(len(widths) == 2 * len(shape) and min(widths) >= 0, f"{code} of subgraph `{name}` has the widths {widths}")
+        expected = [size + before + after for size, before, after in zip(shape, widths[::2], widths[1::2], strict=True)]
+    elif code == "RESIZE_NEAREST_NEIGHBOR":
+        sizes = _numbers(code, name, reads[1], buffers)
+        need(len(shape) == 4 and len(sizes) == 2, f"{code} of subgraph `{name}` has the size {sizes}")
+        expected = [shape[0], *sizes, shape[3]]
+    elif code == "RESHAPE":
+        expected = _numbers(code, name, reads[1], buffers)
+        need(math.prod(expected) == math.prod(map(int, shape)), f"{code} of subgraph `{name}` has the shape {expected}")
+    else:
+        return
+    need(expected == writes["shape"].tolist(), f"{code} of subgraph `{name}` gives {expected}, the file says {writes['shape'].tolist()}")
+
+
+def _numbers(code: str, name: str, tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> list[int]:
+    content = buffers[tensor["buffer"]].get("data")
+    need(content is not None and tensor["type"] == TYPES["int32"], f"{code} of subgraph `{name}` has no constant shape")
+    return [int(n) for n in np.frombuffer(bytes(content if content is not None else b""), "<i4")]
+
+
+# A file of any converter, read without trust: every index leads somewhere.
+
+#: Offsets of the format have 31 bits.
+MAX_BYTES = (1 << 31) - 1
+
+#: Types whose numbers may stand for reals.
+ROUNDED = ("int4", "int8", "uint8", "int16", "int32", "int64")
+
+_AGAIN = "convert it again"
+
+#: Stands before the name of a custom operator, which may be that of one of the schema.
+_CUSTOM = "custom"
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """What whole numbers stand for: real = scale · (number − zero point)."""
+
+    scales: NDArray[np.float32]  # One, or one for each place along an axis.
+    zero_points: NDArray[np.int64]  # As many.
+    axis: int  # That axis.
+
+
+@dataclass(frozen=True)
+class TfliteTensor:
+    """A tensor of a network."""
+
+    name: str  # Its name, which another may have too.
+    shape: tuple[int, ...]  # Its shape; an open size is 1.
+    kind: str  # Its element type, by numpy's name.
+    stored: NDArray[Any] | None = None  # Its numbers as the file stores them; None if the network computes it.
+    quantisation: Quantisation | None = None  # What they stand for, if they are rounded reals.
+    opened: tuple[int, ...] = ()  # Axes whose size the file leaves open.
+
+    @property
+    def reals(self) -> NDArray[Any] | None:
+        """What the stored numbers stand for, in single precision if they are of reals."""
+        if self.stored is None or self.quantisation is None:
+            return self.stored.astype(np.float32) if self.stored is not None and self.kind in ("float16", "float64") else self.stored
+        along = [1] * len(self.shape)
+        if len(self.quantisation.scales) > 1:
+            along[self.quantisation.axis] = -1
+        scale, zero = (values.astype(np.float64).reshape(along) for values in (self.quantisation.scales, self.quantisation.zero_points))
+        dequantised: NDArray[Any] = (scale * (self.stored.astype(np.float64) - zero)).astype(np.float32)
+        return dequantised.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class TfliteOperator:
+    """One operator."""
+
+    code: str  # Its name in the schema; of a custom operator ``custom`` and its own name.
+    settings: Mapping[str, Any]  # Its settings by name; those that are left out are zero.
+    inputs: tuple[int | None, ...]  # Numbers of the tensors that it reads; None for one that is left out.
+    outputs: tuple[int, ...]  # Numbers of those that it writes.
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is computed by code outside of the file and of TFLite."""
+        return self.code.startswith(_CUSTOM)
+
+    @property
+    def name(self) -> str:
+        """What runtimes call it: a custom operator by its own name."""
+        return self.code.removeprefix(f"{_CUSTOM} ")
+
+
+@dataclass(frozen=True)
+class TfliteNetwork:
+    """The one network of a file."""
+
+    path: Path  # The file.
+    tensors: Sequence[TfliteTensor]  # By number.
+    operators: Sequence[TfliteOperator] = field(default_factory=list)  # In order.
+    inputs: tuple[int, ...] = ()  # Numbers of the tensors that it reads.
+    outputs: tuple[int, ...] = ()  # Numbers of those that it gives.
+
+
+def open_tflite(path: Path) -> TfliteNetwork:
+    """The one network of a file; what holds none, or is damaged, is refused."""
+    content = read_bytes(path, "model", MAX_BYTES)
+    try:
+        return _network(path, ANY_TFLITE.decode(content, others=True), content)
+    except StretchError as error:
+        raise StretchError(f"{path} is no TFLite file that can be read: {error.message}", error.hint or _AGAIN) from error
+
+
+def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetwork:
+    need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
+    graphs = model.get("subgraphs", [])
+    need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
+    graph, buffers = graphs[0], model.get("buffers", [])
+    tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
+    # in single precision: many tensors may name one buffer
+    known = sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
+    need(known <= MAX_BYTES, f"it has {known / 1e9:.1f} GB of stored numbers")
+    codes = [_code(code) for code in model.get("operator_codes", [])]
+    operators = [_operator(operator, codes, len(tensors)) for operator in graph.get("operators", [])]
+    need(bool(operators), "it has no operators")
+    inputs, outputs = (_indices(graph.get(key, ()), len(tensors), key) for key in ("inputs", "outputs"))
+    there = {i for i, tensor in enumerate(tensors) if tensor.stored is not None} | set(inputs)
+    need(all(tensors[i].stored is None for i in inputs), "its inputs are stored")
+    for operator in operators:
+        lacking = next((i for i in operator.inputs if i is not None and i not in there), None)
+        need(lacking is None, f"{operator.code} reads `{tensors[lacking or 0].name[:80]}`, which nothing writes before it")
+        twice = next((i for i in operator.outputs if i in there), None)
+        need(twice is None, f"`{tensors[twice or 0].name[:80]}` is written twice")
+        there |= set(operator.outputs)
+    need(all(i in there for i in outputs), "it has outputs that nothing writes")
+    return TfliteNetwork(path, tensors, operators, inputs, outputs)
+
+
+def _code(code: Mapping[str, Any]) -> str:
+    """An operator's name, ``custom`` before that of a custom one; files of old have its number in another field."""
+    number = max(int(code.get("builtin_code", 0)), int(code.get("deprecated_builtin_code", 0)))
+    name = NAMES.get(number, f"operator {number}")
+    return f"{_CUSTOM} {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
+
+
+def _indices(indices: Any, tensors: int, what: str) -> tuple[int, ...]:
+    numbers = tuple(int(i) for i in indices)
+    need(all(0 <= i < tensors for i in numbers), f"it has {what} that are no tensors")
+    return numbers
+
+
+def _operator(operator: Mapping[str, Any], codes: Sequence[str], tensors: int) -> TfliteOperator:
+    index = int(operator.get("opcode_index", 0))
+    need(index < len(codes), "it has an operator without a code")
+    reads = tuple(None if i == -1 else int(i) for i in operator.get("inputs", ()))
+    _indices([i for i in reads if i is not None], tensors, f"inputs of {codes[index]}")
+    writes = _indices(operator.get("outputs", ()), tensors, f"outputs of {codes[index]}")
+    return TfliteOperator(codes[index], {**DEFAULTS, **operator.get("builtin_options", {})}, reads, writes)
+
+
+def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], content: bytes) -> TfliteTensor:
+    name, kind = tensor.get("name", ""), ANY_TYPES.get(tensor.get("type", 0), f"type {tensor.get('type')}")
+    shape = tuple(int(n) for n in tensor.get("shape", ()))
+    signature = [int(n) for n in tensor.get("shape_signature", ())]
+    opened = tuple(i for i, n in enumerate(signature) if n < 0) if len(signature) == len(shape) else ()
+    shape = tuple(1 if i in opened and n < 1 else n for i, n in enumerate(shape))
+    elements = math.prod(shape)
+    need(len(shape) <= 8 and min((*shape, 0)) >= 0 and elements <= MAX_ELEMENTS, f"tensor `{name[:80]}` has the shape {list(shape[:8])}")
+    index = int(tensor.get("buffer", 0))
+    need(index < len(buffers), f"the buffer of tensor `{name[:80]}` is not there")
+    data = _content(buffers[index], content, name)
+    need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` lies in another file", "convert it with weights inside")
+    if data is None:
+        return TfliteTensor(name, shape, kind, None, _quantisation(tensor, name, shape, kind), opened)
+    need("sparsity" not in tensor, f"tensor `{name[:80]}` is sparse", "convert it with dense weights")
+    stored = _stored(data, name, shape, kind)
+    return TfliteTensor(name, shape, kind, stored, _quantisation(tensor, name, shape, kind))
+
+
+def _content(buffer: Mapping[str, Any], content: bytes, name: str) -> NDArray[np.uint8] | None:
+    """The bytes of a buffer, in it or, in large files, behind everything else; None if it has none."""
+    offset, size = int(buffer.get("offset", 0)), int(buffer.get("size", 0))
+    if offset > 1 and size:
+        need(offset + size <= len(content), f"tensor `{name[:80]}` lies beyond the end of the file")
+        return np.frombuffer(content, np.uint8, size, offset)
+    stored: NDArray[np.uint8] | None = buffer.get("data")
+    return stored if stored is not None and len(stored) else None
+
+
+def _stored(data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
+    elements = math.prod(shape)
+    if kind == "int4":
+        need(len(data) == -(-elements // 2), f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {-(-elements // 2)}")
+        halves = np.stack([data & 15, data >> 4], axis=1).reshape(-1)[:elements].astype(np.int8)
+        return np.where(halves > 7, halves - 16, halves).astype(np.int8).reshape(shape)
+    need(kind in ANY_TYPES.values(), f"tensor `{name[:80]}` has element {kind}, which no network computes with")
+    wanted = elements * np.dtype(kind).itemsize
+    need(len(data) == wanted, f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {wanted}")
+    return data.view(np.dtype(kind).newbyteorder("<")).reshape(shape)
+
+
+def _quantisation(tensor: Mapping[str, Any], name: str, shape: tuple[int, ...], kind: str) -> Quantisation | None:
+    fields = tensor.get("quantization", {})
+    scales = np.asarray(fields.get("scale", ()), np.float32)
+    if not len(scales) or kind not in ROUNDED:
+        return None
+    zeros = np.asarray(fields.get("zero_point", np.zeros(len(scales))), np.int64)
+    axis = int(fields.get("quantized_dimension", 0))
+    fits = len(scales) == 1 or (0 <= axis < len(shape) and len(scales) == shape[axis])
+    need(fits and len(zeros) in (1, len(scales)), f"tensor `{name[:80]}` has {len(scales)} scales and {len(zeros)} zero points")
+    need(bool(np.isfinite(scales).all() and (scales > 0).all()), f"tensor `{name[:80]}` has a scale that is none")
+    return Quantisation(scales, np.broadcast_to(zeros, scales.shape), axis)

@@ -1,0 +1,320 @@
+"""Feature maps behind tensors of an exported network: operators on channels and pixels, however the network has ordered its axes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+
+import torch
+
+from predictors.graph import Op
+from predictors.operators import kind_of
+from predictors.shapes import Attr, Shape, ints
+from predictors.slices import same_slice
+from stretch.capture.aten import (
+    AtenCall,
+    AtenValue,
+    Axes,
+    CallRecorder,
+    Factor,
+    Of,
+    Unmapped,
+    common,
+    map_axes,
+    mapped,
+    need_mapped,
+    over_elements,
+    rearrangement,
+)
+from stretch.opaque.calls import Call
+
+# Tensors that do not depend on the input, as they meet a feature map or the scores of attention.
+
+
+def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor:
+    """A tensor that is broadcast to one of known axes, with an axis for each of what these run over.
+
+    Returns:
+        A tensor whose axes are of one element where it is the same for all; it must not differ in what is not listed.
+    """
+    sizes = (*[1] * (len(axes.axes) - tensor.dim()), *tensor.shape)
+    parts, result = [], []
+    for size, axis in zip(sizes, axes.axes, strict=True):
+        for factor in axis:
+            parts.append(1 if size == 1 else factor.size)
+            result.append(factor)
+    seen = tensor.reshape(parts)
+    order = [at for of in over for at in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
+    rest = [i for i in range(len(result)) if i not in order]
+    need_mapped(all(parts[i] == 1 for i in rest))
+    seen = seen.permute(*order, *rest)
+    at, shape = 0, []
+    for of in over:
+        mine = [result[i] for i in order if result[i].of == of]
+        here = seen.shape[at : at + len(mine)]
+        if any(size != 1 for size in here):
+            seen = seen.expand(*seen.shape[:at], *[factor.size for factor in mine], *seen.shape[at + len(mine) :])
+        shape.append(prod(seen.shape[at : at + len(mine)]))
+        at += len(mine)
+    return seen.reshape(shape)
+
+
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass
+class Maps:
+    """Operators that the lowering of a network adds for tensors whose axes are known."""
+
+    ops: dict[str, Op]  # Operators so far, by name, with their shapes.
+    weights: dict[str, dict[str, torch.Tensor]]  # Theirs.
+    free_name: Callable[[str], str]  # A name that no operator has, close to the one that is wished for.
+    compute: Callable[[AtenCall], tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps as they are.
+    reading: Callable[[AtenValue], str]  # Name of the operator whose tensor has a value's shape.
+    name_of: Callable[[AtenCall], str]  # Name for the operator of a call.
+    #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.
+    instead: dict[str, tuple[str, Op]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+    #: Tensors that were moved out of a map, with its operator and their axes there.
+    _moved: dict[str, tuple[str, Axes]] = field(default_factory=dict)
+
+    def add(self, near: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
+        """Name of an operator on maps, new unless one without weights is there already."""
+        key = (kind, tuple(reads), tuple(sorted(attrs.items())))
+        if not weights and key in self._known:
+            return self._known[key]
+        shape = kind_of(kind).shape([self.ops[read].shape for read in reads], attrs)
+        name = self.free_name(near)
+        self.ops[name] = Op(name, kind, tuple(reads), dict(attrs), shape)
+        if weights:
+            self.weights[name] = dict(weights)
+        else:
+            self._known[key] = name
+        return name
+
+    def axes_of(self, value: AtenValue) -> Axes | None:
+        """The axes of a tensor; None if they are not known."""
+        if value.axes is not None:
+            return value.axes
+        op = self.ops.get(value.op)
+        if op is None or len(op.shape) != 4 or kind_of(op.kind).stated:
+            return None
+        return map_axes(op.shape).reshaped(value.shape)
+
+    def value(self, op: str, axes: Axes, like: AtenValue) -> AtenValue:
+        """A map seen along axes, as the tensor itself where that is all that they say."""
+        result = AtenValue(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
+        there = self.ops[op].shape
+        first = axes.shape[:2] == there[:2] and not kind_of(self.ops[op].kind).stated
+        plain = first and map_axes(there).reshaped(axes.shape) == axes
+        return result if plain else replace(result, axes=axes)
+
+    def gathered(self, value: AtenValue) -> tuple[str, Axes]:
+        """A map with the channels of a tensor in its order, and the tensor's axes there."""
+        axes, op = mapped(self.axes_of(value)), value.op
+        channels = axes.channels()
+        if channels != list(range(self.ops[op].shape[1])):
+            op = self._select(op, tuple(channels))
+        return op, _with_channels_in_order(axes)
+
+    def _select(self, name: str, channels: tuple[int, ...]) -> str:
+        """Some channels of a map, computed by as many filters where they are a convolution's."""
+        key = ("select", name, channels)
+        if key not in self._known:
+            selecting = self._selecting(self.ops[name], channels)
+            if channels == tuple(range(channels[0], channels[-1] + 1)) and self.ops[selecting].kind != "slice":
+                bounds: dict[str, Attr] = {"start": channels[0], "stop": channels[-1] + 1}
+                self.instead[selecting] = (name, Op(selecting, "slice", (name,), bounds, self.ops[selecting].shape))
+            self._known[key] = selecting
+        return self._known[key]
+
+    def _selecting(self, op: Op, channels: tuple[int, ...]) -> str:
+        kind, width, attrs = kind_of(op.kind), op.shape[1], dict(op.attrs)
+        in_a_row = channels == tuple(range(channels[0], channels[0] + len(channels)))
+        rows = slice(channels[0], channels[0] + len(channels)) if in_a_row else list(channels)
+        selecting = {key: tensor.detach()[rows] for key, tensor in self.weights.get(op.name, {}).items() if len(tensor) == width}
+        near = f"{op.name}_{'part' if in_a_row else 'ordered'}"
+        if op.kind == "conv" and attrs["groups"] == 1:
+            return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, selecting)
+        depthwise = op.kind == "conv" and attrs["groups"] == width == self.ops[op.inputs[0]].shape[1]
+        if len(op.inputs) == 1 and (depthwise or kind.slices is same_slice):
+            with suppress(Unmapped):
+                source = self._select(op.inputs[0], channels)
+                more: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
+                return self.add(near, op.kind, (source,), attrs | more, selecting)
+        if in_a_row:
+            return self.add(near, "slice", (op.name,), {"start": channels[0], "stop": channels[-1] + 1})
+        for groups in (n for n in range(2, width) if width % n == 0):
+            shuffled = [first + i for i in range(width // groups) for first in range(0, width, width // groups)]
+            start = shuffled.index(channels[0])
+            if tuple(shuffled[start : start + len(channels)]) == channels:
+                mixed = self.add(f"{op.name}_shuffled", "channel_shuffle", (op.name,), {"groups": groups})
+                whole = len(channels) == width
+                return mixed if whole else self.add(near, "slice", (mixed,), {"start": start, "stop": start + len(channels)})
+        raise Unmapped
+
+    def arranged(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
+        """A map whose pixels are in the order in which axes see them.
+
+        Args:
+            pixels: Height and width of the result; those that it has where the order is that already, else those of
+                the first axis over pixels and all others.
+        """
+        there = self.ops[op].shape
+        steps = rearrangement(list(zip(axes.factors("pixel"), axes.in_order().factors("pixel"), strict=True)))
+        moved = steps[1] != tuple(range(len(steps[1])))
+        if pixels is None:
+            sizes = [prod(f.size for f in axis if f.of == "pixel") for axis in axes.axes if any(f.of == "pixel" for f in axis)]
+            pixels = (there[2], there[3]) if not moved else (prod(sizes[:-1]), sizes[-1])
+        if not moved and there[2:] == pixels:
+            return op
+        split, order = steps if moved else ((prod(pixels),), (0,))
+        return self._rearranged(op, {"split": split, "order": order, "pixels": pixels})
+
+    def _rearranged(self, name: str, attrs: dict[str, Attr]) -> str:
+        """A map with its pixels in another order; what is computed pixel by pixel is computed in that order, so that maps of one source share it."""
+        op = self.ops[name]
+        alone = len(op.inputs) == 1 and not kind_of(op.kind).stated
+        pointwise = (
+            op.kind == "conv" and (op.attrs["kernel"], op.attrs["stride"]) == ((1, 1), (1, 1)) and not any(ints(op.attrs, "padding"))
+        )
+        if not alone or not (pointwise or (kind_of(op.kind).elementwise and kind_of(op.kind).weightless)):
+            return self.add(f"{name}_pixels", "rearrange", (name,), attrs)
+        key = ("rearranged", name, *sorted(attrs.items()))
+        if key not in self._known:
+            rearranged = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
+            self.instead[rearranged] = (name, Op(rearranged, "rearrange", (name,), attrs, self.ops[rearranged].shape))
+            self._known[key] = rearranged
+        return self._known[key]
+
+    def aligned(self, value: AtenValue, op: str, axes: Axes) -> str:
+        """The map of a tensor with its pixels where those of another map are.
+
+        Args:
+            axes: How that is seen with the tensor's shape.
+        """
+        current, seen = self.gathered(value if self.axes_of(value) is not None else self.lifted(value))
+        moves: list[tuple[Factor, Factor]] = []
+        for mine, theirs in zip(seen.axes, axes.axes, strict=True):
+            pairs = common(mine, theirs)
+            need_mapped(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
+            moves += [pair for pair in pairs if pair[0].of == "pixel"]
+        steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
+        need_mapped(self.ops[current].shape[1] == self.ops[op].shape[1])
+        moved = steps[1] != tuple(range(len(steps[1])))
+        if not moved and self.ops[current].shape[2:] == pixels:
+            return current
+        split, order = steps if moved else ((prod(pixels),), (0,))
+        return self._rearranged(current, {"split": split, "order": order, "pixels": pixels})
+
+    def lifted(self, value: AtenValue) -> AtenValue:
+        """A tensor of unknown axes, of which the last one is taken for channels, as a map."""
+        shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
+        need_mapped(value.axes is None and len(shape) > 2 and not shape[0] % batch and value.dtype in (None, torch.float32))
+        source = self._moved.get(value.op)
+        if source is not None:
+            axes = source[1].reshaped(shape)
+            if axes is not None:
+                return self.value(source[0], axes, value)
+        rows, tokens, channels = prod(shape[:-2]) // batch, shape[-2], shape[-1]
+        op = self.add(
+            f"{value.op}_map", "channels_first", (self.reading(replace(value, shape=(batch * rows, tokens, channels))),), {"rows": rows}
+        )
+        last = mapped(map_axes(self.ops[op].shape).permuted((0, 2, 3, 1)).reshaped(shape))
+        return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
+
+    def plain(self, value: AtenValue) -> AtenValue:
+        """A tensor as an operator gives it, its elements in their order."""
+        if value.axes is None:
+            return value
+        try:
+            op, axes = self.gathered(value)
+        except Unmapped:
+            index = torch.tensor(value.axes.channels())
+            chosen = AtenValue("", tuple(index.shape), dtype=index.dtype, tensor=index)
+            width = self.ops[value.op].shape
+            op = self._opaque(
+                value, (width[0], len(index), *width[2:]), lambda known, x: (Call("index_select.default", (x, 1, known(chosen))),)
+            )
+            axes = _with_channels_in_order(value.axes)
+        kinds = [factor.of for axis in axes.axes for factor in axis]
+        if kinds == sorted(kinds, key=("image", "channel", "pixel").index):
+            with suppress(Unmapped):
+                ordered = self._as_map(op, axes)
+                return replace(value, op=ordered, base=self.ops[ordered].shape, axes=None)
+        name = self._permuted(value, op, axes)
+        return replace(value, op=name, base=value.shape, axes=None)
+
+    def _as_map(self, op: str, axes: Axes) -> str:
+        """A tensor whose pixels come behind its channels, of the shape that it has where an operator of a family can give it."""
+        shape = axes.shape
+        if len(shape) == 2 and self.ops[op].shape[2:] == (1, 1) and shape == self.ops[op].shape[:2]:
+            return self.add(f"{op}_vector", "flatten", (op,), {})
+        as_image = len(shape) == 4 and shape[:2] == self.ops[op].shape[:2]
+        return self.arranged(op, axes, (shape[2], shape[3]) if as_image else None)
+
+    def _permuted(self, value: AtenValue, op: str, axes: Axes) -> str:
+        """The elements of a map in the order of axes, moved by torch."""
+        factors = [factor for axis in axes.axes for factor in axis]
+        order = {"image": 0, "channel": 1, "pixel": 2}
+        stored = sorted(factors, key=lambda factor: (order[factor.of], -factor.step))
+        sizes, perm = [factor.size for factor in stored], [stored.index(factor) for factor in factors]
+        calls = lambda known, x: (  # noqa: E731 - it is handed on at once
+            Call("reshape.default", (x, sizes)),
+            Call("permute.default", ({"call": 0}, perm)),
+            Call("reshape.default", ({"call": 1}, list(value.shape))),
+        )
+        name = self._opaque(replace(value, op=op, axes=None), value.shape, calls)
+        self._moved[name] = (op, axes)
+        return name
+
+    def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
+        """An operator of some calls on a whole map."""
+        known = CallRecorder()
+        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=value.dtype)
+        built = calls(known, known(whole))
+        step = known.step(over_elements(shape, "copy", "permute"), built)
+        return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
+
+    def channels_last(self, value: AtenValue) -> tuple[str, Axes]:
+        """A map whose channels are the last axis of a tensor.
+
+        Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.
+        """
+        op, axes = self.gathered(value if self.axes_of(value) is not None else self.lifted(value))
+        last = axes.axes[-1]
+        channels = [factor for factor in last if factor.of == "channel"]
+        merged = [factor for factor in last if factor.of == "pixel"]
+        need_mapped(prod(f.size for f in channels) == self.ops[op].shape[1] and list(last) == [*merged, *channels])
+        return self._merged(op, axes, merged) if merged else (op, axes)
+
+    def _merged(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes]:
+        """A map that has a channel for each channel and each of some neighbouring pixels."""
+        h, w = self.ops[op].shape[2:]
+        left = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
+        rows, columns = [f for f in left if f.step % w == 0], [f for f in left if f.step % w]
+        step = (min((f.step // w for f in rows), default=h), min((f.step for f in columns), default=w))
+        size = (h // step[0], w // step[1])
+        need_mapped(not h % step[0] and not w % step[1] and (prod(f.size for f in rows), prod(f.size for f in columns)) == size)
+        parts = []
+        for digits in product(*[range(factor.size) for factor in merged]):
+            at = sum(digit * factor.step for digit, factor in zip(digits, merged, strict=True))
+            attrs: dict[str, Attr] = {"start": (at // w, at % w), "stop": (h, w), "step": step}
+            part = self.add(f"{op}_sampled", "subsample", (op,), attrs)
+            need_mapped(self.ops[part].shape[2:] == size)
+            parts.append(part)
+        merged_op = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
+        steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}
+        inner = tuple(tuple(replace(f, step=steps[f]) if f.of == "pixel" else f for f in axis) for axis in axes.axes[:-1])
+        return merged_op, Axes((*inner, (Factor("channel", self.ops[merged_op].shape[1], 1),)))
+
+
+def _with_channels_in_order(axes: Axes) -> Axes:
+    """The axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
+    ordered = axes.in_order()
+    rows = [
+        tuple(new if old.of == "channel" else old for old, new in zip(before, after, strict=True))
+        for before, after in zip(axes.axes, ordered.axes, strict=True)
+    ]
+    return Axes(tuple(rows)).merged()

@@ -1,0 +1,473 @@
+"""TFLite files, written without a converter: a file put together, and operators of one subgraph as TFLite computes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import need
+from predictors.graph import Op, OpGraph
+from predictors.shapes import Attrs, Shape, ints
+from scheduler.formats.tflite import OPERATORS, OPTIONS, TFLITE, TYPES, VERSION
+
+Array = NDArray[Any]
+Table = dict[str, Any]
+
+#: A flatbuffer's offsets have 32 bits with a sign.
+MAX_BYTES = (1 << 31) - (1 << 24)
+
+#: Version of an operator that computes in int8, where it is not 2 (op_version.cc of LiteRT).
+INT8_VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1, "HARD_SWISH": 1}
+
+
+@dataclass(frozen=True)
+class Quant:
+    """Scale of an int8 tensor: real = scale · (integer − zero point)."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass
+class Piece:
+    """One subgraph of a file, under construction."""
+
+    writer: "Writer"  # The file.
+    name: str  # Of the subgraph.
+    tensors: list[Table] = field(default_factory=list)
+    operators: list[Table] = field(default_factory=list)
+
+    def tensor(self, name: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> int:
+        """Add a tensor that an operator, or the caller, writes; gives its index."""
+        return self._add(name, shape, dtype, 0, None if quant is None else ([quant.scale], [quant.zero_point], 0))
+
+    def constant(self, name: str, value: Array, scales: Sequence[float] = (), axis: int = 0, zero_point: int = 0) -> int:
+        """Add a constant; gives its tensor's index.
+
+        Args:
+            value: float32, float16, int8 or int32.
+            scales: Where it is rounded: one for the whole tensor, or one for each slice along `axis`.
+        """
+        buffer = self.writer.buffer(value)
+        return self._add(name, value.shape, str(value.dtype), buffer, (scales, [zero_point] * len(scales), axis) if len(scales) else None)
+
+    def _add(self, name: str, shape: Sequence[int], dtype: str, buffer: int, quant: tuple[Sequence[float], list[int], int] | None) -> int:
+        tensor: Table = {"name": name, "shape": list(shape), "type": TYPES[dtype], "buffer": buffer}
+        if quant is not None:
+            tensor["quantization"] = dict(zip(("scale", "zero_point", "quantized_dimension"), quant, strict=True))
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def op(self, code: str, inputs: Sequence[int], output: int, version: int | None = None, **settings: Any) -> None:
+        """Add an operator.
+
+        Args:
+            code: Its name in the schema, such as ``CONV_2D``.
+            version: Of the operator; that of its input's type if None.
+        """
+        if version is None:
+            version = INT8_VERSIONS.get(code, 2) if self.tensors[inputs[0]]["type"] == TYPES["int8"] else 1
+        operator: Table = {"opcode_index": self.writer.opcode(code, version), "inputs": list(inputs), "outputs": [output]}
+        options = OPERATORS[code].options
+        if options is not None:
+            operator |= {"builtin_options_type": OPTIONS[options], "builtin_options": settings}
+        self.operators.append(operator)
+
+
+class Writer:
+    """A TFLite file under construction."""
+
+    def __init__(self, description: str) -> None:
+        self._description = description
+        self._opcodes: dict[tuple[str, int], int] = {}
+        self._bytes = 0
+        self._buffers: list[Table] = [{}]  # the first one stands for "no data"
+        self._subgraphs: list[Table] = []
+        self._signatures: list[Table] = []
+        self._metadata: list[Table] = []
+
+    def buffer(self, value: Array) -> int:
+        """Add data; gives its index."""
+        self._bytes += value.nbytes
+        need(
+            self._bytes <= MAX_BYTES,
+            "the model has more than 2 GB of weights, a TFLite file holds less",
+            "write weights in int8 or fp16, or keep ONNX",
+        )
+        self._buffers.append({"data": np.frombuffer(value.tobytes(), np.uint8)})
+        return len(self._buffers) - 1
+
+    def opcode(self, code: str, version: int) -> int:
+        """Index of an operator code, added at its first use."""
+        return self._opcodes.setdefault((code, version), len(self._opcodes))
+
+    def add(self, piece: Piece, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
+        """Add a finished subgraph and its signature, which is called like it.
+
+        Args:
+            inputs: Tensor index by the name that the signature gives it.
+        """
+        maps = [[{"name": name, "tensor_index": index} for name, index in ends.items()] for ends in (inputs, outputs)]
+        self._signatures.append(
+            {"signature_key": piece.name, "subgraph_index": len(self._subgraphs), "inputs": maps[0], "outputs": maps[1]}
+        )
+        ends = {"inputs": list(inputs.values()), "outputs": list(outputs.values())}
+        self._subgraphs.append({"name": piece.name, "tensors": piece.tensors, "operators": piece.operators, **ends})
+
+    def metadata(self, name: str, content: bytes) -> None:
+        """Add named bytes that runtimes carry along unread."""
+        self._metadata.append({"name": name, "buffer": self.buffer(np.frombuffer(content, np.uint8))})
+
+    def finish(self) -> bytearray:
+        """The file."""
+        codes = [
+            # Older runtimes read the first field, which holds 127 at most.
+            {"deprecated_builtin_code": min(OPERATORS[code].number, 127), "builtin_code": OPERATORS[code].number, "version": version}
+            for code, version in self._opcodes
+        ]
+        return TFLITE.encode(
+            {
+                "version": VERSION,
+                "description": self._description,
+                "operator_codes": codes,
+                "subgraphs": self._subgraphs,
+                "buffers": self._buffers,
+                "metadata": self._metadata,
+                "signature_defs": self._signatures,
+            }
+        )
+
+
+# Operators of one subgraph as TFLite computes them: tensors in NHWC, each real or int8, converted where the two meet.
+
+
+@dataclass(frozen=True)
+class RoundedWeights:
+    """Weights in int8: real = scale of the output channel · integer."""
+
+    values: Array  # int8, output channels first.
+    scales: Array  # One for each output channel, or one for all.
+
+
+@dataclass
+class SubgraphSource:
+    """One subgraph."""
+
+    graph: OpGraph  # Its operators, batch-norms folded where something takes them up.
+    weights: dict[str, dict[str, Array]]  # Float32 by operator and key.
+    scales: dict[str, Quant] = field(default_factory=dict)  # Of tensors that are rounded, by the operator that writes them.
+    integers: dict[str, RoundedWeights] = field(default_factory=dict)  # Weights as they were rounded, by operator.
+
+
+#: Largest int8 of a symmetric scale: −128 stays unused, as TFLite asks of weights.
+TOP = 127
+
+#: Scales that TFLite's int8 operators of a known range insist on.
+UNIT = Quant(1 / 256, -128)
+SIGNED_UNIT = Quant(1 / 128, 0)
+
+
+@dataclass
+class Value:
+    """A tensor of a subgraph."""
+
+    name: str  # The operator that writes it.
+    shape: Shape  # NHWC, or N×C.
+    quant: Quant | None = None  # Its scale where it has one, whether or not it is rounded yet.
+    real: int | None = None  # Index of its float tensor, or None.
+    integer: int | None = None  # Index of its int8 tensor, or None.
+    nonnegative: bool = False  # Whether no element is below 0.
+    flattened: Shape | None = None  # Height, width and channels, where it is an image whose elements stand in NHWC order in one row.
+
+
+Operand = Value | Array
+
+
+def to_nhwc(shape: Sequence[int]) -> Shape:
+    """A shape of N×C×H×W as N×H×W×C; others stay."""
+    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else tuple(shape)
+
+
+class SubgraphBuilder:
+    """Writes the operators of one subgraph.
+
+    Args:
+        scales: Scale of each tensor that is rounded, by operator.
+        half: Whether float weights are stored in half precision and widened when they are read.
+    """
+
+    def __init__(self, piece: Piece, scales: Mapping[str, Quant], *, half: bool = False) -> None:
+        self.piece = piece
+        self.scales = scales
+        self.half = half
+        #: Whether the operator that is written now computes in int8.
+        self.rounded = False
+
+    def scale(self, op: Op) -> Quant | None:
+        """Scale of an operator's result, where it is written in int8 now."""
+        return self.scales.get(op.name) if self.rounded else None
+
+    def input(self, name: str, shape: Shape) -> Value:
+        """The float tensor that the caller provides."""
+        return Value(name, shape, self.scales.get(name), self.piece.tensor(name, shape, "float32"))
+
+    def real(self, value: Value) -> int:
+        """Index of a value's float tensor, dequantised if need be."""
+        if value.real is None:
+            assert value.integer is not None
+            value.real = self.piece.tensor(f"{value.name}.real", value.shape, "float32")
+            self.piece.op("DEQUANTIZE", [value.integer], value.real)
+        return value.real
+
+    def integer(self, value: Value, quant: Quant | None = None) -> int:
+        """Index of a value's int8 tensor, in its own scale or in `quant`."""
+        wanted = quant or value.quant
+        assert wanted is not None
+        if wanted != value.quant:
+            index = self.piece.tensor(f"{value.name}.rescaled", value.shape, "int8", wanted)
+            self.piece.op("QUANTIZE", [self.integer(value) if value.quant else self.real(value)], index)
+            return index
+        if value.integer is None:
+            value.integer = self.piece.tensor(f"{value.name}.int8", value.shape, "int8", wanted)
+            self.piece.op("QUANTIZE", [self.real(value)], value.integer)
+        return value.integer
+
+    def constant(self, name: str, value: Array) -> int:
+        """Index of a constant tensor of reals, in int8 with one scale where the operator computes in integers."""
+        value = np.asarray(value, np.float32)
+        if not self.rounded:
+            return self.weight(name, value)
+        scale = float(np.abs(value).max()) / TOP or 1.0
+        return self.piece.constant(name, np.clip(np.rint(value / scale), -TOP, TOP).astype(np.int8), [scale])
+
+    def weight(self, name: str, value: Array) -> int:
+        """Index of a constant float tensor."""
+        if not self.half or value.size < 2 or np.abs(value).max() > np.finfo(np.float16).max:
+            return self.piece.constant(name, value.astype(np.float32))
+        index = self.piece.tensor(f"{name}.real", value.shape, "float32")
+        self.piece.op("DEQUANTIZE", [self.piece.constant(name, value.astype(np.float16))], index, version=3)
+        return index
+
+    def indices(self, name: str, value: Sequence[int] | Array) -> int:
+        """Index of a constant tensor of whole numbers, such as a shape or axes."""
+        return self.piece.constant(name, np.asarray(value, np.int32))
+
+    def apply(
+        self,
+        code: str,
+        name: str,
+        operands: Sequence[Operand],
+        shape: Shape | None = None,
+        quant: Quant | None = None,
+        extra: Sequence[int] = (),
+        **settings: Any,
+    ) -> Value:
+        """Write an operator and give its result.
+
+        Args:
+            operands: What it computes with, reals or integers as the operator is; arrays are constants.
+            shape: Of the result; of the first operand if None.
+            quant: Scale of the result, where it is int8.
+            extra: Further tensor indices, such as axes.
+            settings: What the operator's table of settings holds.
+        """
+        indices = []
+        for i, operand in enumerate(operands):
+            if isinstance(operand, Value):
+                indices.append(self.integer(operand) if self.rounded else self.real(operand))
+            else:
+                indices.append(self.constant(f"{name}.constant{i}", operand))
+        if shape is None:
+            first = operands[0]
+            assert isinstance(first, Value)
+            shape = first.shape
+        return self.write(code, name, [*indices, *extra], shape, quant, **settings)
+
+    def write(self, code: str, name: str, indices: Sequence[int], shape: Shape, quant: Quant | None = None, **settings: Any) -> Value:
+        """Write an operator of tensors that exist and give its result, int8 or real as the operator is."""
+        if self.rounded:
+            assert quant is not None
+            index = self.piece.tensor(name, shape, "int8", quant)
+        else:
+            index = self.piece.tensor(name, shape, "float32")
+        self.piece.op(code, indices, index, **settings)
+        return Value(name, shape, quant, integer=index) if self.rounded else Value(name, shape, None, real=index)
+
+    def reshaped(self, name: str, value: Value, shape: Shape) -> Value:
+        """Write an operator that gives the elements of a value another shape."""
+        return self.moved("RESHAPE", name, value, shape, [self.indices(f"{name}.shape", shape)], new_shape=list(shape))
+
+    def moved(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
+        """Write an operator that only moves or selects elements, whose result has the scale of what it reads."""
+        result = self.apply(code, name, [value], shape, value.quant, extra, **settings)
+        result.nonnegative = value.nonnegative
+        return result
+
+
+def growth(source: SubgraphSource, op: Op, x: Value, result: Quant | None) -> float:
+    """How many times larger the integers of a convolution's or matrix's result are than the products they come from.
+
+    It is below 1 but for a result that is nearly nothing everywhere, such as that of a dead activation.
+    """
+    assert x.quant is not None
+    assert result is not None
+    rounded = source.integers.get(op.name) or _symmetric(source.weights[op.name]["weight"])
+    return float(rounded.scales.max()) * x.quant.scale / result.scale
+
+
+def matrix(
+    b: SubgraphBuilder,
+    source: SubgraphSource,
+    op: Op,
+    x: Value,
+    order: tuple[int, ...],
+    channels: int,
+    image: tuple[int, ...] | None = None,
+) -> list[int]:
+    """Tensor indices of the input, the weight in `order` and the bias.
+
+    Args:
+        order: Axes of the weight in TFLite's order.
+        channels: Axis of the output channels after that.
+        image: Height, width and channels of a flattened image that a matrix reads.
+    """
+    arrays = source.weights[op.name]
+    weight = arrays["weight"]
+
+    def arranged(value: Array) -> Array:
+        if image is not None:
+            h, w, c = image
+            value = value.reshape(-1, c, h, w).transpose(0, 2, 3, 1).reshape(len(value), -1)
+        return np.ascontiguousarray(value.transpose(order))
+
+    bias = arrays.get("bias", np.zeros(len(weight), np.float32))
+    if not b.rounded:
+        return [b.real(x), b.weight(f"{op.name}.weight", arranged(weight)), b.piece.constant(f"{op.name}.bias", bias.astype(np.float32))]
+    assert x.quant is not None
+    rounded = source.integers.get(op.name) or _symmetric(weight)
+    scales = np.broadcast_to(rounded.scales, (len(weight),)).astype(np.float64)
+    weights = b.piece.constant(f"{op.name}.weight", arranged(rounded.values), scales.tolist(), channels)
+    # A bias is added to products of integers, so it has their scale.
+    unit = scales * x.quant.scale
+    limit = np.iinfo(np.int32)
+    whole = np.clip(np.rint(bias.astype(np.float64) / unit), limit.min, limit.max).astype(np.int32)
+    return [b.integer(x), weights, b.piece.constant(f"{op.name}.bias", whole, unit.tolist())]
+
+
+def _symmetric(weight: Array) -> RoundedWeights:
+    """A weight that was not rounded yet, with a scale for each output channel."""
+    flat = weight.reshape(len(weight), -1).astype(np.float64)
+    scales = np.maximum(np.abs(flat).max(axis=1), 1e-9) / TOP
+    return RoundedWeights(np.rint(flat / scales[:, None]).astype(np.int8).reshape(weight.shape), scales)
+
+
+# Explicit padding where TFLite knows two rules: SAME and VALID.
+
+
+_SAME, _VALID = 0, 1
+
+
+@dataclass(frozen=True)
+class PaddedWindow:
+    """How a window of explicit padding slides in TFLite."""
+
+    padding: int  # ``Padding`` of the schema: 0 is SAME, 1 is VALID.
+    before: tuple[int, int]  # Rows and columns to add above and left beforehand; none for SAME.
+    after: tuple[int, int]  # The same below and right.
+
+    @property
+    def explicit(self) -> bool:
+        """Whether an operator of its own has to pad."""
+        return any((*self.before, *self.after))
+
+
+@dataclass(frozen=True)
+class SameWindows:
+    """Windows of one axis as some of those that SAME gives."""
+
+    before: int  # Rows or columns to add before, which none of these windows reads.
+    after: int  # The same behind.
+    first: int  # Number of the first window among those of SAME.
+    count: int  # Number of windows of SAME.
+
+
+def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWindows | None:
+    """The windows of an axis as some of SAME's, which know what lies outside of the image; None if they are none of them.
+
+    Args:
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right).
+        image: N×C×H×W.
+        axis: 0 for rows, 1 for columns.
+    """
+    size, wanted = image[axis + 2], result[axis + 2]
+    kernel, stride, padding = (ints(attrs, key)[axis] for key in ("kernel", "stride", "padding"))
+    # what is added where a window overhangs would count
+    more = range(kernel + stride)
+    ends_inside = (wanted - 1) * stride - padding + kernel <= size
+    for before in more if padding == 0 else (0,):
+        for after in more if ends_inside else (0,):
+            whole = before + size + after
+            count = -(-whole // stride)
+            gap = max((count - 1) * stride + kernel - whole, 0) // 2 + before - padding
+            if gap >= 0 and gap % stride == 0 and gap // stride + wanted <= count:
+                return SameWindows(before, after, gap // stride, count)
+    return None
+
+
+def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> PaddedWindow:
+    """The rule that gives the same windows as `attrs`, after explicit padding where neither does.
+
+    SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
+    symmetric padding of an even stride is another one. What no window reads,
+    or reads beyond the padding (``ceil_mode``), is left out or added.
+
+    Args:
+        attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and maybe ``dilation``.
+        image: N×C×H×W.
+    """
+    kernel, stride, padding = ints(attrs, "kernel"), ints(attrs, "stride"), ints(attrs, "padding")
+    dilation = ints(attrs, "dilation") if "dilation" in attrs else (1, 1)
+    after = []
+    for axis in (0, 1):
+        size, count = image[axis + 2], result[axis + 2]
+        reach = (count - 1) * stride[axis] + dilation[axis] * (kernel[axis] - 1) + 1
+        total = max(reach - size, 0)
+        same = same and count == -(-size // stride[axis]) and padding[axis] == total // 2
+        after.append(max(0, reach - size - padding[axis]))
+    if not any((*padding[:2], *after)):
+        return PaddedWindow(_VALID, (0, 0), (0, 0))
+    if same:
+        return PaddedWindow(_SAME, (0, 0), (0, 0))
+    return PaddedWindow(_VALID, (padding[0], padding[1]), (after[0], after[1]))
+
+
+def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> Value:
+    """Rows and columns around an image, of zeros or of one other number; a negative number of them cuts off."""
+    if min(*before, *after) < 0:
+        x = _cut(b, op, x, [max(0, -n) for n in before], [max(0, -n) for n in after])
+        before, after = (max(0, before[0]), max(0, before[1])), (max(0, after[0]), max(0, after[1]))
+        if not any((*before, *after)):
+            return x
+    n, h, w, c = x.shape
+    shape = (n, before[0] + h + after[0], before[1] + w + after[1], c)
+    name = f"{op.name}.padded"
+    widths = b.indices(f"{name}.widths", [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
+    if value == 0:
+        return b.moved("PAD", name, x, shape, [widths])
+    if b.rounded:
+        assert x.quant is not None
+        lowest = np.array([-128 if value < 0 else TOP], np.int8)
+        filler = b.piece.constant(f"{name}.value", lowest, [x.quant.scale], zero_point=x.quant.zero_point)
+    else:
+        filler = b.piece.constant(f"{name}.value", np.array([value], np.float32))
+    return b.moved("PADV2", name, x, shape, [widths, filler])
+
+
+def _cut(b: SubgraphBuilder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
+    """An image without some rows and columns at its borders."""
+    n, h, w, c = x.shape
+    shape = (n, h - before[0] - after[0], w - before[1] - after[1], c)
+    name = f"{op.name}.cut"
+    return b.moved("SLICE", name, x, shape, [b.indices(f"{name}.begin", [0, *before, 0]), b.indices(f"{name}.size", shape)])

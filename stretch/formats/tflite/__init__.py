@@ -1,1 +1,0 @@
-"""TFLite files, written without a converter."""

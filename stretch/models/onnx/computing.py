@@ -1,0 +1,608 @@
+"""Operators of ONNX that compute: elements, products of matrices, normalisations, reductions, attention and recurrent layers."""
+
+import copy
+import operator
+from collections.abc import Sequence
+from functools import partial, reduce
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from predictors.errors import StretchError, need
+from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, counted, there
+from stretch.models.builder import combined, filled, layer_norm, shape_of
+from stretch.models.onnx.moving import pooled_to_one
+from stretch.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
+
+
+def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
+    """A linear layer; `weight` is out × in, `bias` a number for each output or one for all."""
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    return filled(module, weight=weight, bias=None if bias is None else np.broadcast_to(bias, weight.shape[:1]))
+
+
+@rule("Gemm")
+def _gemm(site: OnnxSite) -> fx.Node:
+    """Alpha · A · B + beta · C (ONNX Gemm)."""
+    weight, bias = site.known(1, "weight"), site.optional(2, "bias")
+    need(not site.attrs.get("transA", 0) and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
+    weight = (weight if site.attrs.get("transB", 0) else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
+    if bias is not None:
+        bias = bias * np.float32(site.attrs.get("beta", 1.0))
+        if bias.size not in (1, weight.shape[0]) or bias.shape[-1:] not in ((), (1,), (weight.shape[0],)):
+            raise StretchError(f"its bias has the shape {list(bias.shape)}, not one number a column")
+        bias = bias.reshape(-1)
+    return site.builder.module(linear(weight, bias), site.x, site.name)
+
+
+@rule("MatMul")
+def _matmul(site: OnnxSite) -> fx.Node:
+    right = site.value(1)
+    if isinstance(right, np.ndarray) and right.ndim == 2 and isinstance(site.value(0), fx.Node):
+        return site.builder.module(linear(right.T, None), site.x, site.name)
+    return site.builder.call(torch.matmul, site.tensor(0), site.tensor(1))
+
+
+#: Says of a node that it is a product of weights that are still in steps: what follows scales it.
+UNSCALED = "unscaled"
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def added(site: OnnxSite, x: Value, bias: Value) -> fx.Node | None:
+    """A product of matrices, or one of whole numbers, with these numbers as its bias; None for anything else."""
+    if not isinstance(x, fx.Node) or not isinstance(bias, np.ndarray):
+        return None
+    layer = site.builder.behind(x)
+    if isinstance(layer, nn.Linear) and layer.bias is None and bias.shape == (layer.out_features,):
+        return _again(site, x, linear(layer.weight.detach().numpy(), bias.astype(np.float32)))
+    if not isinstance(layer, _CONVOLUTIONS) or layer.bias is not None or not x.meta.get(UNSCALED):
+        return None
+    numbers = _by_channel(x, layer, bias)
+    return None if numbers is None else _again(site, x, _convolution(layer, layer.weight.detach().numpy(), numbers))
+
+
+def multiplied(site: OnnxSite, x: Value, factor: Value) -> fx.Node | None:
+    """A product of whole numbers with its weights in another scale; None for anything else."""
+    if not isinstance(x, fx.Node) or not isinstance(factor, np.ndarray) or not x.meta.get(UNSCALED):
+        return None
+    layer = site.builder.behind(x)
+    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    numbers = _by_channel(x, layer, factor)
+    if numbers is None:
+        return None
+    weight = layer.weight.detach().numpy()
+    weight = weight * numbers.reshape(-1, *(1,) * (weight.ndim - 1))
+    bias = None if layer.bias is None else layer.bias.detach().numpy() * numbers
+    return _again(site, x, linear(weight, bias) if isinstance(layer, nn.Linear) else _convolution(layer, weight, bias))
+
+
+def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
+    """A tensor times stored numbers, by its weights where it is a product of whole ones."""
+    if factor.size == 1 and factor.item() == 1:
+        return x
+    result = multiplied(site, x, factor)
+    if result is not None:
+        return result
+    return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
+
+
+def _again(site: OnnxSite, x: fx.Node, module: nn.Module) -> fx.Node:
+    """What a layer gives, by another module in its place."""
+    read = x.args[0]
+    assert isinstance(read, fx.Node)
+    built = site.builder.module(module, read, str(x.target))
+    built.meta[UNSCALED] = x.meta.get(UNSCALED, False)
+    return built
+
+
+def _convolution(layer: nn.Module, weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
+    """A convolution like another one, with these weights."""
+    convolution = copy.deepcopy(layer)
+    convolution.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
+    return filled(convolution, weight=weight, bias=bias)
+
+
+def _by_channel(x: fx.Node, layer: nn.Module, numbers: np.ndarray) -> np.ndarray | None:
+    """Numbers that go with each channel that a layer gives; None where they differ otherwise."""
+    rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
+    if numbers.ndim > rank or numbers.dtype.kind not in "fiu":
+        return None
+    whole = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
+    if whole.size not in (1, shape_of(x)[axis]) or whole.size != whole.shape[axis]:
+        return None
+    return np.broadcast_to(whole.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
+
+
+#: Operators that are a function of torch, most by the same name.
+_PLAIN = {
+    **{
+        name: getattr(torch, name.lower())
+        for name in (
+            *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN", "Log"),
+            *("Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
+        )
+    },
+    **{name: getattr(F, name.lower()) for name in ("HardSwish", "Mish", "Selu", "Softplus", "Softsign")},
+    "BitwiseNot": torch.bitwise_not,
+    "Not": torch.logical_not,
+}
+
+_PAIRS = {
+    **{"Add": operator.add, "Div": operator.truediv, "Mul": operator.mul, "Pow": operator.pow, "Sub": operator.sub},
+    **{"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor},
+    **{"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor},
+    **{"Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le},
+}
+
+#: Of two tensors, never a number.
+_LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
+
+_TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
+
+
+def _of(function: Any, *numbers: tuple[str, float]) -> Rule:
+    """The rule of a function of a tensor and of attributes that are numbers, which have defaults."""
+    return lambda site: site.builder.call(function, site.x, *(float(site.attrs.get(name, usual)) for name, usual in numbers))
+
+
+RULES.update({name: _of(function) for name, function in _PLAIN.items()})
+RULES.update(
+    {
+        "Celu": _of(F.celu, ("alpha", 1.0)),
+        "Det": _of(torch.det),
+        "Einsum": lambda site: site.builder.call(
+            torch.einsum, str(site.attrs.get("equation", "")), *map(site.tensor, range(len(site.inputs)))
+        ),
+        "Elu": _of(F.elu, ("alpha", 1.0)),
+        "Gelu": lambda site: site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
+        "LeakyRelu": _of(F.leaky_relu, ("alpha", 0.01)),
+        "ThresholdedRelu": lambda site: site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0),
+        "Where": lambda site: site.builder.call(torch.where, *map(site.tensor, range(3))),
+    }
+)
+
+
+def operand(site: OnnxSite, i: int) -> Any:
+    """Input `i` as what a function of torch combines with a tensor: a single stored number is a number."""
+    value, rank = site.value(i), max((len(shape_of(value)) for value in site.inputs if isinstance(value, fx.Node)), default=0)
+    return value.item() if isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank else site.tensor(i)
+
+
+def _pair(site: OnnxSite, function: Any) -> fx.Node:
+    need(len(site.inputs) == 2, f"it has {len(site.inputs)} inputs, two are taken")
+    read = OnnxSite.tensor if function in _LOGICAL else operand
+    return combined(site.builder, function, read(site, 0), read(site, 1))
+
+
+RULES.update({name: partial(_pair, function=function) for name, function in _PAIRS.items()})
+
+
+def _of_several(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
+    """What a function makes of all inputs, one after the other."""
+    return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
+
+
+@rule("Add")
+def _add(site: OnnxSite) -> fx.Node:
+    """A sum; numbers that are added to a product of matrices become its bias."""
+    both = (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
+    results = (layer_norm(site.builder, x, bias, site.name) or added(site, x, bias) for x, bias in both)
+    return next((result for result in results if result is not None), None) or _pair(site, operator.add)
+
+
+@rule("Mul")
+def _mul(site: OnnxSite) -> fx.Node:
+    """A product; that of a layer of whole numbers with their scale is the layer."""
+    both = (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
+    results = (multiplied(site, x, other) for x, other in both)
+    return next((result for result in results if result is not None), None) or _pair(site, operator.mul)
+
+
+@rule("Swish")
+def _swish(site: OnnxSite) -> fx.Node:
+    """X · sigmoid(alpha · x); torch's own has alpha 1."""
+    alpha = float(site.attrs.get("alpha", 1.0))
+    if alpha == 1:
+        return site.builder.call(F.silu, site.x)
+    gate = site.builder.call(torch.sigmoid, site.builder.call(operator.mul, site.x, alpha))
+    return site.builder.call(operator.mul, site.x, gate)
+
+
+@rule("Shrink")
+def _shrink(site: OnnxSite) -> fx.Node:
+    """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
+    bound, bias = float(site.attrs.get("lambd", 0.5)), float(site.attrs.get("bias", 0.0))
+    need(bound >= 0, f"its lambd is {bound}")
+    if bias == bound:
+        return site.builder.call(F.softshrink, site.x, bound)
+    kept = site.builder.call(F.hardshrink, site.x, bound)
+    moved = site.builder.call(operator.mul, site.builder.call(torch.sign, kept), bias) if bias else None
+    return kept if moved is None else site.builder.call(operator.sub, kept, moved)
+
+
+@rule("IsInf")
+def _is_infinite(site: OnnxSite) -> fx.Node:
+    sides = [inf * sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if site.attrs.get(name, 1)]
+    need(bool(sides), "it looks for no infinity")
+    return site.builder.call(torch.isinf, site.x) if len(sides) == 2 else site.builder.call(torch.eq, site.x, sides[0])
+
+
+@rule("Clip")
+def _clip(site: OnnxSite) -> fx.Node:
+    bounds = []
+    for i, name in ((1, "min"), (2, "max")):
+        stored = site.optional(i, name)
+        bounds.append(float(stored) if stored is not None and stored.size == 1 else site.attrs.get(name))
+    if bounds == [None, None]:
+        return site.x
+    return site.builder.call(F.relu6, site.x) if bounds == [0, 6] else site.builder.call(torch.clamp, site.x, *bounds)
+
+
+@rule("HardSigmoid")
+def _hard_sigmoid(site: OnnxSite) -> fx.Node:
+    """max(0, min(1, alpha · x + beta)); torch's own has alpha 1/6."""
+    alpha, beta = site.attrs.get("alpha", 0.2), site.attrs.get("beta", 0.5)
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return site.builder.call(F.hardsigmoid, site.x)
+    line = site.builder.call(operator.add, site.builder.call(operator.mul, site.x, float(alpha)), float(beta))
+    return site.builder.call(torch.clamp, line, 0.0, 1.0)
+
+
+@rule("PRelu")
+def _prelu(site: OnnxSite) -> fx.Node:
+    """A slope for all elements or for each channel."""
+    slope, channels = site.known(1, "slope"), site.shape[1]
+    aligned = slope.reshape((1,) * (len(site.shape) - slope.ndim) + slope.shape)
+    if slope.size not in (1, channels) or (slope.size > 1 and aligned.shape[1] != channels):
+        raise StretchError(f"its slopes have the shape {list(slope.shape)}, not one number a channel")
+    return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+
+
+def _type_of(like: Value) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, like.dtype)).dtype if isinstance(like, np.ndarray) else like.meta["val"].dtype  # type: ignore[union-attr, no-any-return]
+
+
+def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
+    return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
+
+
+RULES.update(
+    {
+        # half precision is computed in single
+        "Cast": lambda site: _as_type(site, there(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
+        "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
+        "Dropout": lambda site: site.x,
+        "Identity": lambda site: site.x,
+        "Max": partial(_of_several, function=torch.maximum),
+        "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
+        "Min": partial(_of_several, function=torch.minimum),
+        # with the sign of what is divided, or of what divides
+        "Mod": lambda site: _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder),
+        "Sum": partial(_of_several, function=operator.add, read=operand),
+        # Swish of one tensor times another.
+        "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),
+    }
+)
+
+
+# Normalisations and reductions of ONNX as torch's modules and functions.
+
+
+_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
+@rule("BatchNormalization")
+def _batch_norm(site: OnnxSite) -> fx.Node:
+    need(site.results <= 1 or not site.attrs.get("training_mode", 0), "it is in training mode")
+    module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
+    names = ("weight", "bias", "running_mean", "running_var")
+    return site.builder.module(filled(module, **{name: site.known(i, name) for i, name in enumerate(names, 1)}), site.x, site.name)
+
+
+@rule("LayerNormalization")
+def _layer_norm(site: OnnxSite) -> fx.Node:
+    axis = int(site.attrs.get("axis", -1)) % len(site.shape)
+    weight, bias = site.known(1, "scale"), site.optional(2, "bias")
+    module = nn.LayerNorm(site.shape[axis:], eps=float(site.attrs.get("epsilon", 1e-5)), bias=bias is not None)
+    return site.builder.module(filled(module, weight=weight, bias=bias), site.x, site.name)
+
+
+@rule("RMSNormalization")
+def _rms_norm(site: OnnxSite) -> fx.Node:
+    """X over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
+    rank = len(site.shape)
+    axes = list(range(counted(int(site.attrs.get("axis", -1)), rank), rank))
+    mean = site.builder.call(torch.mean, site.builder.call(torch.square, site.x), axes, True)
+    root = site.builder.call(torch.rsqrt, site.builder.call(operator.add, mean, float(site.attrs.get("epsilon", 1e-5))))
+    return site.builder.call(operator.mul, site.builder.call(operator.mul, site.x, root), site.tensor(1))
+
+
+@rule("MeanVarianceNormalization")
+def _standardised(site: OnnxSite) -> fx.Node:
+    """What is left of x without its mean, over its deviation; the number that keeps this from zero is the standard's."""
+    axes = [counted(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
+    centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
+    variance = site.builder.call(torch.mean, site.builder.call(torch.square, centred), axes, True)
+    deviation = site.builder.call(operator.add, site.builder.call(torch.sqrt, variance), 1e-9)
+    return site.builder.call(operator.truediv, centred, deviation)
+
+
+@rule("InstanceNormalization")
+def _instance_norm(site: OnnxSite) -> fx.Node:
+    weight, bias = site.tensor(1), site.tensor(2)
+    eps = float(site.attrs.get("epsilon", 1e-5))
+    return site.builder.call(F.instance_norm, site.x, None, None, weight, bias, True, 0.1, eps)
+
+
+@rule("GroupNormalization")
+def _group_norm(site: OnnxSite) -> fx.Node:
+    """Before opset 21 it has a weight a group, which all channels of the group share."""
+    groups, weights = int(site.attrs.get("num_groups", 1)), [site.known(1, "scale"), site.known(2, "bias")]
+    if site.opset < 21:
+        weights = [np.repeat(weight, site.shape[1] // groups) for weight in weights]
+    module = nn.GroupNorm(groups, site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
+    return site.builder.module(filled(module, weight=weights[0], bias=weights[1]), site.x, site.name)
+
+
+@rule("LRN")
+def _local_response(site: OnnxSite) -> fx.Node:
+    numbers = [float(site.attrs.get(name, usual)) for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
+    return site.builder.call(F.local_response_norm, site.x, int(site.attrs["size"]), *numbers)
+
+
+def _soft(site: OnnxSite, function: Any) -> fx.Node:
+    """Before opset 13 all axes from the stated one on are one."""
+    rank = len(site.shape)
+    axis = int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)) % rank
+    if site.opset >= 13 or axis == rank - 1:
+        return site.builder.call(function, site.x, axis)
+    flat = site.builder.call(torch.flatten, site.x, axis)
+    return site.builder.call(torch.reshape, site.builder.call(function, flat, axis), site.shape)
+
+
+def _axes(site: OnnxSite) -> tuple[list[int], bool]:
+    """Axes that are reduced, counted from the first, and whether they are kept as 1."""
+    axes, rank = site.listed("axes", 1), len(site.shape)
+    need(bool(axes or not site.attrs.get("noop_with_empty_axes", 0)), "it reduces nothing")
+    return sorted(axis % rank for axis in axes or range(rank)), bool(site.attrs.get("keepdims", 1))
+
+
+@rule("ReduceMean")
+def _mean(site: OnnxSite) -> fx.Node:
+    """A mean; over height and width it is what torch's networks call a pool."""
+    axes, keep = _axes(site)
+    if axes == [2, 3] and len(site.shape) == 4 and keep:
+        return pooled_to_one(site)
+    return site.builder.call(torch.mean, site.x, axes, keep)
+
+
+def _reduced(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **more: Any) -> fx.Node:
+    """A reduction of what a function makes of each element before, and what another makes of its result."""
+    axes, keep = _axes(site)
+    x = site.x if before is None else site.builder.call(before, site.x)
+    total = site.builder.call(function, x, dim=axes, keepdim=keep, **more)
+    return total if after is None else site.builder.call(after, total)
+
+
+@rule("ReduceProd")
+def _product(site: OnnxSite) -> fx.Node:
+    axes, keep = _axes(site)
+    x = site.x
+    for axis in reversed(axes):
+        x = site.builder.call(torch.prod, x, axis, keep)
+    return x
+
+
+@rule("TopK")
+def _largest(site: OnnxSite) -> list[fx.Node]:
+    """The largest or smallest elements, in order, and their places."""
+    count, axis = int(site.known(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
+    called = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
+    return [site.builder.call(operator.getitem, called, i) for i in range(site.results)]
+
+
+def _placed(site: OnnxSite, function: Any) -> fx.Node:
+    return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
+
+
+def _cumulated(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
+    """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
+    axis, x = counted(int(site.known(1, "axis").item()), len(site.shape)), site.x
+    back = bool(site.attrs.get("reverse", 0))
+    x = site.builder.call(torch.flip, x, [axis]) if back else x
+    if site.attrs.get("exclusive", 0):
+        widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
+        later = site.builder.call(F.pad, x, widths, "constant", neutral)
+        x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
+    called = site.builder.call(function, x, axis)
+    return site.builder.call(torch.flip, called, [axis]) if back else called
+
+
+RULES.update(
+    {
+        "ArgMax": partial(_placed, function=torch.argmax),
+        "ArgMin": partial(_placed, function=torch.argmin),
+        "CumProd": partial(_cumulated, function=torch.cumprod, neutral=1.0),
+        "CumSum": partial(_cumulated, function=torch.cumsum, neutral=0.0),
+        "LogSoftmax": partial(_soft, function=torch.log_softmax),
+        "LpNormalization": lambda site: site.builder.call(
+            F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1))
+        ),
+        "ReduceL1": partial(_reduced, function=torch.linalg.vector_norm, ord=1),
+        "ReduceL2": partial(_reduced, function=torch.linalg.vector_norm, ord=2),
+        "ReduceLogSum": partial(_reduced, function=torch.sum, after=torch.log),
+        "ReduceLogSumExp": partial(_reduced, function=torch.logsumexp),
+        "ReduceMax": partial(_reduced, function=torch.amax),
+        "ReduceMin": partial(_reduced, function=torch.amin),
+        "ReduceSum": partial(_reduced, function=torch.sum),
+        "ReduceSumSquare": partial(_reduced, function=torch.sum, before=torch.square),
+        "Softmax": partial(_soft, function=torch.softmax),
+    }
+)
+
+
+@rule("Hardmax")
+def _hard_max(site: OnnxSite) -> fx.Node:
+    """1 where the largest element is, the first of several."""
+    rank = len(site.shape)
+    axis = counted(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
+    need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
+    numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
+    largest = site.builder.call(torch.argmax, site.x, axis, True)
+    equal = site.builder.call(torch.eq, largest, site.builder.stored(numbers, f"{site.name}_numbers"))
+    return site.builder.method("to", equal, torch.float32)
+
+
+# Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
+
+
+def _parted(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
+    """Batch × tokens × channels as batch × heads × tokens × channels of each."""
+    batch, tokens, channels = shape_of(x)
+    need(heads >= 1 and not channels % heads, f"its {channels} channels are not of {heads} heads")
+    parted = site.builder.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
+    return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
+
+
+def _check_attention(site: OnnxSite) -> None:
+    """Refuse what torch's attention does not compute."""
+    need(all(site.value(i) is None for i in (4, 5, 6)), "it reads what was computed before, or how many tokens count")
+    if site.attrs.get("softcap", 0) or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
+        raise StretchError("it bounds its scores, or the tokens that one sees")
+    need(not site.attrs.get("is_causal", 0) or site.value(3) is None, "it has a mask, and sees no later tokens besides")
+
+
+@rule("Attention")
+def _attention(site: OnnxSite) -> fx.Node:
+    """softmax(Q · Kᵀ · scale + mask) · V, of heads side by side or along an axis of their own."""
+    _check_attention(site)
+    parts = [site.tensor(i) for i in range(3)]
+    flat = len(shape_of(parts[0])) == 3
+    if flat:
+        q, kv = (int(site.attrs.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+        parts = [_parted(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
+    more: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
+    if shape_of(parts[0])[1] != shape_of(parts[1])[1]:
+        more["enable_gqa"] = True
+    scale = site.attrs.get("scale")
+    mask = None if site.value(3) is None else site.tensor(3)
+    called = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
+    if not flat:
+        return called
+    batch, heads, tokens, channels = shape_of(called)
+    turned = site.builder.call(torch.permute, called, (0, 2, 1, 3))
+    return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
+
+
+def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+    """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
+    batch, tokens, half, axis = sizes
+    known, places = site.known(i, what), site.optional(3, "positions")
+    if places is not None:
+        need(
+            bool(
+                places.shape == (batch, tokens)
+                and known.ndim == 2
+                and known.shape[1] == half
+                and ((places >= 0) & (places < len(known))).all()
+            ),
+            f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}",
+        )
+        known = known[places]
+    if known.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")
+    return site.builder.stored(np.expand_dims(known, axis), f"{site.name}_{what}")
+
+
+@rule("RotaryEmbedding")
+def _rotary(site: OnnxSite) -> fx.Node:
+    """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
+    builder, shape, x, axis = site.builder, site.shape, site.x, 1
+    if len(shape) == 3:
+        heads = int(site.attrs.get("num_heads", 0))
+        need(heads >= 1 and not shape[2] % heads, f"its {shape[2]} channels are not of {heads} heads")
+        x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
+    channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
+    turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
+    need(0 < turning <= channels and not turning % 2, f"it turns {turning} of {channels} channels")
+    sizes = (shape[0], tokens, turning // 2, axis)
+    cos, sin = _turns(site, 1, "cosines", sizes), _turns(site, 2, "sines", sizes)
+    woven = bool(site.attrs.get("interleaved", 0))
+    halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
+    one, other = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
+    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((one, cos), (other, sin), (one, sin), (other, cos)))
+    pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
+    if woven:
+        called = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        pair = [called]
+    rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
+    called = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return called if axis == 1 else builder.call(torch.reshape, called, shape)
+
+
+#: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
+#: reset, hidden there, reset, update, new here.
+_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+_FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
+
+#: Activations that torch's layers have, of each direction.
+_OWN = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _check_layer(site: OnnxSite, ways: int) -> None:
+    """Refuse what torch's layers do not compute."""
+    words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
+    need(words in ([], _OWN[site.op] * ways), f"its activations are {words}")
+    if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
+        raise StretchError("it clips, couples its gates, or has its batch first")
+    need(bool(site.op != "GRU" or site.attrs.get("linear_before_reset", 0)), "it resets before its product, and torch's behind it")
+    need(site.value(4) is None or not (site.known(4, "lengths") != site.shape[0]).any(), "its sequences have lengths of their own")
+    need(site.value(7) is None or not site.known(7, "peepholes").any(), "it has peepholes")
+
+
+def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
+    """Weights and biases of each direction, as torch's functions take them."""
+    gates = len(_GATES[site.op]) * size
+    weight, recurrent = site.known(1, "weight"), site.known(2, "recurrent weight")
+    bias = site.optional(3, "bias")
+    bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
+    if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
+        raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
+    order, (first, second) = list(_GATES[site.op]), np.split(bias, 2, axis=1)
+    parts = {"weight": weight, "recurrent": recurrent, "bias": first, "recurrent_bias": second}
+    ordered = {name: part.reshape(ways, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
+    return [site.builder.stored(part[way], f"{site.name}_{name}_{way}") for way in range(ways) for name, part in ordered.items()]
+
+
+@rule("LSTM", "GRU", "RNN")
+def _recurrent(site: OnnxSite) -> list[fx.Node]:
+    direction = str(site.attrs.get("direction", "forward"))
+    if direction not in ("forward", "reverse", "bidirectional") or len(site.shape) != 3:
+        raise StretchError(f"its direction is `{direction[:20]}`, and it reads {list(site.shape)}")
+    ways, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
+    _check_layer(site, ways)
+    steps, batch = site.shape[:2]
+    states = [_state(site, i, (ways, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
+    builder = site.builder
+    x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
+    state: Any = tuple(states) if site.op == "LSTM" else states[0]
+    parameters = _parameters(site, ways, size)
+    called = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, ways == 2, False)
+    results = [builder.call(operator.getitem, called, i) for i in range(min(site.results, 1 + len(states)))]
+    whole = builder.call(torch.reshape, results[0], (steps, batch, ways, size))
+    whole = builder.call(torch.permute, whole, (0, 2, 1, 3))
+    return [builder.call(torch.flip, whole, [0]) if direction == "reverse" else whole, *results[1:]]
+
+
+def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
+    """What a layer begins with: zeros unless it is told."""
+    if site.value(i) is None:
+        return site.builder.stored(np.zeros(shape, np.float32), f"{site.name}_state_{i}")
+    if shape_of(site.tensor(i)) != shape:
+        raise StretchError(f"its state has the shape {list(shape_of(site.tensor(i)))}, not {list(shape)}")
+    return site.tensor(i)

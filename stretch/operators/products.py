@@ -1,0 +1,148 @@
+"""Convolutions and matrices in torch, ONNX and TFLite."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.shapes import Attr, Attrs, Shape, integer, ints
+from predictors.windows import same_padding
+from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
+from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules, pair, supported, window_padding
+from stretch.operators.lowerings import Lowering, lowerings, onnx_node
+
+
+class PaddedConv2d(nn.Conv2d):
+    """A convolution whose padding differs between sides; `pads` is (top, left, bottom, right)."""
+
+    def __init__(self, *args: Any, pads: tuple[int, ...], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pads = pads
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Pad, then convolve."""
+        top, left, bottom, right = self.pads
+        return super().forward(F.pad(input, (left, right, top, bottom)))
+
+
+def pointwise(out: int, bias: bool) -> dict[str, Attr]:
+    """Attributes of a 1×1 convolution."""
+    return {"out_channels": out, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "bias": bias}
+
+
+@modules("Conv2d", "Conv2dSame", "PaddedConv2d")
+def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
+    supported(m.padding_mode == "zeros", f"padding mode `{m.padding_mode}` is not supported")
+    padding = getattr(m, "pads", m.padding)
+    if type(m).__name__ == "Conv2dSame":
+        padding = same_padding(shape[2:], pair(m.kernel_size), pair(m.stride), pair(m.dilation))
+    weights = {"weight": m.weight, "bias": m.bias}
+    return module_chain(convolution, shape, **weights, stride=m.stride, padding=padding, dilation=m.dilation, groups=m.groups)
+
+
+@calls(F.conv2d, torch.conv2d)
+def convolution(
+    call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Chain:
+    """A convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
+    weights = constants(weight=weight, bias=bias)
+    out, _, *kernel = (int(n) for n in weights["weight"].shape)
+    if padding == "same":
+        padding = same_padding(call.shapes[x][2:], kernel, (1, 1), pair(dilation))
+    sides = (
+        tuple(padding) if isinstance(padding, tuple | list) and len(padding) == 4 else window_padding(0 if padding == "valid" else padding)
+    )
+    attrs: dict[str, Attr] = {
+        "out_channels": out,
+        "kernel": tuple(kernel),
+        "stride": pair(stride),
+        "padding": sides,
+        "dilation": pair(dilation),
+        "groups": int(groups),
+        "bias": bias is not None,
+    }
+    return [x], "conv", attrs, weights
+
+
+def _make(ins: list[Shape], a: Attrs) -> nn.Module:
+    top, left, bottom, right = ints(a, "padding")
+    common: dict[str, Any] = {
+        "in_channels": ins[0][1],
+        "out_channels": integer(a, "out_channels"),
+        "kernel_size": ints(a, "kernel"),
+        "stride": ints(a, "stride"),
+        "dilation": ints(a, "dilation"),
+        "groups": integer(a, "groups"),
+        "bias": bool(a["bias"]),
+    }
+    if (top, left) == (bottom, right):
+        return nn.Conv2d(**common, padding=(top, left))
+    return PaddedConv2d(**common, pads=(top, left, bottom, right))
+
+
+#: Attributes of ONNX's windows by what they are called here.
+_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
+
+
+def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """Depthwise where every channel is a group, grouped otherwise."""
+    a = op.attrs
+    image = source.graph.input_shapes(op)[0]
+    groups, stride, dilation = integer(a, "groups"), ints(a, "stride"), ints(a, "dilation")
+    place = window(a, image, op.shape)
+    x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
+    settings = {
+        "padding": place.padding,
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "dilation_h_factor": dilation[0],
+        "dilation_w_factor": dilation[1],
+    }
+    depthwise = groups == image[1] and groups > 1
+    # OIHW to OHWI; depthwise O1HW to 1HWO, whose output channels stand in the same order.
+    order = (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)
+    inputs = matrix(b, source, op, x, order, 3 if depthwise else 0)
+    if depthwise:
+        multiplier = op.shape[1] // groups
+        return b.write("DEPTHWISE_CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), depth_multiplier=multiplier, **settings)
+    version = 6 if groups > 1 else None
+    return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
+
+
+lowerings.register("conv")(
+    Lowering(_make, onnx_node("Conv", _WINDOW, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
+)
+
+
+@calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
+def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
+    weights, rank = constants(weight=weight, bias=bias), len(call.shapes[x])
+    out = int(weights["weight"].shape[0])
+    if rank == 4:
+        # Only channels that lie last come here with four dimensions.
+        return [x], "conv", pointwise(out, bias is not None), {**weights, "weight": weights["weight"][:, :, None, None]}
+    supported(rank == 2, f"a linear layer over {rank} dimensions is not supported")
+    return [x], "linear", {"out_features": out, "bias": bias is not None}, weights
+
+
+def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+    """The columns of a matrix that reads a flattened image are put into the order NHWC."""
+    x = ins[0]
+    if len(x.shape) != 2:
+        raise StretchError(f"operator `{op.name}` (linear) reads {len(x.shape)} axes, TFLite's is written for 2", "keep this model in ONNX")
+    inputs = matrix(b, source, op, x, (0, 1), 0, x.flattened)
+    return b.write("FULLY_CONNECTED", op.name, inputs, op.shape, b.scale(op))
+
+
+lowerings.register("linear")(
+    Lowering(
+        lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
+        onnx_node("Gemm", weights=("weight", "bias"), transB=1),
+        _matrix_tflite,
+        stored=("weight", "bias"),
+        activates=True,
+    )
+)

@@ -1,0 +1,582 @@
+"""Shapes and work of operators, and constants that give shapes, against ONNX Runtime."""
+
+import math
+
+import numpy as np
+import onnx.defs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from predictors.errors import StretchError
+from scheduler.formats.onnx.shapes import RULES
+from scheduler.formats.onnx.shapes.moving import SHORT, short
+from scheduler.formats.onnx.shapes.node import REASONS, KnownTensor, ShapeNode, broadcast
+from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule, shapes, sizes, whole
+
+X = (1, 3, 8, 8)
+
+OF_REALS = ["Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mul", "Pow", "Sub", "Sum"]
+
+
+@given(arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4))
+@pytest.mark.parametrize("op", OF_REALS)
+def test_operator_of_two_tensors_broadcasts_as_the_runtime_does(op, drawn):
+    agrees(Case(op, [reals(shape) for shape in drawn.input_shapes]))
+
+
+@given(arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=4), st.sampled_from([np.int32, np.int64]))
+@pytest.mark.parametrize("op", ["Add", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Less", "Mod", "Mul", "Sub"])
+def test_operator_of_whole_numbers_keeps_them_whole(op, drawn, kind):
+    agrees(Case(op, [np.ones(shape, kind) for shape in drawn.input_shapes]))
+
+
+@given(arrays.mutually_broadcastable_shapes(num_shapes=3, max_dims=4, max_side=3), st.sampled_from([np.float32, np.int64]))
+def test_choice_broadcasts_condition_and_both_values(drawn, kind):
+    chosen, one, other = drawn.input_shapes
+    agrees(Case("Where", [np.ones(chosen, bool), np.ones(one, kind), np.ones(other, kind)]))
+
+
+REDUCED = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+
+
+@st.composite
+def axes_of(draw, shape):
+    """Some of the axes, counted from the first or from the last."""
+    places = draw(st.lists(st.integers(0, len(shape) - 1), unique=True))
+    return [i - len(shape) if draw(st.booleans()) else i for i in places]
+
+
+@pytest.mark.representatives(9)
+@given(shapes, st.integers(0, 1), st.integers(0, 1), st.data())
+@pytest.mark.parametrize("op", REDUCED)
+def test_axes_that_are_a_constant_are_reduced(op, shape, keep, nothing, data):
+    axes = data.draw(axes_of(shape))
+    agrees(Case(f"Reduce{op}", [reals(shape), whole(*axes)], {"keepdims": keep, "noop_with_empty_axes": nothing}, stored=(1,)))
+
+
+@given(shapes, st.data())
+def test_largest_come_with_their_places(shape, data):
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    count = data.draw(st.integers(1, shape[axis]))
+    agrees(Case("TopK", [reals(shape), whole(count)], {"axis": axis}, stored=(1,), results=2))
+
+
+@given(shapes, st.data())
+def test_running_sum_keeps_the_shape(shape, data):
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    agrees(Case("CumSum", [reals(shape), np.array(axis)], stored=(1,)))
+
+
+channelled = arrays.array_shapes(min_dims=3, max_dims=5, max_side=4)
+
+
+@given(shapes, st.booleans(), st.integers(1, 3), st.data())
+def test_layers_are_normalised_from_any_axis_on_with_their_statistics(shape, bias, results, data):
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    weights = [reals(shape[axis:])] * (2 if bias else 1)
+    agrees(Case("LayerNormalization", [reals(shape), *weights], {"axis": axis}, results=results))
+
+
+@given(channelled)
+def test_channels_are_normalised_by_statistics_of_their_own(shape):
+    agrees(Case("InstanceNormalization", [reals(shape), reals(shape[1:2]), reals(shape[1:2])]))
+    agrees(Case("BatchNormalization", [reals(shape), *[reals(shape[1:2])] * 4]))
+
+
+@given(channelled, st.integers(1, 3))
+def test_groups_of_channels_are_normalised_with_a_weight_for_each_channel(shape, groups):
+    wide = (shape[0], shape[1] * groups, *shape[2:])
+    agrees(Case("GroupNormalization", [reals(wide), *[reals(wide[1:2])] * 2], {"num_groups": groups}, opset=21))
+
+
+@given(arrays.array_shapes(min_dims=4, max_dims=4, max_side=4), st.integers(0, 2))
+def test_neighbouring_channels_are_normalised(shape, half):
+    agrees(Case("LRN", [reals(shape)], {"size": 2 * half + 1}))
+
+
+#: Pairs of shapes that numpy's matmul takes, with batches that broadcast and vectors.
+PRODUCTS = arrays.mutually_broadcastable_shapes(signature="(n?,k),(k,m?)->(n?,m?)", max_dims=2, max_side=4)
+
+
+@given(PRODUCTS)
+def test_product_has_the_shape_that_the_runtime_gives_it(drawn):
+    agrees(Case("MatMul", [reals(shape) for shape in drawn.input_shapes]))
+
+
+def test_work_is_counted_in_multiply_accumulates():
+    assert rule("Gemm", [(2, 5), (7, 5)], {"transB": 1}).work == 2 * 5 * 7
+    assert rule("MatMul", [(3, 1, 4, 5), (2, 5, 6)]).work == 3 * 2 * 4 * 5 * 6
+    assert rule("MatMul", [(5,), (5,)]).work == 5
+    assert rule("Einsum", [(3, 4), (4, 5)], {"equation": b"ab,bc->"}).work == 3 * 4 * 5
+
+
+@given(shapes)
+def test_bytes_without_a_zero_point_have_no_sign(shape):
+    agrees(Case("QuantizeLinear", [reals(shape), reals(())], stored=(1,)))
+    agrees(Case("DequantizeLinear", [np.ones(shape, np.int32), reals(())], stored=(1,)))
+
+
+#: Gates and states by operator.
+KINDS = {"LSTM": (4, 2), "GRU": (3, 1), "RNN": (1, 1)}
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+def recurrent_shapes(op, steps, batch, width, size, options):
+    """Shapes of everything that a layer may read; its lengths are left out."""
+    gates, states = KINDS[op]
+    state = (options, batch, size)
+    return [
+        (steps, batch, width),
+        (options, gates * size, width),
+        (options, gates * size, size),
+        (options, 2 * gates * size),
+        None,
+        *[state] * states,
+    ]
+
+
+@given(st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(DIRECTIONS)), sizes, sizes, sizes, sizes, st.booleans(), st.data())
+def test_layer_gives_all_outputs_and_the_last_states(op, direction, steps, batch, width, size, bare, data):
+    given_shapes = recurrent_shapes(op, steps, batch, width, size, DIRECTIONS[direction])
+    inputs = [None if shape is None else reals(shape) for shape in (given_shapes[:3] if bare else given_shapes)]
+    results = data.draw(st.integers(1, 1 + KINDS[op][1]))
+    agrees(Case(op, inputs, {"direction": direction, "hidden_size": size}, results=results))
+
+
+@pytest.mark.parametrize(
+    ("changed", "attrs", "problem"),
+    [
+        ({0: (7, 3)}, {}, "its input has the shape"),
+        ({1: (1, 20, 4)}, {}, "its weights have the shape"),
+        ({2: (1, 19, 5)}, {}, "its recurrent weights have the shape"),
+        ({3: (1, 20)}, {}, "its input 3 is not of the shape"),
+        ({4: (2,)}, {}, "lengths of their own"),
+        ({6: (1, 2, 4)}, {}, "its input 6 is not of the shape"),
+        ({}, {"hidden_size": 0}, "its hidden_size is 0"),
+        ({}, {"layout": 1}, "its batch comes first"),
+        ({}, {"direction": b"sideways"}, "its direction is `sideways`"),
+    ],
+)
+def test_layer_that_does_not_fit_is_refused(changed, attrs, problem):
+    result = recurrent_shapes("LSTM", 7, 2, 3, 5, 1)
+    for i, shape in changed.items():
+        result[i] = shape
+    with pytest.raises(StretchError, match=problem):
+        rule("LSTM", result, {"hidden_size": 5, **attrs})
+
+
+@given(shapes, st.data())
+def test_reshape_keeps_sizes_and_works_one_out(shape, data):
+    wanted = list(data.draw(st.permutations(shape)))
+    if data.draw(st.booleans()):
+        wanted[data.draw(st.integers(0, len(shape) - 1))] = -1
+    kept = list(shape)
+    kept[0] = 0
+    for sizes_ in (wanted, kept, [-1], [1, *wanted]):
+        agrees(Case("Reshape", [reals(shape), whole(*sizes_)], stored=(1,)))
+    agrees(Case("Reshape", [reals(shape), whole(*shape)], {"allowzero": 1}, stored=(1,)))
+
+
+@given(sizes, sizes, sizes, sizes, st.integers(1, 3), st.sampled_from(["DCR", "CRD"]))
+def test_blocks_and_channels_are_exchanged(n, c, h, w, block, mode):
+    agrees(Case("DepthToSpace", [reals((n, c * block**2, h, w))], {"blocksize": block, "mode": mode}))
+    agrees(Case("SpaceToDepth", [reals((n, c, h * block, w * block))], {"blocksize": block}))
+
+
+def axis_of(draw, shape):
+    """An axis, counted from the first or from the last."""
+    return draw(st.integers(-len(shape), len(shape) - 1))
+
+
+@given(shapes, st.data())
+def test_cut_of_several_axes_clamps_bounds_as_the_runtime_does(shape, data):
+    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1))
+    bounds = st.integers(-8, 8)
+    starts = [data.draw(bounds | st.sampled_from([-(2**63) + 1, 2**63 - 1])) for _ in axes]
+    steps = [data.draw(st.sampled_from([1, 1, 2, 3, -1, -2])) for _ in axes]
+    # The largest number stands for the end of the axis, the smallest for before its beginning.
+    ends = [data.draw(bounds | st.just(2**63 - 1 if step > 0 else -(2**63) + 1)) for step in steps]
+    signed = [i - len(shape) if data.draw(st.booleans()) else i for i in axes]
+    case = Case("Slice", [reals(shape), *[whole(*value) for value in (starts, ends, signed, steps)]], stored=(1, 2, 3, 4))
+    computed = case.computed()
+    if computed[0].size:
+        agrees(case)
+    else:
+        with pytest.raises(StretchError, match="it cuts nothing"):
+            rule("Slice", [shape] * 5, {}, dict(enumerate((starts, ends, signed, steps), 1)))
+
+
+@given(shapes, st.sampled_from(["constant", "reflect", "edge", "wrap"]), st.data())
+def test_padding_grows_and_cuts_in_every_mode(shape, mode, data):
+    # What the runtime reflects or wraps must be there.
+    most = {"reflect": min(shape) - 1, "wrap": min(shape)}.get(mode, 3)
+    least = -((min(shape) - 1) // 2) if mode == "constant" else 0
+    widths = [data.draw(st.integers(least, most)) for _ in range(2 * len(shape))]
+    agrees(Case("Pad", [reals(shape), whole(*widths)], {"mode": mode}, stored=(1,)))
+    axis = axis_of(data.draw, shape)
+    agrees(Case("Pad", [reals(shape), whole(*widths[:2]), np.float32(0).reshape(()), whole(axis)], {"mode": mode}, stored=(1, 2, 3)))
+
+
+@given(shapes, st.data())
+def test_repetition_multiplies_sizes(shape, data):
+    times = [data.draw(st.integers(1, 3)) for _ in shape]
+    agrees(Case("Tile", [reals(shape), whole(*times)], stored=(1,)))
+
+
+indices = arrays.array_shapes(min_dims=0, max_dims=3, max_side=4)
+
+
+def zeros(shape, kind=np.int64):
+    """Indices that are in any tensor."""
+    return np.zeros(shape, kind)
+
+
+@given(shapes, indices, st.sampled_from([np.int32, np.int64]), st.booleans(), st.data())
+def test_gathered_slices_take_the_place_of_the_axis(shape, places, kind, stored, data):
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    agrees(Case("Gather", [reals(shape), zeros(places, kind)], {"axis": axis}, stored=(1,) if stored else ()))
+
+
+@given(shapes, st.data())
+def test_gathered_and_scattered_elements_have_the_shape_of_their_indices(shape, data):
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    places = tuple(data.draw(st.integers(1, n)) for n in shape)
+    more = (*places[:axis], data.draw(st.integers(1, 6)), *places[axis + 1 :])
+    agrees(Case("GatherElements", [reals(shape), zeros(more)], {"axis": axis - len(shape)}))
+    agrees(Case("ScatterElements", [reals(shape), zeros(places), reals(places)], {"axis": axis}))
+
+
+@given(shapes, st.data())
+def test_tuples_of_indices_point_at_what_is_left_of_the_shape(shape, data):
+    batch = data.draw(st.integers(0, len(shape) - 1))
+    depth = data.draw(st.integers(1, len(shape) - batch))
+    between = data.draw(arrays.array_shapes(min_dims=0, max_dims=2, max_side=3))
+    agrees(Case("GatherND", [reals(shape), zeros((*shape[:batch], *between, depth))], {"batch_dims": batch}))
+
+
+@given(shapes, st.data())
+def test_written_slices_leave_the_shape(shape, data):
+    depth = data.draw(st.integers(1, len(shape)))
+    between = data.draw(arrays.array_shapes(min_dims=0, max_dims=2, max_side=3))
+    agrees(Case("ScatterND", [reals(shape), zeros((*between, depth)), reals((*between, *shape[depth:]))]))
+
+
+@given(shapes, st.integers(1, 6), st.data())
+def test_one_hot_adds_an_axis(shape, depth, data):
+    axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
+    agrees(Case("OneHot", [zeros(shape), whole(depth), reals((2,))], {"axis": axis}, stored=(1,)))
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=20))
+def test_stored_numbers_are_lists_or_single(numbers):
+    agrees(Case("Constant", [], {"value_ints": numbers}))
+    agrees(Case("Constant", [], {"value_floats": [float(n) for n in numbers]}))
+    agrees(Case("Constant", [], {"value_int": numbers[0]}))
+    agrees(Case("Constant", [], {"value_float": float(numbers[0])}))
+
+
+@given(shapes, st.integers(-5, 5), st.integers(-5, 5))
+def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
+    case = Case("Shape", [reals(shape)], {"start": start, "end": end})
+    computed = case.computed()[0]
+    if computed.size:
+        agrees(case)
+    [answer] = RULES["Shape"](node([shape], case.attrs)).results
+    assert answer.values == tuple(computed)
+
+
+def test_values_of_long_constants_are_forgotten():
+    assert short(KnownTensor((SHORT,), 7, (1,) * SHORT)).values == (1,) * SHORT
+    assert short(KnownTensor((SHORT + 1,), 7, (1,) * (SHORT + 1))).values is None
+
+
+def test_endless_range_is_counted_and_not_made():
+    assert RULES["Range"](numbers(-(2**63), 2**63 - 1, 1)).shape == (2**64 - 1,)
+
+
+@given(arrays.array_shapes(min_dims=0, max_dims=3, max_side=3), arrays.array_shapes(min_dims=0, max_dims=3, max_side=3))
+def test_shapes_go_together_where_numpy_says_so(one, other):
+    try:
+        wanted = np.broadcast_shapes(one, other)
+    except ValueError:
+        with pytest.raises(StretchError, match="do not go together"):
+            broadcast([one, other])
+    else:
+        assert broadcast([one, other]) == wanted
+
+
+def test_attribute_of_another_type_is_refused():
+    with pytest.raises(StretchError, match="its group is no whole number"):
+        node([X], {"group": b"2"}).whole("group", 1)
+    with pytest.raises(StretchError, match="its mode is no word"):
+        node([X], {"mode": 2}).word("mode", "nearest")
+    assert node([X], {"mode": b"\xff"}).word("mode", "nearest") == "\N{REPLACEMENT CHARACTER}"
+
+
+def lists(draw, axes, low, high):
+    return [draw(st.integers(low, high)) for _ in range(axes)]
+
+
+@st.composite
+def windows(draw, op):
+    """A convolution or pool over one to three axes."""
+    axes = draw(st.integers(1, 3))
+    kernel, strides = lists(draw, axes, 1, 3), lists(draw, axes, 1, 3)
+    attrs = {"kernel_shape": kernel, "strides": strides, "pads": [draw(st.integers(0, k - 1)) for k in kernel * 2]}
+    # Average pools have dilations since opset 19, which the runtime computes for images alone.
+    if op in ("Conv", "MaxPool"):
+        attrs["dilations"] = lists(draw, axes, 1, 2)
+    if op not in ("Conv", "LpPool"):
+        attrs["ceil_mode"] = draw(st.integers(0, 1))
+    reach = [d * (k - 1) + 1 for d, k in zip(attrs.get("dilations", [1] * axes), kernel, strict=True)]
+    size = [draw(st.integers(r, 8)) for r in reach]
+    if op != "Conv":
+        return Case(op, [reals((draw(st.integers(1, 2)), draw(st.integers(1, 3)), *size))], attrs, results=1)
+    groups, drawn, more = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    bias = [reals((groups * more,))] if draw(st.booleans()) else []
+    return Case(op, [reals((1, groups * drawn, *size)), reals((groups * more, drawn, *kernel)), *bias], {**attrs, "group": groups})
+
+
+@given(st.data())
+@pytest.mark.parametrize("op", ["AveragePool", "Conv", "LpPool", "MaxPool"])
+def test_window_moves_over_one_to_three_axes_as_in_the_runtime(op, data):
+    agrees(data.draw(windows(op)))
+
+
+@pytest.mark.parametrize(
+    ("op", "given_node", "work"),
+    [
+        ("Conv", ([X, (4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}), 4 * 8 * 8 * 3 * 9),
+        ("Conv", ([X, (3, 1, 3, 3)], {"group": 3}), 3 * 6 * 6 * 9),
+        ("ConvTranspose", ([X, (3, 5, 2, 2)], {"strides": [2, 2]}), 64 * 3 * 5 * 4),
+        ("MaxPool", ([X], {"kernel_shape": [2, 2], "strides": [2, 2]}), 3 * 4 * 4 * 4),
+        ("GlobalAveragePool", ([X],), math.prod(X)),
+    ],
+)
+def test_work_is_counted_in_multiply_accumulates_or_elements(op, given_node, work):
+    assert rule(op, *given_node).work == work
+
+
+@given(st.data())
+def test_windows_side_by_side_become_the_image_that_the_runtime_makes(data):
+    axes = data.draw(st.integers(1, 3))
+    kernel, strides, dilations = (lists(data.draw, axes, 1, high) for high in (3, 3, 2))
+    pads = lists(data.draw, 2 * axes, 0, 1)
+    image = [d * (k - 1) + 1 + data.draw(st.integers(0, 4)) for d, k in zip(dilations, kernel, strict=True)]
+    reach = [n + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1 for i, n in enumerate(image)]
+    windows = math.prod(room // stride + 1 for room, stride in zip(reach, strides, strict=True))
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads}
+    columns = reals((data.draw(st.integers(1, 2)), 2 * math.prod(kernel), windows))
+    agrees(Case("Col2Im", [columns, np.array(image), np.array(kernel)], attrs, stored=(1, 2), opset=18))
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "kernel", "problem"),
+    [
+        ((1, 8, 5), (3, 4), (2, 2), r"for 6 windows of 4 pixels"),
+        ((1, 8, 6), (3, 4), (2, 2, 1), "an image of 3 × 4 with 2 × 2 × 1"),
+        ((1, 8, 6), (3, 4), (0, 2), "an image of 3 × 4 with 0 × 2"),
+        ((1, 8, 6), (3, 4), (4, 2), "window of 4 × 2 is larger"),
+    ],
+)
+def test_windows_that_make_no_image_are_refused(shape, image, kernel, problem):
+    given_node = ShapeNode((KnownTensor(shape), KnownTensor((len(image),), 7, image), KnownTensor((len(kernel),), 7, kernel)), {})
+    with pytest.raises(StretchError, match=problem):
+        RULES["Col2Im"](given_node)
+
+
+modes = st.sampled_from(["nearest", "linear", "cubic"])
+sides = st.tuples(st.integers(1, 12), st.integers(1, 12))
+
+
+@given(st.tuples(st.integers(1, 40), st.integers(1, 40)), modes, st.data())
+def test_image_is_resized_by_scales_and_rounded_down_as_the_runtime_does(old, mode, data):
+    tenths = [data.draw(st.integers(-(-10 // size), 31)) for size in old]
+    scales = np.array((1, 1, *[n / 10 for n in tenths]), np.float32)
+    agrees(Case("Resize", [reals((1, 2, *old)), None, scales], {"mode": mode}, stored=(2,)))
+
+
+@given(sides, sides, st.integers(1, 2), st.sampled_from(["linear", "nearest", "cubic"]))
+def test_image_is_sampled_where_a_grid_says(old, new, batch, mode):
+    agrees(Case("GridSample", [reals((batch, 3, *old)), reals((batch, *new, 2))], {"mode": mode}))
+
+
+def test_no_operator_is_both_known_and_refused():
+    assert not REASONS.keys() & RULES.keys()
+
+
+def test_operators_are_those_of_onnx():
+    there = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    assert REASONS.keys() | RULES.keys() <= there
+
+
+def typed(*types):
+    return ShapeNode(tuple(KnownTensor(X, item) for item in types), {})
+
+
+def whole_of(shape):
+    return KnownTensor(shape, 7)
+
+
+def numbers(*each):
+    return ShapeNode(tuple(KnownTensor((), 7, (n,)) for n in each), {})
+
+
+def scaled(*scales, attrs=None):
+    return ShapeNode((KnownTensor(X), None, KnownTensor((len(scales),), 1, scales)), attrs or {})
+
+
+@pytest.mark.parametrize(
+    ("op", "given_node", "problem"),
+    [
+        ("Relu", node([]), "it has 0 inputs"),
+        ("Relu", node([None]), "it has no input 0"),
+        ("Exp", node([X, X]), "it has 2 inputs"),
+        ("Exp", typed(7), "its input 0 is of type int64"),
+        ("Cast", node([X], {"to": 16}), "casts to type 16"),
+        ("Cast", node([X]), "casts to type 0"),
+        ("Add", node([]), "no inputs"),
+        ("Add", node([X]), "it has 1 inputs"),
+        ("Add", node([X, (1, 5, 8, 8)]), "do not go together"),
+        ("Add", typed(1, 7), "differ in their element types"),
+        ("Add", typed(9, 9), "of type bool"),
+        ("And", typed(1, 1), "of type float"),
+        ("Mod", node([X, X]), "without fmod"),
+        ("Where", node([X, X, X]), "its input 0 is of type float"),
+        ("Where", typed(9, 1, 7), "two element types"),
+        ("PRelu", node([(3, 1, 1), X]), "slopes"),
+        ("Clip", node([X, (1,)]), "no single numbers"),
+        ("ReduceMean", node([X, (1,)], {}, {1: [4]}), "its axes is 4"),
+        ("ReduceMean", node([X, (2,)], {}, {1: [1, -3]}), "there twice"),
+        ("ReduceMean", node([X, (1,)]), "no short constant"),
+        ("ReduceSum", node([X], {"axes": b"all"}), "its axes is no list"),
+        ("ArgMax", node([X], {"axis": 4}), "its axis is 4"),
+        ("TopK", node([X, (1,)], {"axis": 1}, {1: [4]}, 2), "it takes 4 of 3"),
+        ("TopK", node([X, (2,)], {"axis": 1}, {1: [1, 1]}, 2), "has 2 numbers"),
+        ("CumSum", node([X, (1,)], {}, {1: [-5]}), "its axes is -5"),
+        ("BatchNormalization", node([X, (3,), (3,), (3,), (4,)]), "one number a channel"),
+        ("BatchNormalization", node([X, (3,), (3,), (3,), (3,)], {"training_mode": 1}), "training"),
+        ("LayerNormalization", node([X, (3,)]), "do not fit|do not go together"),
+        ("LayerNormalization", node([X, (1, 1, 1, 8)]), "do not fit"),
+        ("LayerNormalization", node([X, (8,)], {"axis": 4}), "its axis is 4"),
+        ("InstanceNormalization", node([X, (3,), (8,)]), "one number a channel"),
+        ("InstanceNormalization", node([(1, 3), (3,), (3,)]), "has the shape"),
+        ("GroupNormalization", node([X, (3,), (3,)], {"num_groups": 2}), "2 groups do not divide"),
+        ("GroupNormalization", node([X, (3,), (3,)]), "0 groups do not divide"),
+        ("GroupNormalization", node([X, (3,), (1,)], {"num_groups": 3}), "one number a channel"),
+        ("LRN", node([X], {"size": 0}), "its size is 0"),
+        ("Softmax", node([X], {"axis": 7}), "its axis is 7"),
+        ("Softmax", node([X], {"axis": b"one"}), "no whole number"),
+        ("Gemm", node([(2, 5), (7, 5)]), "5 columns meet 7 rows"),
+        ("Gemm", node([(2, 5), (5, 7), (3,)]), "its bias|do not go together"),
+        ("MatMul", node([(2, 5), (7, 5)]), "5 columns meet 7 rows"),
+        ("MatMul", node([(2, 5), ()]), "a single number"),
+        ("MatMul", node([(2, 3, 5), (4, 5, 6)]), "do not go together"),
+        ("MatMul", node([(2, 5)]), "it has 1 inputs"),
+        ("Einsum", node([(2, 5)], {"equation": b"ab->a"}), "1 inputs"),
+        ("Einsum", node([(2, 5), (5, 3)], {"equation": b"ab,bc"}), "its equation is"),
+        ("Einsum", node([(2, 5), (4, 3)], {"equation": b"ab,bc->ac"}), "`b` has two sizes"),
+        ("QuantizeLinear", node([X, (3, 3), (3, 3)]), "its scales have the shape"),
+        ("QuantizeLinear", node([X, (3,)], {"block_size": 2}), "for each block"),
+        ("QuantizeLinear", ShapeNode((KnownTensor(X), KnownTensor(()), KnownTensor((), 7)), {}), "no byte"),
+        ("DequantizeLinear", node([X, ()]), "of type float"),
+        ("DequantizeLinear", ShapeNode((KnownTensor(X, 3), KnownTensor((), 7)), {}), "no reals"),
+        ("Flatten", node([X], {"axis": 5}), "its axis is 5"),
+        ("Reshape", node([X, (1,)], {}, {1: [10**12]}), "it makes"),
+        ("Reshape", node([X, (1,)]), "no short constant"),
+        ("Transpose", node([X], {"perm": [0, 0, 1, 2]}), "order of axes"),
+        ("Transpose", node([X], {"perm": 3}), "its perm"),
+        ("Squeeze", node([X, (1,)], {}, {1: [1]}), r"drops axes \[1\]"),
+        ("Squeeze", node([X, (1,)], {}, {1: [4]}), "its axes is 4"),
+        ("Unsqueeze", node([X, (1,)], {}, {1: [99]}), "its axes is 99"),
+        ("Unsqueeze", node([X, (2,)], {}, {1: [1, -5]}), "are there twice"),
+        ("Unsqueeze", node([X]), "which axes"),
+        ("DepthToSpace", node([X], {"blocksize": 2}), "blocks of 2"),
+        ("DepthToSpace", node([X]), "blocks of 0"),
+        ("SpaceToDepth", node([X], {"blocksize": 3}), "blocks of 3"),
+        ("Concat", node([X, (1, 3, 8, 9)], {"axis": 1}), "differ beside"),
+        ("Concat", node([X, (1, 3, 8)], {"axis": 1}), "number of axes"),
+        ("Concat", node([X, X]), "along which axis"),
+        ("Concat", node([X, X], {"axis": 4}), "its axis is 4"),
+        ("Split", node([X, (2,)], {"axis": 1}, {1: [1, 1]}, 2), r"splits 3 into \[1, 1\]"),
+        ("Split", node([X, (2,)], {"axis": 1}, {1: [4, -1]}, 2), r"splits 3 into"),
+        ("Split", node([X], {"axis": 1, "num_outputs": 3}, {}, 2), "3 parts for 2 results"),
+        ("Slice", node([X] * 4, {}, {1: [0], 2: [0], 3: [1]}), "cuts nothing from axis 1"),
+        ("Slice", node([X] * 4, {}, {1: [0, 0], 2: [1, 1], 3: [1, -3]}), "there twice"),
+        ("Slice", node([X] * 5, {}, {1: [0], 2: [1], 3: [1], 4: [0]}), "do not fit together"),
+        ("Slice", node([X] * 5, {}, {1: [0], 2: [2**63 - 1], 3: [1], 4: [-1]}), "runtimes read in two ways"),
+        ("Slice", node([X] * 3), "no short constant"),
+        ("Slice", node([X]), "it has no bounds"),
+        ("Pad", node([X, (8,)], {}, {1: [0] * 7 + [10**12]}), "it pads by"),
+        ("Pad", node([X, (8,)], {"mode": b"mirror"}, {1: [0] * 8}), "in the mode `mirror`"),
+        ("Pad", node([X, (8,)], {"mode": b"reflect"}, {1: [0] * 7 + [8]}), "pads axis 3 of 8 by 8"),
+        ("Pad", node([X, (8,)], {}, {1: [0, 0, 0, 0, 0, 0, 0, -8]}), "cuts off everything"),
+        ("Pad", node([X]), "how much it pads"),
+        ("Expand", node([X, (1,)], {}, {1: [0]}), "it makes"),
+        ("Expand", node([X, (1,)], {}, {1: [5]}), "do not go together"),
+        ("Tile", node([X, (1,)], {}, {1: [2]}), "it repeats"),
+        ("Trilu", node([(3,)]), "has the shape"),
+        ("Trilu", node([(3, 3), (2,)]), "diagonal"),
+        ("Gather", node([X, (2,)]), "its input 1 is of type float"),
+        ("Gather", node([X, (1,)], {"axis": 1}, {1: [3]}), "it reads beyond an axis of 3"),
+        ("Gather", node([X, (1,)], {"axis": 4}, {1: [0]}), "its axis is 4"),
+        ("GatherElements", ShapeNode((KnownTensor(X), whole_of((1, 3))), {}), "its indices have the shape"),
+        ("GatherND", ShapeNode((KnownTensor(X), whole_of((2, 5))), {}), "its indices have the shape"),
+        ("GatherND", ShapeNode((KnownTensor(X), whole_of(())), {}), "a single number"),
+        ("GatherND", ShapeNode((KnownTensor(X), whole_of((2, 1))), {"batch_dims": 1}), "batch_dims"),
+        ("ScatterND", ShapeNode((KnownTensor(X), whole_of((2, 1)), KnownTensor((2, 3, 8))), {}), "it writes"),
+        ("ScatterElements", ShapeNode((KnownTensor(X), whole_of(X), KnownTensor((1, 3, 8, 7))), {}), "it writes"),
+        ("OneHot", node([X, (1,), (2,)], {}, {1: [0]}), "no depth"),
+        ("OneHot", node([X, (1,), (3,)], {}, {1: [2]}), "not two values"),
+        ("OneHot", node([X, (1,), (2,)], {"axis": 5}, {1: [2]}), "its axis is 5"),
+        ("Constant", node([]), "no single value"),
+        ("Constant", node([], {"value_string": b"x"}), "as `value_string`"),
+        ("ConstantOfShape", node([(2,)]), "no short constant"),
+        ("ConstantOfShape", node([(2,)], {}, {0: [3, 0]}), r"it makes \[3, 0\]"),
+        ("ConstantOfShape", node([(2,)], {"value": KnownTensor((2,))}, {0: [3, 3]}), "no single number"),
+        ("Range", numbers(0, 9, 0), "its step is 0"),
+        ("Range", ShapeNode((KnownTensor((), 7), KnownTensor((), 7, (9,)), KnownTensor((), 7, (1,))), {}), "no short constant"),
+        ("Range", node([(), (), ()]), "no single constants"),
+        ("Range", ShapeNode((KnownTensor((), 1, (0.0,)), KnownTensor((), 1, (9.0,)), KnownTensor((), 1, (0.0,))), {}), "from 0 to 9 by 0"),
+        (
+            "Range",
+            ShapeNode((KnownTensor((), 1, (0.0,)), KnownTensor((), 1, (math.inf,)), KnownTensor((), 1, (1.0,))), {}),
+            "from 0 to inf by 1",
+        ),
+        ("Conv", node([X, (1, 3, 3000, 3000)]), "larger than its input"),
+        ("Conv", node([(1, 1, 224, 224), (1, 1, 3000, 3000)], {"pads": [1500] * 4}), "3000 × 3000 on 224 × 224 pixels is too much"),
+        ("Conv", node([X, (4, 3, 3, 3)], {"pads": [1 << 40] * 4}), "its pads is"),
+        ("Conv", node([X, (4, 3, 3, 3)], {"strides": [0, 0]}), "its strides is"),
+        ("Conv", node([X, (4, 3, 3, 3)], {"dilations": 3}), "its dilations is"),
+        ("Conv", node([X, (4, 3, 3, 3)], {"kernel_shape": [5, 5]}), "kernel_shape"),
+        ("Conv", node([X, (4, 3, 0, 3)]), "its weight has the shape"),
+        ("Conv", node([X, (4, 3, 3, 3)], {"group": 0}), "groups"),
+        ("Conv", node([X, (4, 3, 3, 3)], {"auto_pad": b"SAME_UPPER"}), "automatic"),
+        ("Conv", node([X, (4, 3, 3, 3), (5,)]), "bias"),
+        ("Conv", node([X, (4, 3, 3)]), "its input and weight have the shapes"),
+        ("Conv", node([(1, 3), (4, 3)]), "its input has the shape"),
+        ("Conv", node([X]), "no input 1"),
+        ("ConvTranspose", node([X, (3, 5, 2, 2)], {"output_padding": [1, 1]}), "its output_padding"),
+        ("ConvTranspose", node([X, (3, 5, 2, 2)], {"output_shape": [9, 9]}), "output_shape"),
+        ("ConvTranspose", node([X, (4, 5, 2, 2)]), "groups"),
+        ("ConvTranspose", node([(1, 1, 4096, 4096), (1, 1, 64, 64)]), "is too much"),
+        ("MaxPool", node([X], {"kernel_shape": [2, 2], "pads": [2, 2, 2, 2]}), "padding is larger"),
+        ("MaxPool", node([X]), "kernel_shape"),
+        ("LpPool", node([X], {"kernel_shape": [2, 2], "p": 0}), "its p"),
+        ("Resize", scaled(1, 1, 1e9, 1e9), "its scales"),
+        ("Resize", scaled(2, 2), "no scale for each axis"),
+        ("Resize", scaled(1, 1, 0.01, 1), "it makes"),
+        ("Resize", scaled(1, 1, 2, 2, attrs={"mode": b"best"}), "in the mode `best`"),
+        ("Resize", scaled(1, 1, attrs={"axes": [2, 3]}), "along some axes"),
+        ("Resize", scaled(1, 1, 2, 2, attrs={"coordinate_transformation_mode": b"tf_crop_and_resize"}), "it crops"),
+        ("Resize", scaled(1, 1, 2, 2, attrs={"keep_aspect_ratio_policy": b"not_larger"}), "ratio of its sides"),
+        ("Resize", node([X, None, (4,)]), "no constant"),
+        ("Resize", node([X]), "it has no input 2"),
+        ("GridSample", node([X, (1, 4, 4, 3)]), "its grid"),
+    ],
+)
+def test_operator_that_does_not_fit_or_grows_too_much_is_refused(op, given_node, problem):
+    with pytest.raises(StretchError, match=problem):
+        RULES[op](given_node)

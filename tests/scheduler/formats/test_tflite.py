@@ -1,0 +1,412 @@
+"""TFLite files as they are read, and whether every number in one of nn-stretch is one that a runtime can follow."""
+
+import contextlib
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from scheduler.bundle.tflite_file import parse_tflite
+from scheduler.formats.flatbuffer import SCALARS, Flatbuffer
+from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES, OPERATORS, OPTIONS, TYPES, open_tflite
+from tests.scheduler.delegates import graphs
+from tests.scheduler.tflite_files import changed, small_source
+from tests.stretch.export.tflite.rounded import rounded_source
+
+KINDS = {kind: number for number, kind in ANY_TYPES.items()}
+
+
+def small():
+    """Tables of a file that adds stored numbers to `x`."""
+    tensors = [
+        {"name": "x", "shape": [1, 4], "type": 0},
+        {"name": "c", "shape": [4], "type": 0, "buffer": 1},
+        {"name": "y", "shape": [1, 4], "type": 0},
+    ]
+    graph = {"tensors": tensors, "inputs": [0], "outputs": [2], "operators": [{"inputs": [0, 1], "outputs": [2]}]}
+    buffers = [{}, {"data": np.arange(4, dtype=np.float32).view(np.uint8)}]
+    return {"version": 3, "operator_codes": [{"deprecated_builtin_code": 0}], "subgraphs": [graph], "buffers": buffers}
+
+
+def save(path, model):
+    path.write_bytes(bytes(ANY_TFLITE.encode(model)))
+    return path
+
+
+def test_file_tells_its_operators_and_numbers(tmp_path):
+    network = open_tflite(save(tmp_path / "m.tflite", small()))
+    assert [(operator.code, operator.inputs, operator.outputs) for operator in network.operators] == [("ADD", (0, 1), (2,))]
+    assert (network.inputs, network.outputs) == ((0,), (2,))
+    assert network.tensors[0].stored is None
+    np.testing.assert_array_equal(network.tensors[1].reals, np.arange(4, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "scales", "axis", "reals"),
+    [
+        ("int8", np.array([[-2, 3], [4, 5]], np.int8), ([0.5], [1]), 0, [[-1.5, 1.0], [1.5, 2.0]]),
+        ("int8", np.array([[-2, 3], [4, 5]], np.int8), ([0.5, 2.0], [0, 0]), 1, [[-1.0, 6.0], [2.0, 10.0]]),
+        ("uint8", np.array([[0, 255], [128, 1]], np.uint8), ([1.0], [128]), 0, [[-128, 127], [0, -127]]),
+        ("int32", np.array([[1, -2], [3, 4]], np.int32), ([0.25], [0]), 0, [[0.25, -0.5], [0.75, 1.0]]),
+        ("float16", np.array([[1.5, -2], [3, 4]], np.float16), None, 0, [[1.5, -2], [3, 4]]),
+        ("int4", np.array([0xE1, 0x7F], np.uint8), ([1.0], [0]), 0, [[1, -2], [-1, 7]]),
+    ],
+)
+def test_stored_numbers_are_the_reals_that_they_stand_for(tmp_path, kind, stored, scales, axis, reals):
+    model = small()
+    tensor = {"name": "c", "shape": [2, 2], "type": KINDS[kind], "buffer": 1}
+    if scales is not None:
+        tensor["quantization"] = {"scale": scales[0], "zero_point": scales[1], "quantized_dimension": axis}
+    model["subgraphs"][0]["tensors"][1] = tensor
+    model["buffers"][1] = {"data": stored.reshape(-1).view(np.uint8)}
+    result = open_tflite(save(tmp_path / "m.tflite", model)).tensors[1].reals
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, np.array(reals, np.float32))
+
+
+def change(**places):
+    """A change of the tables: `place__key=value`."""
+
+    def changed(model):
+        graph = model["subgraphs"][0]
+        at = {
+            "model": model,
+            "graph": graph,
+            "op": graph["operators"][0],
+            "second": graph["operators"][-1 if len(graph["operators"]) < 2 else 1],
+            "window": next((o for o in graph["operators"] if "stride_w" in o.get("builtin_options", {})), {}),
+            "x": graph["tensors"][0],
+            "c": graph["tensors"][1],
+            "third": graph["tensors"][2],
+            "stored": next(t for t in graph["tensors"] if t.get("buffer")),
+            "none": model["buffers"][0],
+            "buffer": model["buffers"][1],
+            "code": model["operator_codes"][0],
+            "signature": model.get("signature_defs", [{}])[0],
+        }
+        at["settings"] = at["window"].get("builtin_options")
+        for place, value in places.items():
+            where, _, key = place.partition("__")
+            at[where][key] = value
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (change(model__version=2), "its version is 2, not 3"),
+        (change(model__subgraphs=[]), "it has 0 subgraphs, one is taken"),
+        (change(graph__operators=[]), "it has no operators"),
+        (change(graph__inputs=[7]), "it has inputs that are no tensors"),
+        (change(graph__inputs=[1]), "its inputs are stored"),
+        (change(graph__outputs=[-1]), "it has outputs that are no tensors"),
+        (change(op__opcode_index=3), "it has an operator without a code"),
+        (change(op__inputs=[0, 9]), "it has inputs of ADD that are no tensors"),
+        (change(op__inputs=[2, 1]), "ADD reads `y`, which nothing writes before it"),
+        (change(op__outputs=[0]), "`x` is written twice"),
+        (change(op__outputs=[-1]), "it has outputs of ADD that are no tensors"),
+        (change(x__shape=[1 << 20, 1 << 20]), "tensor `x` has the shape"),
+        (change(x__shape=[-3, 4]), "tensor `x` has the shape"),
+        (change(x__shape=[1] * 9), "tensor `x` has the shape"),
+        (change(x__external_buffer=4), "tensor `x` lies in another file"),
+        (change(c__buffer=5), "the buffer of tensor `c` is not there"),
+        (change(c__shape=[5]), "tensor `c` has 16 bytes, its shape needs 20"),
+        (change(c__type=5), "tensor `c` has element type 5, which no network computes with"),
+        (change(c__type=17), "tensor `c` has 16 bytes, its shape needs 2"),
+        (change(c__sparsity={}), "tensor `c` is sparse"),
+        (change(c__type=2, c__quantization={"scale": [1.0, 2.0], "zero_point": [0, 0]}), "tensor `c` has 2 scales and 2 zero points"),
+        (change(c__type=2, c__quantization={"scale": [0.0], "zero_point": [0]}), "tensor `c` has a scale that is none"),
+        (change(c__type=2, c__quantization={"scale": [float("inf")], "zero_point": [0]}), "tensor `c` has a scale that is none"),
+    ],
+)
+def test_what_leads_nowhere_is_refused_in_one_sentence(tmp_path, changed, problem):
+    model = small()
+    changed(model)
+    with pytest.raises(StretchError, match=problem) as caught:
+        open_tflite(save(tmp_path / "m.tflite", model))
+    assert "\n" not in caught.value.message
+    assert "m.tflite is no TFLite file that can be read" in caught.value.message
+
+
+def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
+    model = small()
+    model["buffers"][1] = {"data": np.zeros(1 << 20, np.uint8)}
+    more = {"name": "c", "shape": [1 << 20], "type": KINDS["int8"], "buffer": 1, "quantization": {"scale": [1.0], "zero_point": [0]}}
+    model["subgraphs"][0]["tensors"][1] = more
+    model["subgraphs"][0]["tensors"] += [more] * 600
+    with pytest.raises(StretchError, match=r"it has 2\.5 GB of stored numbers"):
+        open_tflite(save(tmp_path / "m.tflite", model))
+
+
+@given(st.data())
+def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, data):
+    content = bytearray(ANY_TFLITE.encode(small()))
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "changed.tflite"
+    path.write_bytes(content)
+    try:
+        network = open_tflite(path)
+    except StretchError as error:
+        message = error.message
+        assert "\n" not in message
+    else:
+        assert all(0 <= i < len(network.tensors) for operator in network.operators for i in operator.outputs)
+
+
+@pytest.fixture
+def schema():
+    return pytest.importorskip("ai_edge_litert.schema_py_generated")
+
+
+def test_operators_and_tables_of_settings_have_the_numbers_of_the_schema(schema):
+    assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
+    assert {table: getattr(schema.BuiltinOptions, table) for table in ANY_OPTIONS.values()} == {
+        table: n for n, table in ANY_OPTIONS.items()
+    }
+    assert {name: getattr(schema.TensorType, name.upper()) for name in TYPES} == TYPES
+    assert {kind.options for kind in OPERATORS.values()} - {None} == OPTIONS.keys()
+
+
+def test_fields_lie_where_the_schema_has_them(schema):
+    names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
+    known = [(getattr(schema, table), fields) for table, fields in ANY_TFLITE.tables.items() if hasattr(schema, table)]
+    assert len(known) > 20
+    for reader, fields in known:
+        for field, (slot, kind) in fields.items():
+            source = inspect.getsource(getattr(reader, "".join(part.title() for part in field.split("_"))))
+            assert f"self._tab.Offset({4 + 2 * slot})" in source, field
+            assert kind not in SCALARS or f"{names[SCALARS[kind]]}Flags" in source, field
+
+
+# TFLite files that nobody vouches for.
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    source = small_source(tmp_path_factory.mktemp("source"))
+    return graphs.tflite_bytes(source.graph, source)
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory):
+    """An int8 file: a depthwise convolution, a gate, a pool, a concatenation, a matrix."""
+    folder = tmp_path_factory.mktemp("rounded")
+    window = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    ops = [
+        Op("x", "input", attrs={"shape": (1, 4, 8, 8)}),
+        Op("c", "conv", ("x",), window | {"groups": 4, "out_channels": 4, "bias": True}),
+        Op("s", "silu", ("c",)),
+        Op("m", "max_pool", ("c",), window | {"stride": (1, 1), "ceil_mode": False}),
+        Op("k", "concat", ("s", "m")),
+        Op("u", "upsample", ("k",), {"scale": (2, 2)}),
+        Op("f", "flatten", ("u",)),
+        Op("y", "linear", ("f",), {"out_features": 3, "bias": True}),
+    ]
+    graph = OpGraph.build("rounded", ops, "y")
+    random = np.random.default_rng(0)
+    source, _ = rounded_source(graph, graphs.weights_of(graph, random), random.normal(size=(1, 4, 8, 8)).astype(np.float32), folder)
+    return graphs.tflite_bytes(graph, source)
+
+
+def pad_by_a_thousand(model):
+    tensors = model["subgraphs"][0]["tensors"]
+    widths = next(t for t in tensors if t["name"].endswith(".widths"))
+    model["buffers"][widths["buffer"]] = {
+        "data": np.frombuffer(np.array([[0, 0], [1000, 0], [0, 0], [0, 0]], np.int32).tobytes(), np.uint8)
+    }
+
+
+DAMAGE = {
+    "its version is 9": change(model__version=9),
+    "reads what nothing writes before it": change(second__inputs=[999, 1, 2]),
+    "writes no tensor of its own": change(second__outputs=[0]),
+    "has an operator without a code": change(op__opcode_index=77),
+    "has stride_w 0": change(settings__stride_w=0),
+    "has padding 7": change(settings__padding=7),
+    "has no stride": change(window__builtin_options={}),
+    "settings of another operator": change(op__builtin_options_type=36),
+    "has a type that nn-stretch does not write": change(x__type=5),
+    "has the shape": change(x__shape=[1, -4]),
+    "its shape needs": change(stored__shape=[1, 1]),
+    "PAD of subgraph `case` gives": pad_by_a_thousand,
+    "is not there": change(third__buffer=4000),
+    "has a scale that is none": change(c__quantization={"scale": [float("nan")], "zero_point": [0]}),
+    "its first buffer is not empty": change(none__data=np.zeros(4, np.uint8)),
+    "are not one for each subgraph": change(signature__subgraph_index=3),
+    "does not name the inputs": change(signature__inputs=[]),
+    "has no subgraphs": change(model__subgraphs=[]),
+}
+
+
+def tensor(model, name):
+    return next(item for item in model["subgraphs"][0]["tensors"] if item["name"] == name)
+
+
+def scale_of(name, channel, value):
+    """Give a tensor another scale."""
+
+    def change(model):
+        quantization = tensor(model, name)["quantization"]
+        scales = quantization["scale"].copy()
+        scales[channel] = value
+        tensor(model, name)["quantization"] = {**quantization, "scale": scales}
+
+    return change
+
+
+def made_real(name):
+    """Say that an int8 tensor is float."""
+
+    def change(model):
+        item = tensor(model, name)
+        item["type"] = 0
+        del item["quantization"]
+
+    return change
+
+
+#: What LiteRT answers by stopping the process.
+FATAL = {
+    "LOGISTIC of subgraph `case` reads int8 as `c` and gives float32": made_real("s.sigmoid"),
+    "DEPTHWISE_CONV_2D of subgraph `case` makes its integers": scale_of("c.weight", 2, 1e3),
+    "has the scale": scale_of("c", 0, 1e-30),
+    "is float32 and has a scale": lambda model: tensor(model, "s.sigmoid").update(type=0),
+    "QUANTIZE of subgraph `case` gives float32": made_real("m.rescaled"),
+}
+
+
+@pytest.mark.parametrize("problem", FATAL)
+def test_what_a_runtime_would_stop_the_process_for_is_refused(rounded, tmp_path, problem):
+    with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
+        parse_tflite(changed(rounded, FATAL[problem]), tmp_path / "m.tflite")
+    assert problem in error.value.message
+
+
+@pytest.mark.parametrize("problem", DAMAGE)
+def test_what_a_runtime_would_follow_blindly_is_refused(content, tmp_path, problem):
+    with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
+        parse_tflite(changed(content, DAMAGE[problem]), tmp_path / "m.tflite")
+    assert problem in error.value.message
+    assert "\n" not in error.value.message
+
+
+def test_operator_that_nn_stretch_does_not_write_is_refused(content, tmp_path):
+    assert 32 not in {kind.number for kind in OPERATORS.values()}  # a custom operator
+    with pytest.raises(StretchError, match="operator number 32"):
+        parse_tflite(changed(content, change(code__builtin_code=32)), tmp_path)
+
+
+FUZZ = """
+import sys
+from pathlib import Path
+import numpy as np
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from scheduler.delegates.litert import LiteRtDelegate
+content = Path(sys.argv[1]).read_bytes()
+random = np.random.default_rng(int(sys.argv[3]))
+seen = {"refused": 0, "ran": 0}
+for _ in range(int(sys.argv[4])):
+    broken = bytearray(content)
+    for _ in range(random.integers(1, 4)):
+        broken[random.integers(len(broken))] = random.integers(256)
+    if random.random() < 0.2:
+        broken = broken[: random.integers(len(broken))]
+    Path(sys.argv[2]).write_bytes(broken)
+    try:
+        compiled = LiteRtDelegate().compile(Path(sys.argv[2]))
+        buffers = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
+        compiled.run(*buffers)
+        seen["ran"] += 1
+    except StretchError:
+        seen["refused"] += 1
+print(seen)
+"""
+
+
+def fuzz(content, folder, seed, rounds):
+    (folder / "whole.tflite").write_bytes(content)
+    command = [sys.executable, "-c", FUZZ, str(folder / "whole.tflite"), str(folder / "broken.tflite"), str(seed), str(rounds)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("form", ["content", "rounded"])
+def test_corrupt_files_never_bring_the_process_down(request, tmp_path, form):
+    pytest.importorskip("ai_edge_litert")
+    result = fuzz(request.getfixturevalue(form), tmp_path, 0, 60)
+    assert result.returncode == 0, result.stderr
+    assert "'refused': 0" not in result.stdout
+
+
+SCHEMA = {
+    "Root": {
+        "name": (0, "string"),
+        "count": (2, "i32"),
+        "rows": (3, "[Row]"),
+        "data": (4, "[u8]"),
+        "kind": (5, "u8"),
+        "more": (6, "kind?More"),
+    },
+    "Row": {"flag": (0, "bool"), "wide": (1, "[i64]"), "ratio": (2, "f32")},
+    "Left": {"x": (0, "i8")},
+    "Right": {"row": (0, "Row")},
+}
+FORMAT = Flatbuffer(SCHEMA, {"More": {1: "Left", 2: "Right"}}, "Root", b"TEST")
+
+numbers = st.integers(-(2**31), 2**31 - 1)
+rows = st.fixed_dictionaries(
+    {}, optional={"flag": st.booleans(), "wide": st.lists(st.integers(-(2**63), 2**63 - 1)), "ratio": st.floats(width=32, allow_nan=False)}
+)
+unions = st.one_of(
+    st.just({}),
+    st.builds(lambda x: {"kind": 1, "more": {"x": x}}, st.integers(-128, 127)),
+    st.builds(lambda row: {"kind": 2, "more": {"row": row}}, rows),
+)
+roots = st.builds(
+    lambda fields, union: fields | union,
+    st.fixed_dictionaries({}, optional={"name": st.text(), "count": numbers, "rows": st.lists(rows, max_size=5), "data": st.binary()}),
+    unions,
+)
+
+
+def plain(value):
+    """Arrays as lists, so that they compare."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return bytes(value) if value.dtype == np.uint8 else value.tolist()
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def encoded(value):
+    return FORMAT.encode(value | ({"data": np.frombuffer(value["data"], np.uint8)} if "data" in value else {}))
+
+
+@given(roots)
+def test_what_was_written_is_read_back(value):
+    assert plain(FORMAT.decode(encoded(value))) == value
+
+
+@given(roots, st.data())
+def test_a_damaged_file_is_refused_or_read_but_nothing_else(value, data):
+    content = encoded(value)
+    for _ in range(3):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(StretchError):
+        FORMAT.decode(content[: data.draw(st.integers(0, len(content)))])
+
+
+def test_list_longer_than_the_file_is_refused():
+    content = encoded({"data": b"abcdefgh"})
+    at = content.find(b"abcdefgh") - 4
+    content[at : at + 4] = b"\xff\xff\xff\x7f"
+    with pytest.raises(StretchError, match="leads out of it"):
+        FORMAT.decode(content)

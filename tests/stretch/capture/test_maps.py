@@ -1,0 +1,314 @@
+"""Tensors as axes over a feature map, and networks of tokens as operators on maps."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.capture.aten import Axes, Factor, Unmapped, common, map_axes, rearrangement  # noqa: E402
+from stretch.capture.maps import spread  # noqa: E402
+from stretch.capture.runnable import capture_runnable  # noqa: E402
+from stretch.capture.trace import capture_traced as capture  # noqa: E402
+from stretch.planning.network.channels import channel_groups  # noqa: E402
+from tests.stretch.capture.test_runnable import built, close  # noqa: E402
+from tests.stretch.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LAST, MLPS, Tokens, network  # noqa: E402
+
+
+def elements(axes, shape):
+    """What the axes say of a map whose elements are numbered."""
+    n, c, h, w = shape
+    numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
+    stride = {"image": c * h * w, "channel": h * w, "pixel": 1}
+    full = np.full(axes.shape, axes.first * h * w)
+    for place, axis in enumerate(axes.axes):
+        inside = np.zeros(1, int)
+        for factor in axis:
+            inside = np.add.outer(inside, np.arange(factor.size) * factor.step * stride[factor.of]).ravel()
+        full = full + inside.reshape([-1 if i == place else 1 for i in range(len(axes.axes))])
+    return numbers.ravel()[full]
+
+
+def factorisations(size):
+    return [(a, b, size // a // b) for a in range(1, size + 1) if size % a == 0 for b in range(1, size // a + 1) if size // a % b == 0]
+
+
+@given(st.data())
+def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
+    shape = data.draw(st.sampled_from([(1, 12, 4, 6), (2, 8, 2, 2), (1, 6, 1, 9)]))
+    axes, array = map_axes(shape), np.arange(np.prod(shape)).reshape(shape)
+    for _ in range(data.draw(st.integers(1, 5))):
+        match data.draw(st.sampled_from(["reshape", "permute", "cut"])):
+            case "permute":
+                order = data.draw(st.permutations(range(array.ndim)))
+                axes, array = axes.permuted(order), array.transpose(order)
+            case "reshape":
+                wanted = [data.draw(st.sampled_from(factorisations(size))) for size in array.shape][:4]
+                wanted = [*itertools.chain(*wanted), *array.shape[4:]]
+                reshaped = axes.reshaped(tuple(wanted))
+                if reshaped is not None:
+                    axes, array = reshaped, array.reshape(wanted)
+                reshaped = axes.reshaped((array.shape[0], int(np.prod(array.shape[1:]))))
+                if reshaped is not None and data.draw(st.booleans()):
+                    axes, array = reshaped, array.reshape(array.shape[0], -1)
+            case "cut":
+                axis = data.draw(st.integers(0, array.ndim - 1))
+                start = data.draw(st.integers(0, array.shape[axis] - 1))
+                size = data.draw(st.integers(1, array.shape[axis] - start))
+                reshaped = axes.cut(axis, start, size)
+                if reshaped is not None:
+                    axes, array = reshaped, array.take(range(start, start + size), axis)
+    assert axes.shape == array.shape
+    np.testing.assert_array_equal(elements(axes, shape), array)
+
+
+def test_cut_within_a_head_or_of_pixels_is_none():
+    axes = map_axes((1, 12, 2, 2)).reshaped((1, 12, 4))
+    assert axes is not None
+    assert axes.cut(2, 0, 2) is None
+    heads = Axes(((Factor("channel", 3, 1), Factor("channel", 2, 6)),))
+    assert heads.cut(0, 1, 3) is None
+
+
+def test_factors_of_one_size_come_in_pairs():
+    twelve, parts = (Factor("pixel", 12, 1),), (Factor("pixel", 3, 1), Factor("pixel", 4, 3))
+    pairs = common(twelve, parts)
+    assert pairs == [(Factor("pixel", 3, 4), Factor("pixel", 3, 1)), (Factor("pixel", 4, 1), Factor("pixel", 4, 3))]
+    with pytest.raises(Unmapped):
+        common(twelve, (Factor("pixel", 8, 1),))
+
+
+@given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
+def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
+    array = np.arange(np.prod(split))
+    seen = map_axes((1, 1, 1, len(array))).reshaped((1, 1, *split))
+    assert seen is not None
+    wanted = seen.permuted((0, 1, *[axis + 2 for axis in order]))
+    steps = rearrangement(list(zip(wanted.factors("pixel"), wanted.in_order().factors("pixel"), strict=True)))
+    np.testing.assert_array_equal(array.reshape(steps[0]).transpose(steps[1]).ravel(), array.reshape(split).transpose(order).ravel())
+
+
+def test_steps_that_leave_pixels_out_are_no_rearrangement():
+    with pytest.raises(Unmapped):
+        rearrangement([(Factor("pixel", 4, 2), Factor("pixel", 4, 1))])
+
+
+class Apply(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 1)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.conv(x))
+
+
+def graph(function):
+    return capture(Apply(function).eval(), (1, 3, 4, 4), "net").graph
+
+
+def shuffle(x):
+    n, c, h, w = x.shape
+    return x.view(n, 2, c // 2, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+
+
+def test_view_transpose_view_is_a_channel_shuffle():
+    op = graph(shuffle).ops[-1]
+    assert (op.kind, op.attrs["groups"]) == ("channel_shuffle", 2)
+
+
+def test_permutation_to_channels_last_and_back_leaves_nothing():
+    assert [
+        op.kind for op in graph(lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2)).ops if op.kind not in ("input", "conv", "identity")
+    ] == []
+
+
+def test_chunks_along_channels_are_slices():
+    def swapped(x):
+        first, second = torch.chunk(x, 2, 1)
+        return torch.cat([second, first], 1)
+
+    result = graph(swapped)
+    assert sorted((op.attrs["start"], op.attrs["stop"]) for op in result.ops if op.kind == "slice") == [(0, 4), (4, 8)]
+
+
+@pytest.mark.parametrize("function", [lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(2, 3), lambda x: x.view(1, 8, 16)])
+def test_view_that_never_comes_back_to_channels_first_is_refused(function):
+    with pytest.raises(StretchError, match=r"cannot (be captured|capture node)"):
+        graph(lambda x: torch.relu(function(x)))
+
+
+SHAPE = (1, 3, 8, 8)
+
+
+class Net(nn.Module):
+    """Convolution, batch norm and activation, and a function of what they give."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.conv, self.norm, self.function = nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), function
+
+    def forward(self, x):
+        return self.function(self.norm(self.conv(x)).relu())
+
+
+def kinds(function):
+    """Kinds of the operators behind the input; the graph computes what the network computes."""
+    module = Net(function).eval()
+    captured = capture_runnable(module, SHAPE, "net")
+    model = built(captured)
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert close(model(x), module(x))
+    return [op.kind for op in captured.graph.ops[1:]]
+
+
+def shuffled(x):
+    n, c, h, w = x.shape
+    return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+CHAIN = ["conv", "batch_norm", "relu"]
+
+
+def test_channels_in_another_order_are_filters_in_another_order():
+    assert kinds(shuffled) == CHAIN
+
+
+def test_what_is_computed_whole_is_not_computed_in_parts_too():
+    def whole_and_part(x):
+        a, b = x.view(x.shape[0], 2, 4, 8, 8).unbind(1)
+        return torch.cat([x, a * b], 1)
+
+    assert sorted(kinds(whole_and_part)) == sorted([*CHAIN, "slice", "slice", "mul", "concat"])
+
+
+def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
+    def turned(x):
+        windows = x.view(x.shape[0], 8, 2, 4, 8).transpose(2, 3)
+        return windows.reshape(x.shape[0], 8, 4, 16).relu()
+
+    assert kinds(turned) == ["rearrange", *CHAIN, "relu"] or kinds(turned).count("rearrange") == 1
+
+
+@pytest.mark.parametrize("pattern", ATTENTIONS, ids=lambda pattern: pattern.__name__)
+def test_attention_is_one_operator_however_it_is_written(pattern):
+    graph = capture_runnable(network(pattern), SHAPE, "net").graph
+    (result,) = [op for op in graph.ops if op.kind == "attention"]
+    assert result.attrs["heads"] == HEADS
+
+
+class Written(Tokens):
+    """Heads of one layer each, and what is done to the scores before and after the softmax."""
+
+    def __init__(self, before=lambda s: s, after=lambda s: s, same=False):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(CHANNELS, CHANNELS) for _ in range(3))
+        self.mix = nn.Linear(HEADS, HEADS)
+        self.before, self.after, self.same = before, after, same
+
+    def hidden(self, x):
+        n, t, c = x.shape
+        q, k, v = (layer(x).view(n, t, HEADS, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        scores = self.before(q @ (q if self.same else k).transpose(-2, -1))
+        return (self.after(scores.softmax(-1)) @ v).transpose(1, 2).reshape(n, t, c)
+
+
+class KeysFirst(Written):
+    """Scores of keys by queries, with something learned and something fixed added."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.rand(1, HEADS, 64, 64, generator=torch.Generator().manual_seed(1)))
+
+    def hidden(self, x):
+        n, t, c = x.shape
+        q, k, v = (layer(x).view(n, t, HEADS, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        shares = (k @ q.transpose(-2, -1) + self.bias + torch.eye(64).cumsum(0)).softmax(-2)
+        return (shares.transpose(-2, -1) @ v).transpose(1, 2).reshape(n, t, c)
+
+
+FACTORS = torch.rand(HEADS, 1, 1, generator=torch.Generator().manual_seed(0))
+UNDERSTOOD = [
+    Written(),
+    Written(lambda s: s * 0.3 / 2),
+    Written(lambda s: s * FACTORS + torch.eye(64)),
+    KeysFirst(),
+    Written(lambda s: (s - torch.eye(64)) * 0.5, lambda s: s.clone().contiguous()),
+]
+OTHERS = [
+    Written(lambda s: s + s.mean()),
+    Written(lambda s: s.relu()),
+    Written(after=lambda s: s * 0.5),
+    Written(after=lambda s: s - s.mean(-1, keepdim=True)),
+    Written(lambda s: s.transpose(-2, -1) + torch.eye(64)),
+    Written(same=True),
+]
+
+
+@pytest.mark.representatives(6)
+@pytest.mark.parametrize("block", [*UNDERSTOOD, *OTHERS])
+def test_scores_are_followed_or_computed_by_torch_and_never_wrong(block):
+    module = network(lambda: block)
+    captured = capture_runnable(module, SHAPE, "net")
+    model = built(captured)
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert close(model(x), module(x))
+    if block in UNDERSTOOD:
+        assert captured.opaque == ()
+        assert sum(op.kind == "attention" for op in captured.graph.ops) == 1
+
+
+CONSTANTS_SHAPE = (1, 6, 2, 4)
+
+
+@given(st.permutations(range(5)), st.tuples(*[st.booleans()] * 5), st.integers(0, 4))
+def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, whole, cut):
+    axes = map_axes(CONSTANTS_SHAPE).reshaped((1, 3, 2, 2, 4))
+    assert axes is not None
+    axes = axes.permuted(order)
+    sizes = tuple(size if keep else 1 for size, keep in zip(axes.shape, whole, strict=True))[cut:]
+    tensor = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(CONSTANTS_SHAPE, generator=torch.Generator().manual_seed(1))
+    seen = x.reshape(1, 3, 2, 2, 4).permute(order)
+    want = (seen + tensor).permute(*np.argsort(order)).reshape(CONSTANTS_SHAPE)
+    result = spread(tensor, axes, ("channel", "pixel"))
+    assert result is not None
+    got = (x.reshape(6, 8) + result).reshape(CONSTANTS_SHAPE)
+    assert torch.equal(got, want)
+
+
+def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
+    axes = map_axes(CONSTANTS_SHAPE)
+    with pytest.raises(Unmapped):
+        spread(torch.ones(4), axes, ("channel",))
+    assert spread(torch.ones(6, 1, 1), axes, ("channel",)).shape == (6,)
+
+
+PATTERNS = (*MLPS, *ATTENTIONS, *LAST)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
+def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(pattern):
+    """No operator is opaque, no channels are held fast but the input's and the classes', and the network is the network."""
+    module = network(pattern)
+    captured = capture_runnable(module, SHAPE, "net")
+    assert captured.opaque == ()
+    frozen = {
+        name for name, pieces in channel_groups(captured.graph).pieces.items() if pieces[0][0] in channel_groups(captured.graph).frozen
+    }
+    assert not {name for name in frozen if captured.graph.by_name[name].kind in ("conv", "linear", "add")}
+    model = built(captured)
+    for images in (1, 3):
+        x = torch.randn(images, *SHAPE[1:], generator=torch.Generator().manual_seed(images))
+        with torch.no_grad():
+            assert close(model(x), module(x))
