@@ -19,13 +19,10 @@ from predictors.errors import StretchError
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
-from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.fuse import NONE, fuse
-from scheduler.delegates.opencl.graph import KernelGraph, KernelNode, read_graph
-from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.programs import programs_of
+from scheduler.delegates.opencl.device import open_device, programs_of
+from scheduler.delegates.opencl.graph import NONE, KernelGraph, KernelNode, fuse, read_graph, simplify
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.templates import lower
 from scheduler.delegates.opencl.tuner import alone
 
 HERE = Path(__file__).parent

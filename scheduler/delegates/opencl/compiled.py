@@ -11,11 +11,20 @@ import numpy as np
 
 from predictors.errors import StretchError, first_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
-from scheduler.delegates.opencl.device import OpenDevice
-from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Size, TensorArgument, Weights, Zeros
-from scheduler.delegates.opencl.memory import intermediates
-from scheduler.delegates.opencl.programs import Programs
-from scheduler.delegates.opencl.tensors import TEXEL, TensorView
+from scheduler.delegates.opencl.device import OpenDevice, Programs
+from scheduler.delegates.opencl.launch import (
+    TEXEL,
+    Argument,
+    Float,
+    Ints,
+    Launch,
+    Size,
+    TensorArgument,
+    TensorView,
+    Weights,
+    Zeros,
+    intermediates,
+)
 from scheduler.memory import Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_offset
 

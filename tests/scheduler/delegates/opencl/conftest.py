@@ -17,13 +17,13 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def added_template():
     """`add_template`, undone after the test."""
-    from scheduler.delegates.opencl import programs, templates
+    from scheduler.delegates.opencl import device, templates
 
-    known, before = dict(templates.TEMPLATES), list(programs.FOLDERS)
+    known, before = dict(templates.TEMPLATES), list(device.FOLDERS)
     yield templates.add_template
     templates.TEMPLATES.clear()
     templates.TEMPLATES.update(known)
-    programs.FOLDERS[:] = before
+    device.FOLDERS[:] = before
 
 
 @pytest.fixture(autouse=True)

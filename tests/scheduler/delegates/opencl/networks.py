@@ -10,14 +10,11 @@ from onnx import helper, numpy_helper, shape_inference
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import read_graph
+from scheduler.delegates.opencl.device import open_device, programs_of
+from scheduler.delegates.opencl.graph import fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
-from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.templates import lower
 
 OPSET = 20
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.delegate import GroupTuner
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache
+from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache, tuned_groups
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -58,5 +57,5 @@ def test_launches_that_are_alike_are_measured_once(path):
     compiled = OpenCLDelegate().build(path)
     compiled.launches = (compiled.launches[0], replace(compiled.launches[0], node="again"))
     steps = []
-    tune = list(GroupTuner(device, compiled, "fast").tune(60, steps.append))
+    tune = list(tuned_groups(device, compiled, "fast", 60, steps.append))
     assert (len(tune), len(steps)) == (1, 2)
