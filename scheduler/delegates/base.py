@@ -373,19 +373,22 @@ _STDERR = threading.Lock()
 
 
 @contextlib.contextmanager
-def stderr_into(file: IO[Any]) -> Iterator[None]:
+def output_into(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
     """Have what the process writes to standard error go to a file, native code included; the file is at its beginning afterwards.
+
+    Args:
+        descriptor: 1 for standard output in its place.
 
     Raises:
         OSError: Or ValueError or AttributeError, before anything is changed, where there is no standard error.
     """
-    sys.stderr.flush()
-    real = os.dup(2)
-    os.dup2(file.fileno(), 2)
+    (sys.stdout if descriptor == 1 else sys.stderr).flush()
+    real = os.dup(descriptor)
+    os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        os.dup2(real, 2)
+        os.dup2(real, descriptor)
         os.close(real)
         file.seek(0)
 
@@ -401,7 +404,7 @@ def quiet(*notes: bytes) -> Iterator[None]:
         try:
             with contextlib.ExitStack() as stack:
                 with contextlib.suppress(OSError, ValueError, AttributeError):  # there is no standard error
-                    stack.enter_context(stderr_into(held))
+                    stack.enter_context(output_into(held))
                 yield
         finally:
             for line in held:

@@ -22,7 +22,7 @@ from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
 from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
-from scheduler.delegates.process.delegate import ChildProcess, ProcessCompiled
+from scheduler.delegates.process import ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle

@@ -11,7 +11,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.rows import read_alone
 from scheduler.checks.verify import random_input
-from scheduler.delegates.qnn_context import compile_context, find_chip
+from scheduler.delegates.dsp import compile_context, find_chip
 from scheduler.progress import Progress, silent
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.quantize.compare import Loss, loss
@@ -34,7 +34,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
 
     Args:
         bundle: A bundle with int8 subgraphs on a dsp.
-        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+        chips: Keys of `scheduler.delegates.dsp.CHIPS`.
     """
     manifest = bundle.manifest
     for chip in chips:

@@ -6,7 +6,7 @@ On x86-64 the compiler of the simulator is used, which also compiles for devices
 import re
 
 from predictors.errors import UnknownNameError
-from scheduler.delegates.qnn_library import PROVIDER, load_library, session_options
+from scheduler.delegates.dsp import PROVIDER, load_library, session_options
 from scheduler.tools.explain.answer import Verdict
 from scheduler.tools.explain.model import ForeignModel
 from scheduler.tools.explain.on_onnxruntime import read_session

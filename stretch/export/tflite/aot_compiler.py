@@ -19,7 +19,7 @@ from typing import Any
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.install import install_line
-from scheduler.delegates.qnn_context import find_chip
+from scheduler.delegates.dsp import find_chip
 
 INSTALL = f"{install_line('litert', 'qnn')}, on Linux x86-64"
 
