@@ -242,26 +242,30 @@ def _ms(step: Any, runs: int = 3) -> float:
 
 
 def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
-    """Names of the tensors that XNNPACK computes: what lies between the ends of its partitions."""
-    interpreter = compiled._interpreter
+    """Names of the tensors that XNNPACK computes."""
     try:
-        steps = interpreter._get_ops_details()
-        names = {detail["index"]: detail["name"] for detail in interpreter.get_tensor_details()}
+        steps = compiled._interpreter._get_ops_details()
+        names = {detail["index"]: detail["name"] for detail in compiled._interpreter.get_tensor_details()}
     except (AttributeError, RuntimeError, ValueError):  # not part of the public interface
         return set()
-    producers = {int(out): step for step in steps if step["op_name"] != "DELEGATE" for out in step["outputs"]}
-    inside: set[str] = set()
-    for step in steps:
-        if step["op_name"] != "DELEGATE":
-            continue
-        border, left = {int(i) for i in step["inputs"]}, [int(i) for i in step["outputs"]]
+    return {names.get(int(out), "") for part in partitions(steps) for i in part for out in steps[i]["outputs"]}
+
+
+def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Operators of each partition that a delegate took: it stands behind them, and its borders tell what is in it."""
+    producers = {int(out): i for i, step in enumerate(steps) if step["op_name"] != "DELEGATE" for out in step["outputs"]}
+    parts = []
+    for step in (step for step in steps if step["op_name"] == "DELEGATE"):
+        border, left, inside = {int(t) for t in step["inputs"]}, [int(t) for t in step["outputs"]], dict[int, None]()
         while left:
             tensor = left.pop()
-            if tensor in border or tensor not in producers or names.get(tensor, "") in inside:
+            maker = producers.get(tensor)
+            if tensor in border or maker is None or maker in inside:
                 continue
-            inside.add(names.get(tensor, ""))
-            left += [int(i) for i in producers[tensor]["inputs"]]
-    return inside
+            inside[maker] = None
+            left += [int(t) for t in steps[maker]["inputs"]]
+        parts.append(list(inside))
+    return parts
 
 
 def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[int, tuple[int, ...]] | None = None) -> Any:

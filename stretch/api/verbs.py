@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.simulate.clock import Simulated
-    from scheduler.tools.explain.answer import RuntimeExplanation
+    from scheduler.tools.explain.model import RuntimeExplanation
     from scheduler.tools.simulation import SimulateAnswer
     from stretch.capture.inputs import InputShapes
     from stretch.evaluation.answer import EvaluateAnswer

@@ -41,5 +41,5 @@ VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "recipe": lambda start: (file.stem for file in sorted(_of("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
     "mode": _modes,
     "runtimes": lambda start: _of("scheduler.tools.bench.runtimes:RUNTIMES"),
-    "explain runtime": lambda start: _of("scheduler.tools.explain.child:RUNTIMES"),
+    "explain runtime": lambda start: _of("scheduler.tools.explain.runtimes:RUNTIMES"),
 }

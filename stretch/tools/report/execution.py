@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.answer import RunAnswer, TimingAnswer
 from scheduler.runtime.trace import Trace, typical
-from scheduler.tools.explain.answer import RuntimeExplanation
+from scheduler.tools.explain.model import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.stages.explain import Explanation
 from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from onnx import external_data_helper
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.tools.explain.answer import Verdict
-from scheduler.tools.explain.child import check_runtime, in_child
-from scheduler.tools.explain.foreign import explain_file, find_cause, judge
-from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
-from scheduler.tools.explain.on_onnxruntime import find_named
+from scheduler.tools.explain.foreign import check_runtime, explain_file, find_cause, in_child, judge
+from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model
+from scheduler.tools.explain.runtimes import find_named
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, weights
 
 

@@ -9,8 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from predictors.errors import StretchError
-from scheduler.tools.explain.child import largest_difference
-from scheduler.tools.explain.foreign import NEW_OPSET, fold_constants, raise_opset, tried
+from scheduler.tools.explain.foreign import NEW_OPSET, fold_constants, largest_difference, raise_opset, tried
 from tests.scheduler.tools.explain.files import FOREIGN, node, plain
 
 RUNNABLE = [name for name in FOREIGN if name not in ("own_domain", "upsample")]
