@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduler.tools.bench.answer import BenchContender, summarise, verdict
+from scheduler.tools.bench.compare import BenchContender, summarise, verdict
 
 
 def contender(name, ns, first=None):

@@ -7,7 +7,7 @@ import pytest
 from predictors.errors import StretchError, UsageError
 from scheduler.tools.bench import BenchRequest, MeasurementLength
 from scheduler.tools.bench.compare import compare, largest_error
-from scheduler.tools.bench.runtimes import unavailable
+from scheduler.tools.bench.subject import unavailable
 from tests.scheduler.tools.bench.nets import conv_onnx
 
 SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
-from scheduler.tools.bench.runtimes import prepare, unavailable
-from scheduler.tools.bench.subject import UNNAMED, FileEnd, digest, hash_of, open_subject, random_arrays, settled, tflite_macs
+from scheduler.tools.bench.subject import (
+    UNNAMED,
+    FileEnd,
+    digest,
+    hash_of,
+    open_subject,
+    prepare,
+    random_arrays,
+    settled,
+    tflite_macs,
+    unavailable,
+)
 from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
 

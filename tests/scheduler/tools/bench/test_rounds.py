@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.measure.turns import MOST_STARTS, known
 from scheduler.tools.bench import BenchRequest, MeasurementLength
-from scheduler.tools.bench.answer import check_bench, read_bench
-from scheduler.tools.bench.compare import compare
-from scheduler.tools.bench.rounds import LEAST_STARTS, WINDOW, Conditions, holds, play
-from scheduler.tools.bench.runtimes import Ready
+from scheduler.tools.bench.compare import LEAST_STARTS, WINDOW, Conditions, check_bench, compare, holds, play, read_bench
+from scheduler.tools.bench.subject import Ready
 from tests.scheduler.tools.bench.nets import conv_onnx
 
 
