@@ -9,7 +9,7 @@ import numpy as np
 from predictors.errors import StretchError
 from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest, WeightsInfo
-from scheduler.checks.judge import Judgement
+from scheduler.checks.verify import Judgement
 from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Rate, Throughput, Verdict, judge_speed
 from scheduler.measure.energy import MeasuredEnergy

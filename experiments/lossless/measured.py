@@ -19,8 +19,7 @@ from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
 from scheduler.measure.benchmark import ideal_ms
-from scheduler.measure.steady import runner
-from scheduler.measure.turns import play_round, ratio_interval
+from scheduler.measure.steady import play_round, ratio_interval, runner
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from stretch.api import branch

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from scheduler.cores import available_cores
-from scheduler.measure.turns import Ratio, play_round, ratio_interval
+from scheduler.measure.steady import Ratio, play_round, ratio_interval
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session

@@ -3,19 +3,19 @@
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
 from predictors.errors import StretchError, first_line
-from scheduler.bundle.load import Bundle
+from scheduler.bundle.load import Bundle, naming
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import UnableError
 from scheduler.faults.policy import STAND_INS, Failed, Keeper, Site
 from scheduler.placement.place import Dispatch, Placement, fallback_placement
-from scheduler.runtime.distance import allowed
-from scheduler.runtime.failures import delegate_failure
+from scheduler.runtime.sequential import allowed
+from scheduler.runtime.threads import delegate_failure
 
 #: What became of a call that takes too long.
 Aborted = Literal["ended", "restarting", "no"]
@@ -45,7 +45,7 @@ class CompiledSubgraphs:
             if key not in self._compiled:
                 delegate = self._delegate(place)
                 # Helper threads of a backend inherit the affinity of the thread that compiles.
-                with pinned(place.cores), _named(self._bundle):
+                with pinned(place.cores), naming(self._bundle):
                     self._compiled[key] = _compile(delegate, self._bundle, name, place.delegate)
             return self._compiled[key]
 
@@ -165,17 +165,6 @@ class CompiledSubgraphs:
             if value is None:
                 self._own.append(self._delegates[key])
         return self._delegates[key]
-
-
-@contextlib.contextmanager
-def _named(bundle: Bundle) -> Iterator[None]:
-    """Let failures name the bundle's folder, not the descriptor that its files are opened through."""
-    try:
-        yield
-    except StretchError as error:
-        error.message = bundle.named(error.message)
-        error.args = (error.message,)
-        raise
 
 
 def _create(name: str, cores: tuple[int, ...]) -> Delegate:

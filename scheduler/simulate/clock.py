@@ -35,9 +35,8 @@ from scheduler.runtime.machine import (
 )
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.heat import Heat
 from scheduler.simulate.networks import Doing, Network, StepTime, alternative_of, device_placements, step_times
-from scheduler.simulate.scene import Free, Scene
+from scheduler.simulate.scene import Free, Heat, Scene
 
 _NS = 1e6
 

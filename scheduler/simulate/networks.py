@@ -32,8 +32,8 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
 from scheduler.formats.onnx import open_onnx
+from scheduler.placement.mapping import device_dispatch
 from scheduler.placement.place import Placement, place_subgraphs
-from scheduler.placement.processors import device_dispatch
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
 

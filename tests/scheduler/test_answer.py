@@ -7,8 +7,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.answer import RunAnswer, read_run_answer, run_answer
-from scheduler.checks.judge import judge
-from scheduler.checks.verify import random_input
+from scheduler.checks.verify import judge, random_input
 from scheduler.cores import available_cores
 from scheduler.measure.benchmark import Effort, benchmark, throughput
 from scheduler.measure.energy import MeasuredEnergy

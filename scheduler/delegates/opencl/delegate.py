@@ -35,7 +35,7 @@ from scheduler.delegates.opencl.tuner import (
 from scheduler.memory import Planner
 from scheduler.memory.plan import plan_offset
 from scheduler.progress import Progress, silent
-from scheduler.tuning.interrupt import interruption_waits
+from scheduler.tuning import interruption_waits
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle

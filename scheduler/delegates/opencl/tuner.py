@@ -19,8 +19,7 @@ from scheduler.delegates.opencl.launch import Launch, Size
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
 from scheduler.delegates.opencl.templates import lower
 from scheduler.progress import Progress, silent
-from scheduler.tuning import Entry, TuningCache, shipped_entries
-from scheduler.tuning.search import REPEATS, quickest, race
+from scheduler.tuning import REPEATS, Entry, TuningCache, quickest, race, shipped_entries
 
 #: File of the kernel whose schedule a problem of this name asks for.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}

@@ -24,11 +24,9 @@ from predictors.files import read_bytes
 from predictors.structs import filled
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.base import Array
-from scheduler.measure.steady import Steady
-from scheduler.measure.turns import MOST_STARTS, Known, known, paired, play_round
+from scheduler.measure.steady import MOST_STARTS, Known, Steady, known, paired, play_round
 from scheduler.progress import Progress, silent
-from scheduler.runtime.distance import TOLERANCE
-from scheduler.runtime.sequential import relative
+from scheduler.runtime.sequential import TOLERANCES, relative
 from scheduler.tools.bench import BenchRequest, MeasurementLength
 from scheduler.tools.bench.subject import (
     RUNTIMES,
@@ -589,7 +587,7 @@ def _errors(
         error = largest_error(got, expected)
         if error is None:
             tell(f"the outputs of {contender.name} and of {against} cannot be compared: shapes differ, or values are not finite")
-        elif error > TOLERANCE["fp32"]:
+        elif error > TOLERANCES["fp32"]:
             tell(
                 f"the outputs of {contender.name} differ from those of {against} by {error:.1e}: it may be faster because it computes a different function"
             )

@@ -37,7 +37,7 @@ from predictors.join import combine
 from predictors.joins import meetings
 from scheduler.bundle.load import Bundle
 from scheduler.checks.verify import random_input
-from scheduler.measure.turns import ratio_interval
+from scheduler.measure.steady import ratio_interval
 from scheduler.placement.place import Placement
 from scheduler.runtime.inputs import as_arrays
 from scheduler.runtime.machine import Event, Instruction, Machine

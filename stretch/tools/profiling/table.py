@@ -13,7 +13,7 @@ from predictors.graph import OpGraph
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, Source, load_measurements, write_networks
 from predictors.measurements.networks import Measurements as Loaded
 from predictors.measurements.tables import KernelLatency, Latency, write_table
-from scheduler.tuning.interrupt import interruption_waits
+from scheduler.tuning import interruption_waits
 
 
 @dataclass

@@ -9,8 +9,7 @@ import pytest
 from onnx import external_data_helper
 
 from predictors.errors import StretchError
-from scheduler.bundle.held import Held, unused
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, graph_problems, inside, load_bundle
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, Held, graph_problems, inside, load_bundle, unused
 from scheduler.bundle.manifest import Manifest
 from tests.scheduler.formats.onnx.test_checks import endless_loop
 

@@ -9,12 +9,10 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.judge import judge, run_file
-from scheduler.checks.sample import KEPT, KEY, Sample, read_sample
-from scheduler.checks.verify import TOLERANCE, random_input, verify_bundle
+from scheduler.checks.verify import KEPT, KEY, TOLERANCE, Sample, judge, random_input, read_sample, run_file, verify_bundle
 from scheduler.delegates import CpuDelegate
 from scheduler.delegates.base import Compiled, Invocation
-from scheduler.runtime import distance
+from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
 from stretch.quantize.images import synthetic_images
@@ -138,7 +136,7 @@ def test_delegate_that_gives_no_numbers_is_named(bundle_dir, value):
 
 
 def test_rounding_of_another_order_of_sums_passes(bundle_dir):
-    assert judged(bundle_dir, "s1.gpu", lambda y: y * np.float32(1 + 1e-5)).error < distance.TOLERANCE["fp32"]
+    assert judged(bundle_dir, "s1.gpu", lambda y: y * np.float32(1 + 1e-5)).error < TOLERANCES["fp32"]
 
 
 def test_swapped_and_rehashed_subgraph_is_named_by_its_file(bundles, tmp_path):
@@ -176,7 +174,7 @@ def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir
     half.precisions = ("fp32", "fp16")
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
         verdict = judge(session, random_input(session.bundle))
-    assert (verdict.measure, verdict.tolerance) == ("rms", distance.TOLERANCE["fp16"])
+    assert (verdict.measure, verdict.tolerance) == ("rms", TOLERANCES["fp16"])
     assert 0.001 < verdict.error < 0.05
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.1)

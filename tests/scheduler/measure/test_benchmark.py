@@ -7,9 +7,8 @@ import pytest
 
 from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms, judge_speed
-from scheduler.measure.trace_files import write_perfetto
 from scheduler.runtime.session import Session
-from scheduler.runtime.trace import Span, Trace
+from scheduler.runtime.trace import Span, Trace, write_perfetto
 
 
 def measured(path, mapping=None, rounds=3, **options):

@@ -5,8 +5,7 @@ import pytest
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, chained, plan_memory
-from scheduler.memory.graph import graph_lifetimes
-from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
+from scheduler.memory.plan import graph_lifetimes, plan_flow, plan_greedy, plan_offset
 
 TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
 

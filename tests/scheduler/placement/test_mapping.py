@@ -13,10 +13,16 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Alternative
 from scheduler.delegates import CpuDelegate, delegates
-from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
+from scheduler.placement.mapping import (
+    choose_processors,
+    device_dispatch,
+    first_driver,
+    is_integer_only,
+    parse_mapping,
+    place_processors,
+    target_placement,
+)
 from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
-from scheduler.placement.priority import choose_processors
-from scheduler.placement.processors import device_dispatch, first_driver, is_integer_only
 
 
 def brief(placed):

@@ -20,10 +20,9 @@ from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers, around
 from scheduler.runtime.code import CompiledSubgraphs
-from scheduler.runtime.distance import TOLERANCE, Check
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
 from scheduler.runtime.trace import Span, Trace, timeline, typical
 from tests import onnx_runtime
 
@@ -254,7 +253,7 @@ class WritesLater(Writes, AsyncInvocation):
 
 def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
-    return around(kind(array, *values), [], Check([array], other, precision, [TOLERANCE[precision]], policy))
+    return around(kind(array, *values), [], Check([array], other, precision, [TOLERANCES[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])

@@ -7,9 +7,9 @@ import pytest
 
 from predictors.errors import UsageError
 from scheduler.placement.place import Placement
-from scheduler.runtime.distance import TOLERANCE, distance
-from scheduler.runtime.failures import HangError, step_failure
 from scheduler.runtime.inputs import as_array, as_arrays, check_input, check_inputs, checked_priority, deadline_at, plain
+from scheduler.runtime.sequential import TOLERANCES, distance
+from scheduler.runtime.threads import HangError, step_failure
 
 LIKE = np.zeros((1, 3, 4, 5), np.float32)
 
@@ -80,7 +80,7 @@ def test_values_by_name_are_plain_where_there_is_one():
 
 def test_equal_tensors_are_at_no_distance():
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
-    assert [distance(x, x, precision) for precision in TOLERANCE] == [0, 0, 0]
+    assert [distance(x, x, precision) for precision in TOLERANCES] == [0, 0, 0]
 
 
 def test_fp32_is_judged_by_its_largest_difference_and_less_by_root_mean_square():
@@ -91,11 +91,11 @@ def test_fp32_is_judged_by_its_largest_difference_and_less_by_root_mean_square()
     assert distance(got, want, "int8") == pytest.approx(1 / np.linalg.norm(want))
 
 
-@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("precision", TOLERANCES)
 def test_what_is_no_number_is_within_no_tolerance(precision):
     want = np.ones(4, np.float32)
     got = np.array([1, np.nan, 1, 1], np.float32)
-    assert not distance(got, want, precision) <= TOLERANCE[precision]
+    assert not distance(got, want, precision) <= TOLERANCES[precision]
 
 
 GPU = Placement("gpu", "cpu", (1,), "cpu1", "blocking", True, "")

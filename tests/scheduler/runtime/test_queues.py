@@ -11,9 +11,8 @@ from predictors.errors import StretchError
 from scheduler.delegates.base import Invocation
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.placement.place import Placement
-from scheduler.runtime.failures import HangError
 from scheduler.runtime.session import Session, again_after_a_hang
-from scheduler.runtime.threads import QueueThreads
+from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from predictors.errors import UsageError
 from scheduler.bundle.load import graph_problems, load_bundle
-from scheduler.checks.judge import judge
+from scheduler.checks.verify import judge
 from scheduler.cores import available_cores
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.runtime.session import Session

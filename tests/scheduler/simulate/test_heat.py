@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from predictors.thermal import Thermal, Throttle
-from scheduler.simulate.heat import Heat, Power, powers, thermal_of
+from scheduler.simulate.scene import Heat, Power, powers, thermal_of
 from tests.effort import examples
 from tests.predictors.specified import specified
 

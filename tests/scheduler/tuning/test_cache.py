@@ -4,8 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.tuning import Entry, TuningCache, shipped_entries
-from scheduler.tuning.cache import ANY_DRIVER, FOLDER, read_entries, shipped_path, write_entries
+from scheduler.tuning import ANY_DRIVER, FOLDER, Entry, TuningCache, read_entries, shipped_entries, shipped_path, write_entries
 from tests.effort import examples
 
 names = st.text("abcxyz0123 ->", max_size=20)
@@ -67,7 +66,7 @@ def test_damaged_file_is_ignored_with_a_warning_and_mended_by_saving(tmp_path, c
 
 def test_too_large_file_is_not_read(tmp_path, monkeypatch):
     TuningCache("d", "v", tmp_path).save([entry()])
-    monkeypatch.setattr("scheduler.tuning.cache.MAX_BYTES", 10)
+    monkeypatch.setattr("scheduler.tuning.MAX_BYTES", 10)
     with pytest.warns(UserWarning, match="too large"):
         assert len(TuningCache("d", "v", tmp_path)) == 0
 
@@ -77,7 +76,7 @@ ENTRY = Entry("schedule", "conv", "hash", "s", {"VW": 6}, 1.0, 2.0)
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("scheduler.tuning.cache.FOLDER", tmp_path)
+    monkeypatch.setattr("scheduler.tuning.FOLDER", tmp_path)
 
 
 def test_file_under_another_kinds_name_is_ignored_with_a_warning(tables):

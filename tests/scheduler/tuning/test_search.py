@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl.tuner import Limits, exhaustive, fast, fast_convolution, greatest_divisor, greatest_even_divisor
-from scheduler.tuning.search import HOPELESS, quickest
+from scheduler.tuning import HOPELESS, quickest
 
 
 class Clock:

@@ -30,4 +30,4 @@ def added_template():
 def no_tuned_schedules(tmp_path_factory, monkeypatch):
     """What was tuned on this machine must not decide what is tested."""
     folder = tmp_path_factory.mktemp("tuning")
-    monkeypatch.setattr("scheduler.tuning.cache.tuning_folder", lambda: folder)
+    monkeypatch.setattr("scheduler.tuning.tuning_folder", lambda: folder)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler.measure.turns import MOST_STARTS, known
+from scheduler.measure.steady import MOST_STARTS, known
 from scheduler.tools.bench import BenchRequest, MeasurementLength
 from scheduler.tools.bench.compare import LEAST_STARTS, WINDOW, Conditions, check_bench, compare, holds, play, read_bench
 from scheduler.tools.bench.subject import Ready
