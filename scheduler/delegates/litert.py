@@ -5,7 +5,6 @@ Metal on macOS.
 """
 
 import glob
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -20,7 +19,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
-from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
+from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, load_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
 from scheduler.delegates.process import ChildProcess, ProcessCompiled
 
@@ -192,24 +191,9 @@ class LiteRtDelegate(CoreDelegate):
         return places
 
     def _file(self, bundle: "Bundle") -> TfliteFile:
-        name = bundle.manifest.tflite
-        if name is None:
-            raise StretchError(
-                f"{bundle.path} has no TFLite file, which the litert delegate runs",
-                f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`",
-            )
-        path = bundle.file(name)
+        path = bundle.file(bundle.manifest.tflite or "")
         if path not in self._files:
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise StretchError(f"cannot read {path}: {error.strerror}") from error
-            # Runtimes follow what is in a file without a second look.
-            if hashlib.sha256(data).hexdigest() != bundle.manifest.files[name].sha256:
-                raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
-            file = parse_tflite(data, path)
-            check_belongs(file, bundle.manifest)
-            self._files[path] = file
+            self._files[path] = bundle_tflite(bundle)[1]
         return self._files[path]
 
     def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:

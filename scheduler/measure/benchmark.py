@@ -27,10 +27,9 @@ _ALONE = "alone"
 class Timing:
     """How long one contestant took."""
 
-    name: str
-    median_ms: float
-    p90_ms: float
-    runs: int
+    name: str  # Which.
+    median_ms: float  # Median over the rounds.
+    p90_ms: float  # What nine rounds of ten stay under.
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,11 @@ class Benchmark:
     traces: tuple[Trace, ...]  # The measured inferences of the bundle.
     output: Values  # What the last of them gave.
     seconds: float  # How long the rounds went on.
+
+    @property
+    def runs(self) -> int:
+        """Rounds that counted."""
+        return len(self.traces)
 
     @property
     def best_sequential(self) -> Timing | None:
@@ -151,7 +155,7 @@ class _Rounds:
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
         """The rounds summed up."""
-        timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90)), len(v)) for n, v in self.times.items()}
+        timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90))) for n, v in self.times.items()}
         ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
         efficiency = float(np.median([ms / trace.makespan_ms for ms, trace in zip(ideal, self._traces, strict=True)]))
         sequential, same_macs = _best(timings, "original"), _best(timings, "sequential_same_macs")
@@ -330,20 +334,14 @@ class Rate:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Measured rates, all on the cores of the session."""
+    """Inferences a second, all on the cores of the session."""
 
-    submitted: Rate  # The bundle with `in_flight` inferences at once.
-    one_at_a_time: Rate  # The bundle, each inference after the other.
-    one_core: Rate  # The same net as one graph on one core, one after the other.
-    all_cores: Rate  # The same net as one graph on all the cores, one after the other.
     in_flight: int  # Inferences at once.
     rounds: int  # Rounds that counted.
     burst: int  # Inferences of a round, each contestant.
-
-    @property
-    def over_one_core(self) -> float:
-        """Rate with several in flight over that of one core."""
-        return self.submitted.per_second / self.one_core.per_second
+    over_one_core: float  # Rate with several in flight over that of the net as one graph on one core.
+    #: The bundle with several in flight, the bundle one at a time, the net as one graph on one core, and on all the cores.
+    contestants: tuple[Rate, ...]
 
 
 def throughput(
@@ -382,7 +380,5 @@ def throughput(
                 measured[name].append(per_second)
         if step is not None:
             step()
-    several, single, one_core, all_cores = (
-        Rate(name, float(np.median(values)), float(np.percentile(values, 10))) for name, values in measured.items()
-    )
-    return Throughput(several, single, one_core, all_cores, in_flight, rounds, burst)
+    rates = [Rate(name, float(np.median(values)), float(np.percentile(values, 10))) for name, values in measured.items()]
+    return Throughput(in_flight, rounds, burst, rates[0].per_second / rates[2].per_second, tuple(rates))

@@ -180,8 +180,8 @@ def _measure(
         check_output(session, result.output, right.expected)
     if in_flight is None:
         return result, right, None
-    with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
-        return result, right, throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
+    with out.progress("measuring throughput", total=1 + result.runs) as step:
+        return result, right, throughput(session, x, in_flight, rounds=result.runs, step=step)
 
 
 def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:

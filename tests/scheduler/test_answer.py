@@ -51,8 +51,8 @@ def test_bundle_without_controls_has_no_ratio_and_one_comparison(bundles, bundle
 @pytest.mark.slow
 def test_throughput_names_the_bundle_with_several_in_flight_first(bundle_dir):
     answer, _, _, rates = run(bundle_dir, in_flight=2)
-    assert answer.throughput.contestants[0] == rates.submitted
-    assert answer.throughput.over_one_core == pytest.approx(rates.submitted.per_second / rates.one_core.per_second)
+    assert answer.throughput.contestants[0].name == "branched, 2 in flight"
+    assert answer.throughput.over_one_core == pytest.approx(rates.contestants[0].per_second / rates.contestants[2].per_second)
     assert (answer.throughput.in_flight, answer.throughput.rounds) == (2, 1)
     assert run(bundle_dir)[0].throughput is None
 

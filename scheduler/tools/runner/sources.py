@@ -14,7 +14,7 @@ import msgspec
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.tflite_file import TfliteFile, TflitePlan, check_belongs, parse_tflite
+from scheduler.bundle.tflite_file import TfliteFile, TflitePlan, bundle_tflite, parse_tflite
 from scheduler.formats.tflite_schema import TABLES
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph, plan_of
@@ -223,7 +223,7 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     """Write a folder that CMake builds a runner of one bundle in."""
     if out.exists():
         raise StretchError(f"{out} exists already", "choose a new folder with --out")
-    content = tflite_content(bundle)
+    content, _ = bundle_tflite(bundle)
     header = plan_header(content, bundle.path / str(bundle.manifest.tflite))
     sources = files("scheduler.tools.runner").joinpath("cpp")
     names = [source.name for source in sources.iterdir() if source.name.endswith((".h", ".cpp", ".txt"))]
@@ -240,21 +240,3 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     except (OSError, shutil.Error) as error:
         raise StretchError(f"cannot write {out}: {getattr(error, 'strerror', error)}", "choose a writable folder with --out") from error
     return sorted([*names, PLAN, MODEL])
-
-
-def tflite_content(bundle: Bundle) -> bytes:
-    """The bundle's TFLite file, checked."""
-    name = bundle.manifest.tflite
-    if name is None:
-        raise StretchError(
-            f"{bundle.path} has no TFLite file", f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`"
-        )
-    path = bundle.file(name)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise StretchError(f"cannot read {path}: {error.strerror}") from error
-    if hashlib.sha256(content).hexdigest() != bundle.manifest.files[name].sha256:
-        raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
-    check_belongs(parse_tflite(content, path), bundle.manifest)
-    return content
