@@ -18,7 +18,7 @@ import tempfile
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -79,8 +79,7 @@ def in_use(path: Path) -> Iterator[int]:
         return
     descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            system.fcntl.flock(descriptor, system.fcntl.LOCK_SH | system.fcntl.LOCK_NB)
+        _lock(descriptor, "LOCK_SH")
         yield os.fstat(descriptor).st_ino
     finally:
         os.close(descriptor)
@@ -103,12 +102,7 @@ def unused(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        try:
-            system.fcntl.flock(descriptor, system.fcntl.LOCK_EX | system.fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield _is_still(path, descriptor)
+        yield _lock(descriptor, "LOCK_EX") is True and _is_still(path, descriptor)
     finally:
         os.close(descriptor)
 
@@ -117,26 +111,22 @@ def _open_shared(path: Path) -> int:
     """A descriptor of the folder that has this name, with the shared lock on it."""
     for _ in range(_TRIES):
         descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
-        try:
-            if _lock_shared(descriptor) and _is_still(path, descriptor):
-                kept, descriptor = descriptor, -1
-                return kept
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+        # without locks nothing is removed while it could be in use either
+        if _lock(descriptor, "LOCK_SH") is not False and _is_still(path, descriptor):
+            return descriptor
+        os.close(descriptor)
         time.sleep(_PAUSE_S)
     raise StretchError(f"{path} is being removed", "look again when whoever removes it has ended")
 
 
-def _lock_shared(descriptor: int) -> bool:
-    """Take the shared lock; False if the folder is being removed."""
+def _lock(descriptor: int, kind: str) -> bool | None:
+    """Whether a lock on a folder could be taken; None on a file system without locks."""
     try:
-        system.fcntl.flock(descriptor, system.fcntl.LOCK_SH | system.fcntl.LOCK_NB)
+        system.fcntl.flock(descriptor, getattr(system.fcntl, kind) | system.fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        # A file system without locks: nothing there is removed while it could be in use either.
-        return True
+        return None
     return True
 
 
@@ -178,11 +168,7 @@ def fingerprint(key: bytes) -> str:
 
 def public_key(path: Path) -> bytes:
     """The 32 bytes of the Ed25519 public key in a PEM file."""
-    serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
-    public = _read(path, "public key", serialization.load_pem_public_key)
-    if not isinstance(public, ed25519.Ed25519PublicKey):
-        raise StretchError(f"{path} holds no public key of Ed25519", _KEY_HINT)
-    raw: bytes = public.public_bytes_raw()
+    raw: bytes = _key(path, "public").public_bytes_raw()
     return raw
 
 
@@ -193,10 +179,7 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
         description: Content of its `bundle.json`.
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.
     """
-    serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
-    private = _read(key, "private key", lambda content: serialization.load_pem_private_key(content, None))
-    if not isinstance(private, ed25519.Ed25519PrivateKey):
-        raise StretchError(f"{key} holds no private key of Ed25519", _KEY_HINT)
+    private = _key(key, "private")
     public: bytes = private.public_key().public_bytes_raw()
     signature = Signature(schema=1, algorithm="ed25519", key=_text(public), signature=_text(private.sign(_PURPOSE + description)))
     _write(folder / SIGNATURE, msgspec.json.format(msgspec.json.encode(signature), indent=1))
@@ -222,13 +205,16 @@ def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> 
     raise StretchError(f"{folder} is not signed with a key that is trusted", hint)
 
 
-def _read(path: Path, what: str, load: Callable[[bytes], Any]) -> Any:
-    unsupported = _package("cryptography.exceptions").UnsupportedAlgorithm
-    content = read_bytes(path, what, MAX_BYTES, _KEY_HINT)
+def _key(path: Path, kind: Literal["public", "private"]) -> Any:
+    serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
+    content = read_bytes(path, f"{kind} key", MAX_BYTES, _KEY_HINT)
     try:
-        return load(content)
-    except (ValueError, TypeError, unsupported) as error:
-        raise StretchError(f"{path} holds no {what} in PEM without a password", _KEY_HINT) from error
+        key = serialization.load_pem_public_key(content) if kind == "public" else serialization.load_pem_private_key(content, None)
+    except (ValueError, TypeError, _package("cryptography.exceptions").UnsupportedAlgorithm) as error:
+        raise StretchError(f"{path} holds no {kind} key in PEM without a password", _KEY_HINT) from error
+    if not isinstance(key, getattr(ed25519, f"Ed25519{kind.title()}Key")):
+        raise StretchError(f"{path} holds no {kind} key of Ed25519", _KEY_HINT)
+    return key
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -79,7 +79,7 @@ class CompiledSubgraphs:
         """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself."""
         for onto in STAND_INS:
             instead = fallback_placement(place, onto, str(error), queues)
-            if onto == place.delegate or (self.keeper is not None and self.keeper.retired(instead)):
+            if onto == place.delegate or (self.keeper is not None and self.keeper.retired(Site.of(instead))):
                 continue
             try:
                 self.get(name, instead)
@@ -95,7 +95,7 @@ class CompiledSubgraphs:
         """
         for onto in STAND_INS:
             instead = replace(place, delegate=onto)
-            if onto != place.delegate and not (self.keeper is not None and self.keeper.retired(instead)):
+            if onto != place.delegate and not (self.keeper is not None and self.keeper.retired(Site.of(instead))):
                 with contextlib.suppress(StretchError):
                     return onto, self.get(name, instead)
         return None

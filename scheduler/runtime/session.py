@@ -69,11 +69,6 @@ class Recovery:
         self.keeper = keeper
         self._code = code
 
-    @property
-    def pending(self) -> bool:
-        """Whether something was decided that is not carried out."""
-        return self.keeper.pending
-
     def carry_out(self, runner: Executor) -> None:
         """Do what was decided since the last time, while nothing runs."""
         # of a site that was retired and is on trial by now, the last word counts
@@ -450,7 +445,7 @@ class Session:
             return executor
         if executor.hang is not None:
             executor = self._left_behind(executor.hang)
-        if not self._recovery.pending:
+        if not self._recovery.keeper.pending:
             return executor
         executor = self._drained(executor)
         self._recovery.carry_out(executor)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Probation, Returned, Site
+from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Returned, Site
 from scheduler.placement.place import Placement, fallback_placement
 from scheduler.runtime.session import Recovery
 
@@ -14,22 +14,22 @@ GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
 def told(policy, events):
     """What is decided, with the number of the event; what is on trial has its work again at once."""
-    probation, rows = Probation(policy), []
+    keeper, rows = Keeper(policy), []
     for number, event in enumerate(events):
-        for item in probation.handle(event):
+        for item in keeper.tell(event):
             rows.append((number, item.site, item.what, item.inferences))
             if item.what == "on trial":
-                assert probation.handle(Returned(item.site)) == []
+                assert keeper.tell(Returned(item.site)) == []
     return rows
 
 
 def test_inferences_count_for_a_trial_only_when_the_site_has_its_work_again():
-    probation = Probation(FaultPolicy(back_off=1, trial=1))
-    probation.handle(failed())
-    assert [item.what for item in probation.handle(Ended())] == ["on trial"]
-    assert [probation.handle(Ended()) for _ in range(5)] == [[]] * 5
-    probation.handle(Returned(GPU))
-    assert [item.what for item in probation.handle(Ended())] == ["restored"]
+    keeper = Keeper(FaultPolicy(back_off=1, trial=1))
+    keeper.tell(failed())
+    assert [item.what for item in keeper.tell(Ended())] == ["on trial"]
+    assert [keeper.tell(Ended()) for _ in range(5)] == [[]] * 5
+    keeper.tell(Returned(GPU))
+    assert [item.what for item in keeper.tell(Ended())] == ["restored"]
 
 
 def failed(site=GPU, **more):
@@ -44,11 +44,11 @@ def test_site_that_fails_is_left_alone_tried_and_restored():
 
 def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_longest():
     policy = FaultPolicy(back_off=2, longest=5, trial=3)
-    probation, rows = Probation(policy), []
+    keeper, rows = Keeper(policy), []
     for _ in range(4):
-        rows += probation.handle(failed())
-        while probation.retired(GPU):
-            probation.handle(Ended())
+        rows += keeper.tell(failed())
+        while keeper.retired(GPU):
+            keeper.tell(Ended())
     assert [row.inferences for row in rows] == [2, 4, 5, 5]
 
 
