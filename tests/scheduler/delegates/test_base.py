@@ -1,5 +1,7 @@
-"""What all delegates have in common, and those of ONNX Runtime."""
+"""What every delegate has in common, and arrays that other processes map."""
 
+import gc
+import os
 import time
 
 import numpy as np
@@ -13,6 +15,7 @@ from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, 
 from scheduler.delegates.cpu import place_kernels
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.ort_session import SessionCompiled
+from scheduler.shared import describe, opened, shared_bytes, shared_like
 from tests import onnx_runtime
 
 
@@ -166,3 +169,53 @@ def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, 
     call.run()
     assert time.perf_counter() - start >= cost
     assert (output == 7).all()
+
+
+def test_class_of_every_delegate_of_the_folder_is_a_name_of_the_package():
+    import scheduler.delegates as package
+
+    ours = [delegates.get(name) for name in delegates if delegates.get(name).__module__.startswith("scheduler.delegates.")]
+    assert len(ours) >= 9
+    for our in ours:
+        assert getattr(package, our.__name__) is our
+
+
+def test_name_that_is_no_delegate_is_no_name_of_the_package():
+    with pytest.raises(ImportError, match="NoSuchDelegate"):
+        from scheduler.delegates import NoSuchDelegate  # noqa: F401
+
+
+ARRAYS = [np.zeros((2, 3), np.float32), np.zeros(5, np.int64), np.zeros((1, 1), np.uint8)]
+
+
+def test_what_one_writes_the_other_reads():
+    for number, current in enumerate(shared_like(ARRAYS)):
+        assert current.flags.c_contiguous
+        assert current.flags.writeable
+        other = opened(describe(current))
+        current[:] = number + 1
+        assert (other == number + 1).all()
+        other[:] = 7
+        assert (current == 7).all()
+    assert [(item.shape, item.dtype) for item in shared_like(ARRAYS)] == [(array.shape, array.dtype) for array in ARRAYS]
+
+
+def test_any_contiguous_view_is_described_and_nothing_else():
+    memory = shared_bytes(4096)
+    part = memory[128:256].view(np.float32).reshape(2, 16)
+    part[1] = 3
+    assert opened(describe(part[1])).tolist() == [3] * 16
+    assert describe(np.zeros(8, np.float32)) is None
+
+
+@pytest.mark.slow
+def test_nothing_of_it_is_left_when_it_goes():
+    def use():
+        shared_like(ARRAYS)[0][:] = 1
+
+    use()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        use()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,8 +1,13 @@
-"""Steps of one inference, how they are bound, checked and timed."""
+"""The threads that drive the state machine: what runs ahead, what fails and what hangs."""
 
+import _thread
 import os
 import statistics
+import sys
+import threading
+import time
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
+from scheduler.cores import available_cores
 from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.reference import ReferenceDelegate
@@ -23,8 +29,11 @@ from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
+from scheduler.runtime.session import Session
+from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
 from scheduler.runtime.trace import Span, Trace, timeline, typical
 from tests import onnx_runtime
+from tests.scheduler.bundles import Builder, one_after_the_other
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
@@ -330,3 +339,257 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
 def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
     traces = [Trace((), 0, ms * MS) for ms in lengths]
     assert typical(traces).makespan_ms == statistics.median_low(lengths)
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+class Failing(Invocation):
+    """Computes, but for the runs in which it raises; notes all that were begun."""
+
+    def __init__(self, inner, name, begun, broken):
+        self._inner, self._name, self._begun, self._broken = inner, name, begun, broken
+
+    def run(self):
+        self._begun.append(self._name)
+        if self._name in self._broken:
+            raise UnableError("it cannot any more")
+        self._inner.run()
+
+
+class Ahead(ReferenceDelegate):
+    """The reference delegate, some of whose subgraphs fail."""
+
+    falls_back_on = "cpu"
+
+    def __init__(self, *broken):
+        super().__init__()
+        self.begun, self.broken = [], set(broken)
+
+    def compile(self, model):
+        compiled = super().compile(model)
+        bind = compiled.bind
+        compiled.bind = lambda inputs, outputs: Failing(bind(inputs, outputs), model.stem, self.begun, self.broken)
+        return compiled
+
+
+@pytest.fixture
+def path(tmp_path):
+    return one_after_the_other(tmp_path / "bundle")
+
+
+def test_steps_that_a_queue_goes_on_with_are_run_once_and_give_the_networks_output(path):
+    noting = Ahead()
+    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
+        for number in range(5):
+            x = X * (number + 1)
+            assert np.allclose(session(x), onnx_runtime.output(path / "model.onnx", x), atol=1e-5)
+            assert [span.name for span in session.trace.spans] == ["stem", "s1.gpu", "s2.gpu", "s3.gpu", "head"]
+    assert noting.begun == ["s1.gpu", "s2.gpu", "s3.gpu"] * 5
+
+
+@pytest.mark.parametrize("broken", ["s1.gpu", "s2.gpu", "s3.gpu"])
+def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path, broken):
+    noting = Ahead()
+    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
+        session(X)
+        noting.broken.add(broken)
+        with warnings.catch_warnings(action="ignore"):
+            for number in range(3):
+                x = X * (number + 1)
+                assert np.allclose(session(x), onnx_runtime.output(path / "model.onnx", x), atol=1e-5)
+        assert session.places[broken].delegate == "cpu"
+    counts = Counter(noting.begun)
+    assert counts.pop(broken) == 2
+    assert set(counts.values()) == {4}
+
+
+class Waiting(ReferenceDelegate):
+    """The reference delegate, one of whose subgraphs does not end before another one has begun."""
+
+    def __init__(self, waiting, awaited):
+        super().__init__()
+        self.waiting, self.awaited, self.begun = waiting, awaited, threading.Event()
+
+    def compile(self, model):
+        compiled = super().compile(model)
+        bind = compiled.bind
+        compiled.bind = lambda inputs, outputs: WaitingInvocation(bind(inputs, outputs), model.stem, self)
+        return compiled
+
+
+class WaitingInvocation(Invocation):
+    def __init__(self, inner, name, delegate):
+        self._inner, self._name, self._delegate = inner, name, delegate
+
+    def run(self):
+        if self._name == self._delegate.awaited:
+            self._delegate.begun.set()
+        if self._name == self._delegate.waiting:
+            assert self._delegate.begun.wait(60)
+        self._inner.run()
+
+
+@pytest.mark.parametrize("reads", [("t", "a"), ("t", "t")], ids=["one after the other", "side by side"])
+def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tmp_path, reads):
+    builder = Builder(tmp_path / "bundle")
+    builder.conv("stem", "stem", "cpu", "x", "t", 4)
+    builder.conv("s1.cpu", "s1", "cpu", "t", "c", 4)
+    for name, source, target in zip(("s1.gpu", "s2.gpu"), reads, "ab", strict=True):
+        builder.conv(name, "s1", "gpu", source, target, 4)
+    builder.join("s1.join", "s1", "sum", ["c", "b", "a"], "y")
+    path = builder.write("y")
+    waiting = Waiting("s1.cpu", "s2.gpu")
+    with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates={"reference": waiting}) as session:
+        for number in range(3):
+            waiting.begun.clear()
+            assert np.allclose(session(X * number), onnx_runtime.output(path / "model.onnx", X * number), atol=1e-5)
+
+
+ZEROS = np.zeros((1, 3, 8, 8), np.float32)
+
+
+class Hears:
+    def __init__(self):
+        self.calls = []
+        self.heard = threading.Event()
+
+    def overdue(self, thread, call):
+        self.calls.append((thread, call))
+        self.heard.set()
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "nn-stretch watch"]
+
+
+def test_call_that_takes_too_long_is_told_once_and_a_new_one_again():
+    hears = Hears()
+    watch = Watch(0.01, hears.overdue)
+    for name in ("first", "second"):
+        hears.heard.clear()
+        call = (name, time.perf_counter_ns())
+        watch.running["gpu"] = call
+        assert hears.heard.wait(60)
+        assert hears.calls[-1] == ("gpu", call)
+    watch.close()
+    assert [call[0] for _, call in hears.calls] == ["first", "second"]
+    assert threads() == []
+
+
+def test_calls_that_end_in_time_are_not_told():
+    hears, marker = Hears(), Hears()
+    watch, late = Watch(1000.0, hears.overdue), Watch(0.01, marker.overdue)
+    for running in (watch.running, late.running):
+        running["gpu"] = ("s1", time.perf_counter_ns())
+    assert marker.heard.wait(60)
+    watch.running["gpu"] = None
+    watch.close()
+    late.close()
+    assert hears.calls == []
+
+
+def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
+    started, rows = threading.Event(), []
+
+    def work():
+        try:
+            started.set()
+            while True:
+                pass
+        except KeyboardInterrupt:
+            rows.append("interrupted")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(60)
+    interrupt(thread.ident)
+    thread.join(60)
+    assert rows == ["interrupted"]
+
+
+def test_main_thread_is_interrupted_where_it_waits():
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interruption may come before the wait
+        threading.Timer(0.1, interrupt, (threading.get_ident(),)).start()
+        threading.Event().wait(60)
+
+
+def test_last_hang_is_the_one_noted_last():
+    for text in ("one", "two"):
+        note_hang(StretchError(text))
+    assert str(last_hang()) == "two"
+
+
+class Stuck(NullDelegate):
+    """Waits for an event in each call of the subgraphs it names."""
+
+    def __init__(self, names, built=None):
+        super().__init__()
+        self.names, self.made, self.free = names, built or StuckInvocation, threading.Event()
+
+    def compile(self, model):
+        result = super().compile(model)
+        if model.stem in self.names:
+            result.bind = lambda inputs, outputs: self.made(self.free)
+        return result
+
+
+class StuckInvocation(Invocation):
+    def __init__(self, free):
+        self.free = free
+
+    def run(self):
+        self.free.wait(120)
+
+
+@pytest.mark.parametrize(
+    "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
+)
+def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_dir, mapping):
+    stuck = Stuck({"s1.gpu", "s1.cpu"})
+    with Session(bundle_dir, mapping, delegates={"null": stuck}, time_limit=1) as session:
+        for _ in range(2):
+            with pytest.raises(StretchError, match=r"subgraph `s1\..pu` did not end within 1 s .* \(delegate `null`\)") as error:
+                session(ZEROS)
+            assert "time" in error.value.hint
+        with pytest.raises(StretchError, match="did not end"):
+            session.time_alone("s1.gpu")
+    stuck.free.set()
+
+
+class Pressed(StuckInvocation):
+    """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
+
+    def run(self):
+        while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
+            os.sched_yield()
+        _thread.interrupt_main()
+        super().run()
+
+
+def test_interrupt_that_wakes_nobody_is_not_lost(bundle_dir):
+    stuck = Stuck({"s1.gpu"}, Pressed)
+    with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session:
+        session(ZEROS)
+    assert not stuck.free.is_set()
+    stuck.free.set()
+
+
+def test_hang_of_one_inference_in_flight_ends_all_of_them_and_refuses_more(bundle_dir):
+    stuck = Stuck({"s1.gpu"})
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1, in_flight=2) as session:
+        futures = [session.submit(ZEROS) for _ in range(2)]
+        for future in futures:
+            with pytest.raises(StretchError, match=r"`s1\.gpu` did not end within 1 s"):
+                future.result(60)
+        with pytest.raises(StretchError, match="did not end"):
+            session.submit(ZEROS)
+        with pytest.raises(StretchError, match="did not end"):
+            session(ZEROS)
+    stuck.free.set()
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan")])
+def test_time_limit_that_is_none_is_refused(bundle_dir, limit):
+    with pytest.raises(UsageError, match="time limit"):
+        Session(bundle_dir, time_limit=limit)

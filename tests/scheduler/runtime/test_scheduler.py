@@ -1,13 +1,36 @@
+"""Several bundles on the same processors."""
+
 import threading
+from dataclasses import replace
+from heapq import heappop, heappush
+from math import inf, isfinite
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler import FaultPolicy, Scheduler
 from scheduler.delegates import CpuDelegate
 from scheduler.delegates.base import Compiled, Invocation
+from scheduler.runtime.machine import (
+    Client,
+    ClientRemoved,
+    Fail,
+    Finish,
+    InputReady,
+    Machine,
+    QueueReleased,
+    Replaced,
+    Start,
+    StepDone,
+    StepFailed,
+    StepReturned,
+    Submit,
+)
 from tests import onnx_runtime
+from tests.scheduler.runtime.plans import blocking, planned, plans
 
 
 def numbers(seed=0):
@@ -174,3 +197,314 @@ def test_interrupted_scheduler_waits_for_nothing_and_its_threads_end_by_themselv
     for item in left:
         item.join(30)
     assert not any(item.is_alive() for item in left)
+
+
+ONE = planned([("one", "gpu", "x", "t"), ("two", "gpu", "t", "y")])
+
+
+def client(plan_and_places=ONE, lanes=2, weight=1.0):
+    return Client(*plan_and_places, lanes, weight)
+
+
+def two(**options):
+    return Machine({"a": client(), "b": client()}, **options)
+
+
+def started(answer):
+    return [(start.client, start.lane, start.step) for start in answer if isinstance(start, Start)]
+
+
+def test_between_two_steps_of_one_inference_another_client_comes_first_if_it_is_more_urgent():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(0, "b", 1.0, deadline_ms=20.0))
+    assert started(machine.handle(StepDone(0, "one", "gpu", "a", 5.0))) == [("b", 0, "one")]
+    assert started(machine.handle(StepDone(0, "one", "gpu", "b", 6.0))) == [("b", 0, "two")]
+    ended = machine.handle(StepDone(0, "two", "gpu", "b", 7.0))
+    assert started(ended) == [("a", 0, "two")]
+    assert ended[-1] == Finish(0, "b")
+
+
+def test_without_deadlines_clients_take_turns_by_what_they_were_given():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    assert started(machine.handle(StepDone(0, "one", "gpu", "a", 5.0))) == [("b", 0, "one")]
+    assert started(machine.handle(StepDone(0, "one", "gpu", "b", 6.0))) == [("b", 0, "two")]
+
+
+def test_lane_may_be_used_again_once_its_inference_is_over_and_not_before():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    with pytest.raises(ValueError, match="lane 0 of `a` is not free"):
+        machine.handle(InputReady(0, "a", 0.0))
+    with pytest.raises(ValueError, match="lane 2 of `a` is not free"):
+        machine.handle(InputReady(2, "a", 0.0))
+    machine.handle(StepDone(0, "one", "gpu", "a", 1.0))
+    assert machine.handle(StepDone(0, "two", "gpu", "a", 2.0)) == [Finish(0, "a")]
+    assert started(machine.handle(InputReady(0, "a", 3.0))) == [("a", 0, "one")]
+
+
+def test_failure_ends_its_inference_and_nothing_of_others():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    answer = machine.handle(StepFailed(0, "one", "gpu", "broken", "a", 1.0))
+    assert started(answer) == [("b", 0, "one")]
+    assert answer[-1] == Fail(0, "one", "broken", "a")
+    assert machine.in_flight("a") == 0
+
+
+def test_step_that_comes_back_waits_where_it_is_placed_now_and_the_others_go_along():
+    machine = two()
+    there = replace(blocking("gpu", 3), reason="elsewhere")
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(1, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    answer = machine.handle(StepReturned(0, "one", "gpu", there, "a", 1.0))
+    assert answer == [Submit(0, "one", "gpu", "b"), Submit(0, "one", "cpu3", "a")]
+    assert machine.clients["a"].placements["one"].queue == "cpu3"
+    assert machine.waiting("a") == {"cpu3": 1, "gpu": 0}
+    assert machine.handle(StepDone(0, "one", "cpu3", "a", 2.0)) == [Submit(1, "one", "cpu3", "a")]
+
+
+def test_subgraph_that_is_placed_elsewhere_starts_there_in_inferences_to_come():
+    machine = two()
+    machine.handle(Replaced("one", blocking("gpu", 3), "a", 0.0))
+    assert machine.handle(InputReady(0, "a", 1.0)) == [Submit(0, "one", "cpu3", "a")]
+    assert machine.handle(InputReady(0, "b", 1.0)) == [Submit(0, "one", "gpu", "b")]
+
+
+def test_client_that_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(1, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    assert machine.handle(ClientRemoved("a", 1.0)) == []
+    assert (machine.in_flight("a"), machine.in_flight("b")) == (0, 1)
+    with pytest.raises(ValueError, match="not running"):
+        machine.handle(StepDone(0, "one", "gpu", "a", 2.0))
+    machine.add("a", client(lanes=1))
+    assert machine.handle(InputReady(0, "a", 3.0)) == []
+    assert started(machine.handle(QueueReleased("gpu", 4.0))) == [("b", 0, "one")]
+    assert started(machine.handle(StepDone(0, "one", "gpu", "b", 5.0))) == [("b", 0, "two")]
+    ended = machine.handle(StepDone(0, "two", "gpu", "b", 6.0))
+    assert started(ended) == [("a", 0, "one")]
+
+
+def test_clients_are_checked():
+    with pytest.raises(UsageError, match="weight"):
+        Machine({"a": client(weight=0.0)})
+    with pytest.raises(ValueError, match="needs a lane"):
+        Machine({"a": client(lanes=0)})
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    with pytest.raises(ValueError, match="in flight"):
+        machine.add("a", client())
+    with pytest.raises(ValueError, match="is not free"):
+        machine.handle(InputReady(0, "nobody", 0.0))
+    with pytest.raises(ValueError, match="not running"):
+        machine.handle(StepDone(0, "one", "gpu", "b", 0.0))
+
+
+@st.composite
+def worlds(draw):
+    """Clients with plans of their own, and inferences of (client, arrival, deadline, priority, seed of its times)."""
+    clients = {
+        name: Client(*draw(plans()), draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 2.0])))
+        for name in ("a", "b", "c")[: draw(st.integers(1, 3))]
+    }
+    drawn = draw(
+        st.lists(
+            st.tuples(st.sampled_from([*clients]), st.integers(0, 60), st.one_of(st.just(inf), st.integers(1, 80)), st.integers(-3, 3)),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    return clients, sorted(drawn, key=lambda item: item[1]), draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
+
+
+def play(clients, request, lengths, machine):
+    """Run all of it on a clock that is a number; gives events, answers and what was told of each inference."""
+    free = {name: list(range(item.lanes)) for name, item in clients.items()}
+    pending, ends, log, number = list(request), [], [], 0
+    count = 0
+
+    def tell(event, now):
+        nonlocal count
+        answer = machine.handle(event)
+        log.append((event, answer))
+        for instruction in answer:
+            if isinstance(instruction, Start):
+                count += 1
+                ms = lengths[(len(instruction.step) + instruction.lane + count) % len(lengths)]
+                heappush(ends, (now + ms, count, instruction))
+            elif isinstance(instruction, Finish):
+                free[instruction.client].append(instruction.lane)
+
+    now = 0.0
+    while pending or ends:
+        for item in [item for item in pending if item[1] <= now and free[item[0]]]:
+            if free[item[0]]:
+                pending.remove(item)
+                number += 1
+                name, at, deadline, priority = item
+                tell(InputReady(free[name].pop(0), name, now, at + deadline if isfinite(deadline) else None, priority), now)
+        coming = [item[1] for item in pending if item[1] > now]
+        if not ends:
+            now = min(coming) if coming else now
+            continue
+        if coming and min(coming) < ends[0][0]:
+            now = min(coming)
+            continue
+        now, _, start = heappop(ends)
+        tell(StepDone(start.lane, start.step, start.queue, start.client, now), now)
+    return log
+
+
+@pytest.mark.slow
+@given(worlds())
+def test_nothing_is_lost_steps_come_in_order_and_the_same_events_have_the_same_answers(world):
+    clients, request, lengths = world
+    log = play(clients, request, lengths, Machine(clients))
+    begun = [event for event, _ in log if isinstance(event, InputReady)]
+    finished = [end for _, answer in log for end in answer if isinstance(end, Finish)]
+    assert len(begun) == len(finished) == len(request)
+    _check_steps(clients, log)
+    again = Machine(clients)
+    assert [again.handle(event) for event, _ in log] == [answer for _, answer in log]
+
+
+def _check_steps(clients, log):
+    """Each step runs once an inference, after what it reads, on a queue that runs nothing else."""
+    running, there, done = {}, {}, {}
+    for event, answer in log:
+        if isinstance(event, InputReady):
+            there[event.client, event.lane] = set(clients[event.client].plan.inputs)
+            done[event.client, event.lane] = set()
+        else:
+            assert running.pop(event.queue) == (event.client, event.lane, event.step)
+            there[event.client, event.lane] |= set(clients[event.client].plan.step(event.step).outputs)
+            done[event.client, event.lane].add(event.step)
+        for start in answer:
+            plan, key = clients[start.client].plan, (start.client, start.lane)
+            if isinstance(start, Finish):
+                assert done[key] == set(plan.order)
+                continue
+            assert set(plan.step(start.step).inputs) <= there[key]
+            assert start.step not in done[key]
+            assert start.queue not in running
+            running[start.queue] = (*key, start.step)
+
+
+def shared(*clients, patience_ms=1e9, **weights):
+    """A machine of clients who want one step of one queue, which another client holds."""
+    one, names = planned([("s", "gpu", "x", "y")]), (*(clients or ("a", "b")), "holder")
+    machine = Machine({name: Client(*one, 100, weights.get(name, 1.0)) for name in names}, patience_ms=patience_ms)
+    machine.handle(InputReady(0, "holder"))
+    return machine
+
+
+def asked(machine, *inferences, at=0.0):
+    """Begin inferences of (client, lane, deadline, priority), each with a step for the queue."""
+    for client, lane, *rest in inferences:
+        deadline, priority = (*rest, *(inf, 0)[len(rest) :])
+        assert machine.handle(InputReady(lane, client, at, deadline if isfinite(deadline) else None, priority)) == []
+
+
+def next_turn(machine, running, at):
+    """Who gets the queue when the inference that has it ends; None for nobody."""
+    turns = started(machine.handle(StepDone(running[1], "s", "gpu", running[0], at)))
+    return turns[0][:2] if turns else None
+
+
+def drained(machine, at=0.0, ms=1.0, most=1000):
+    """Who gets the queue, one after the other."""
+    order, running = [], next_turn(machine, ("holder", 0), at)
+    while running is not None and len(order) < most:
+        order.append(running)
+        at += ms
+        running = next_turn(machine, running, at)
+    return order
+
+
+def test_earliest_deadline_goes_first_then_priority_then_whoever_began_first():
+    machine = shared()
+    asked(machine, ("a", 0), ("a", 1, 50.0), ("b", 0, 20.0), ("a", 2, inf, 3), ("b", 1, inf, 3), ("b", 2, 20.0, 1))
+    assert drained(machine) == [("b", 2), ("b", 0), ("a", 1), ("a", 2), ("b", 1), ("a", 0)]
+
+
+def test_who_was_given_less_goes_first_and_weights_count():
+    machine = shared(a=2.0)
+    asked(machine, *((client, lane) for client in "ab" for lane in range(40)))
+    order = [client for client, _ in drained(machine, most=30)]
+    assert (order.count("a"), order.count("b")) == (20, 10)
+
+
+def test_who_wanted_nothing_for_long_is_owed_nothing():
+    machine = shared()
+    asked(machine, *(("a", lane) for lane in range(60)))
+    running = next_turn(machine, ("holder", 0), 0.0)
+    for at in range(1, 20):
+        running = next_turn(machine, running, float(at))
+    asked(machine, *(("b", lane) for lane in range(40)), at=19.5)
+    order = []
+    for at in range(20, 40):
+        running = next_turn(machine, running, float(at))
+        order.append(running[0])
+    # from now on in turns, not b alone until it has had twenty
+    assert abs(order.count("a") - order.count("b")) <= 1
+
+
+def test_inference_without_a_deadline_becomes_the_most_urgent_when_it_has_waited_long_enough():
+    machine = shared(patience_ms=10.0)
+    asked(machine, ("a", 0, inf, -100))
+    order, running = [], ("holder", 0)
+    for lane in range(30):  # of b, whose deadlines are always near
+        asked(machine, ("b", lane, lane + 3.0), at=float(lane))
+        running = next_turn(machine, running, float(lane))
+        order.append(running)
+    assert order.index(("a", 0)) == 10
+
+
+def test_what_waits_of_a_client_who_is_gone_does_not_run():
+    machine = shared()
+    asked(machine, ("a", 0), ("b", 0))
+    machine.handle(ClientRemoved("a"))
+    with pytest.raises(ValueError, match="nothing that was left behind"):
+        machine.handle(QueueReleased("gpu"))
+    assert drained(machine) == [("b", 0)]
+
+
+SOME = st.lists(
+    st.tuples(st.sampled_from("abc"), st.one_of(st.just(inf), st.integers(1, 50).map(float)), st.integers(-2, 2)), min_size=1, max_size=30
+)
+
+
+@given(SOME)
+def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priorities(inferences):
+    machine = shared("a", "b", "c")
+    keys = {}
+    for lane, (client, deadline, priority) in enumerate(inferences):
+        asked(machine, (client, lane, deadline, priority))
+        keys[client, lane] = (deadline, -priority)
+    order = drained(machine)
+    assert sorted(order) == sorted(keys)
+    assert [keys[item] for item in order] == sorted(keys.values())
+
+
+@pytest.mark.slow
+@given(st.lists(st.integers(1, 20), min_size=20, max_size=80), st.lists(st.integers(1, 20), min_size=20, max_size=80), st.integers(1, 4))
+def test_two_who_always_want_a_queue_differ_by_one_step_each_at_most(one, other, weight):
+    machine = shared(a=float(weight))
+    lengths = {"a": list(one), "b": list(other)}
+    for client, steps in lengths.items():
+        asked(machine, *((client, lane) for lane in range(len(steps))))
+    at, had = 0.0, {"a": 0.0, "b": 0.0}
+    running = next_turn(machine, ("holder", 0), at)
+    while all(lengths.values()):
+        client, ms = running[0], lengths[running[0]].pop()
+        at += ms
+        running = next_turn(machine, running, at)
+        had[client] += ms
+        assert abs(had["a"] / weight - had["b"]) <= 20 / weight + 20 + 1e-9

@@ -1,18 +1,28 @@
-"""Inferences of a bundle, one at a time and several in flight."""
+"""What users hold: runs, several inputs and outputs, and inferences in flight."""
 
+import _thread
 import os
 import threading
+from concurrent.futures import Future
+from dataclasses import replace
 
+import msgspec
 import numpy as np
+import onnxruntime
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.bundle.load import load_bundle
+from scheduler.bundle.load import graph_problems, load_bundle
+from scheduler.checks.verify import judge
 from scheduler.cores import available_cores
 from scheduler.delegates import Delegate, delegates, get_delegate
 from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
-from scheduler.runtime.session import Session
+from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.placement.place import Placement
+from scheduler.runtime.session import Session, again_after_a_hang
+from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
 
 
@@ -370,3 +380,216 @@ def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
     assert threads() == []
     with pytest.raises(StretchError, match="closed"):
         session.submit(inputs_of())
+
+
+#: A core that this process may use.
+
+
+@pytest.fixture
+def path(bundles, tmp_path):
+    return bundles.several_ends(tmp_path / "b")
+
+
+def named_numbers(seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal((1, 3, 8, 8)).astype(np.float32) for name in ("left", "right")}
+
+
+def named_whole(path, x):
+    session = onnxruntime.InferenceSession(str(path / "model.onnx"))
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, x), strict=True))
+
+
+def same(got, expected):
+    return got.keys() == expected.keys() and all(np.allclose(got[name], expected[name], atol=1e-5) for name in expected)
+
+
+@pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
+def test_outputs_by_name_are_those_of_the_whole_model(path, mapping):
+    with Session(path, mapping) as session:
+        for seed in range(3):
+            assert same(session.run(named_numbers(seed)), named_whole(path, named_numbers(seed)))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((1, 3, 8, 8), np.float32), "has 2 inputs, one array was given"),
+        ({"left": np.zeros((1, 3, 8, 8), np.float32)}, "the input `right` is missing"),
+        (named_numbers() | {"middle": np.zeros(1, np.float32)}, "no input `middle`"),
+        (named_numbers() | {"right": np.zeros((1, 3, 8, 9), np.float32)}, "the input `right` has shape"),
+        (named_numbers() | {"left": np.full((1, 3, 8, 8), np.nan, np.float32)}, "the input `left` contains NaN"),
+    ],
+)
+def test_wrong_inputs_are_usage_errors_that_name_the_input(path, x, message):
+    with Session(path) as session:
+        for call in (session.run, session.submit, session.tensors):
+            with pytest.raises(UsageError, match=message):
+                call(x)
+        assert same(session(named_numbers()), named_whole(path, named_numbers()))
+
+
+def test_file_of_several_tensors_may_have_them_in_another_order(bundles, path):
+    import onnx
+
+    model = onnx.load(path / "m.cpu.onnx")
+    for values in (model.graph.input, model.graph.output):
+        turned = list(values)[::-1]
+        del values[:]
+        values.extend(turned)
+    onnx.save(model, path / "m.cpu.onnx")
+    entry = msgspec.to_builtins(bundles.file_entry(path / "m.cpu.onnx"))
+    bundles.edit(path, lambda m: m["files"].update({"m.cpu.onnx": entry}))
+    with Session(path) as session:
+        assert same(session(named_numbers()), named_whole(path, named_numbers()))
+
+
+def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(path):
+    bundle = load_bundle(path)
+    manifest = msgspec.structs.replace(bundle.manifest, results=("total", "rest"))
+    named = replace(bundle, manifest=manifest)
+    expected = named_whole(path, named_numbers())
+    with Session(named) as session:
+        for got in (session.run(named_numbers()), session.submit(named_numbers()).result(60)):
+            assert list(got) == ["total", "rest"]
+            for name, result in zip(bundle.manifest.outputs, got, strict=True):
+                np.testing.assert_allclose(got[result], expected[name], atol=1e-5)
+        judge(session, named_numbers())
+        benchmark(session, named_numbers(), Effort(1, warmup=0))
+
+
+@pytest.mark.parametrize("results", [("total",), ("total", "total"), ("total", "")])
+def test_results_without_a_name_of_their_own_each_are_refused(path, results):
+    manifest = load_bundle(path).manifest
+    assert any("outputs are called" in problem for problem in graph_problems(msgspec.structs.replace(manifest, results=results)))
+
+
+def test_jobs_run_in_order_on_one_thread_that_is_not_the_callers():
+    threads, seen, done = QueueThreads(), [], threading.Event()
+    threads.open("cpu1", ())
+    for number in range(5):
+        threads.inbox("cpu1").put(lambda number=number: seen.append((number, threading.current_thread().name, threads.calling("cpu1"))))
+    threads.inbox("cpu1").put(done.set)
+    assert done.wait(60)
+    assert seen == [(number, "nn-stretch cpu1", True) for number in range(5)]
+    assert not threads.calling()
+    assert threads.close()
+
+
+def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back():
+    threads, free, begun, done = QueueThreads(), threading.Event(), threading.Event(), threading.Event()
+    threads.open("cpu1", ())
+    threads.inbox("cpu1").put(lambda: (begun.set(), free.wait(60)))
+    threads.inbox("cpu1").put(done.set)
+    assert begun.wait(60)
+    (hung,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    threads.renew("cpu1")
+    assert done.wait(60)
+    free.set()
+    hung.join(60)
+    assert not hung.is_alive()
+    assert threads.close()
+
+
+def test_threads_that_nobody_holds_any_more_end():
+    threads = QueueThreads()
+    threads.open("cpu1", ())
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    del threads
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+class Interrupting(ReferenceDelegate):
+    """The reference delegate, of which one subgraph on a thread presses Ctrl-C and waits until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.armed, self.free = False, threading.Event()
+
+    def compile(self, model):
+        compiled = super().compile(model)
+        bind = compiled.bind
+        if model.stem == "s1.gpu":
+            compiled.bind = lambda inputs, outputs: InterruptingInvocation(bind(inputs, outputs), self)
+        return compiled
+
+
+class InterruptingInvocation(Invocation):
+    def __init__(self, inner, delegate):
+        self.inner, self.delegate = inner, delegate
+
+    def run(self):
+        if self.delegate.armed:
+            self.delegate.armed = False
+            _thread.interrupt_main()
+            assert self.delegate.free.wait(60)
+        self.inner.run()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_run_after_an_interrupted_one_waits_for_what_that_left_behind_and_is_whole(bundle_dir, late):
+    delegate = Interrupting()
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}) as session:
+        for seed in range(3):
+            x = np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
+            delegate.armed = True
+            if not late:
+                delegate.free.set()
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come behind the run
+                session(x)
+                threading.Event().wait(60)
+            timer = threading.Timer(0.1, delegate.free.set)
+            timer.start()
+            assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-6)
+            assert [span.name for span in session.trace.spans].count("s1.gpu") == 1
+            timer.join()
+            delegate.free.clear()
+
+
+def test_run_is_refused_while_what_an_interrupted_one_left_behind_does_not_end(bundle_dir):
+    delegate = Interrupting()
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}, time_limit=1000) as session:
+        session(x)
+        delegate.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            session(x)
+        session._executor._limit_s = 0.05
+        with pytest.raises(StretchError, match="left behind does not end"):
+            session(x)
+        delegate.free.set()
+        session._executor._limit_s = 60.0
+        assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-6)
+
+
+GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")
+
+
+def test_other_errors_are_handed_on():
+    first = Future()
+    result = again_after_a_hang(first, lambda: pytest.fail("there is nothing to try again"))
+    first.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        result.result(1)
+
+
+def test_hang_is_tried_again_on_a_thread_of_its_own():
+    first, threads = Future(), []
+
+    def run():
+        threads.append(threading.current_thread())
+        return 4
+
+    result = again_after_a_hang(first, run)
+    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
+    assert result.result(60) == 4
+    assert threads != [threading.current_thread()]
+
+
+def test_second_try_that_fails_is_the_error():
+    first = Future()
+    result = again_after_a_hang(first, lambda: 1 / 0)
+    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
+    with pytest.raises(ZeroDivisionError):
+        result.result(60)

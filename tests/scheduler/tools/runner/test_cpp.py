@@ -10,8 +10,7 @@ from scheduler.checks.verify import random_input
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.tools.runner.built import again, build
-from tests.scheduler.tools.runner.exported import exported
+from tests.scheduler.tools.runner.built import again, build, exported
 from tests.stretch.cli.commands import spawn
 
 pytest.importorskip("ai_edge_litert")

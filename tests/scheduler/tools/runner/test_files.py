@@ -13,7 +13,7 @@ from scheduler.bundle.tflite_file import bundle_tflite, parse_tflite
 from scheduler.delegates.litert import open_interpreter
 from scheduler.tools.runner.sources import _text, patches, plan_header
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.tools.runner.exported import exported, exported_file
+from tests.scheduler.tools.runner.built import exported, exported_file
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch
