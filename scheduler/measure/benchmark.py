@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from math import isfinite
 from time import perf_counter_ns
 
 import numpy as np
 
 from scheduler.cores import available_cores
-from scheduler.measure.steady import Ratio, play_round, ratio_interval
+from scheduler.measure.steady import Known, play_round, ratio_interval
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -151,7 +150,7 @@ class _Rounds:
     def narrow(self, width: float) -> bool:
         """Whether every ratio of a rival to the bundle is known to `width` of itself."""
         intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
-        return all(ratio.high / ratio.value - 1 <= width and 1 - ratio.low / ratio.value <= width for ratio in intervals)
+        return all(ratio.width <= width for ratio in intervals)
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
         """The rounds summed up."""
@@ -255,7 +254,7 @@ class Verdict:
 
     text: str  # One sentence.
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
-    ratios: Mapping[str, Ratio]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
+    ratios: Mapping[str, Known]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
     precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
 
     @property
@@ -266,9 +265,7 @@ class Verdict:
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The bundle against each control."""
-        return tuple(
-            Comparison(name=name, ratio=r.value, low=r.low, high=r.high if isfinite(r.high) else None) for name, r in self.ratios.items()
-        )
+        return tuple(Comparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
 
 
 def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:
@@ -286,7 +283,7 @@ def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simu
     return Verdict(text, winner, ratios, kinds)
 
 
-def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Ratio]) -> tuple[str, str | None]:
+def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Known]) -> tuple[str, str | None]:
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None:
         whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"

@@ -236,8 +236,10 @@ class OpenCLCompiled(Compiled):
         half: bool = False,
         planner: Planner = plan_offset,
     ) -> None:
+        import pyopencl as cl
+
         super().__init__(inputs, outputs)
-        self.device = device
+        self._cl, self.device = cl, device
         self._programs = programs
         self._half = half
         self._item_bytes = device.traits.blocking(half).item_bytes
@@ -253,7 +255,7 @@ class OpenCLCompiled(Compiled):
             for launch in self.launches:
                 for argument in launch.arguments:
                     self._upload(argument)
-        except (MemoryError, _error_type()) as error:
+        except (MemoryError, cl.Error) as error:
             raise DeviceError(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
         self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
@@ -273,7 +275,7 @@ class OpenCLCompiled(Compiled):
             return OpenCLInvocation(
                 self.device, self.commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
             )
-        except _error_type() as error:
+        except self._cl.Error as error:
             raise DeviceError(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
     def profile(self, runs: int = 3) -> list[LaunchTime]:
@@ -292,8 +294,6 @@ class OpenCLCompiled(Compiled):
         Args:
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
         """
-        import pyopencl as cl
-
         commands = []
         regions = self._regions()
         for launch in self.launches:
@@ -303,7 +303,7 @@ class OpenCLCompiled(Compiled):
                 arguments += self._values(argument, external, regions)
             kernel.set_args(*arguments)
             # A kernel that needs many registers allows fewer work-items than its device.
-            limit = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
+            limit = kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
             legal = launch.within(limit, self.device.traits.max_sizes)
             commands.append(Command(launch, kernel, legal.global_size, legal.local, regions))
         return commands
@@ -337,25 +337,21 @@ class OpenCLCompiled(Compiled):
 
     def _weight_image(self, values: Array, power: int) -> Any:
         """Weights as an image whose rows are filled one after the other."""
-        import pyopencl as cl
-
         width = 1 << power
         texels = np.zeros((-(-values.size // (TEXEL * width)), width, TEXEL), values.dtype)
         texels.reshape(-1)[: values.size] = values.reshape(-1)
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-        return cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
+        flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
+        return self._cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
 
     def _row_image(self, view: TensorView, regions: dict[str, Any]) -> Any:
         """The arena of a tensor as an image of one row, which is kept with the regions; drivers refuse one of a part of a buffer."""
-        import pyopencl as cl
-
         arena = self.allocation.arenas[view.buffer]
         name = f"image {arena}"
         if name not in regions:
             sizes = self.allocation.sizes
-            regions[name] = cl.create_image(
+            regions[name] = self._cl.create_image(
                 self.device.context,
-                cl.mem_flags.READ_WRITE,
+                self._cl.mem_flags.READ_WRITE,
                 self._texel(),
                 (sizes[arena] // (TEXEL * self._item_bytes),),
                 buffer=self.device.arenas.take(sizes)[arena],
@@ -373,14 +369,14 @@ class OpenCLCompiled(Compiled):
         return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.in_buffers()
 
     def _texel(self) -> Any:
-        import pyopencl as cl
-
-        return cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.HALF_FLOAT if self._half else cl.channel_type.FLOAT)
+        return self._cl.ImageFormat(
+            self._cl.channel_order.RGBA, self._cl.channel_type.HALF_FLOAT if self._half else self._cl.channel_type.FLOAT
+        )
 
     def _buffer(self, values: Array) -> Any:
-        import pyopencl as cl
-
-        return cl.Buffer(self.device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(values))
+        return self._cl.Buffer(
+            self.device.context, self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(values)
+        )
 
     def _regions(self) -> dict[str, Any]:
         """A region of the queue's arenas for each intermediate tensor."""
@@ -389,10 +385,3 @@ class OpenCLCompiled(Compiled):
             tensor.name: arenas[self.allocation.arenas[tensor.name]].get_sub_region(self.allocation.offsets[tensor.name], tensor.bytes)
             for tensor in self.intermediates.tensors
         }
-
-
-def _error_type() -> type[Exception]:
-    import pyopencl
-
-    error: type[Exception] = pyopencl.Error
-    return error

@@ -14,6 +14,7 @@ from scheduler.delegates.opencl.graph import NONE, KernelGraph, KernelNode
 from scheduler.delegates.opencl.launch import (
     Argument,
     Blocking,
+    Defines,
     Float,
     Ints,
     Launch,
@@ -285,15 +286,29 @@ def global_pool(state: KernelLowering, node: KernelNode) -> None:
     state.add(Launch("global_pool", node.name, macros, arguments, (blocks, n), describe(node, x.shape), local=local))
 
 
+def _add_lines(
+    state: KernelLowering,
+    node: KernelNode,
+    items: int,
+    before: tuple[Argument, ...],
+    behind: tuple[Argument, ...],
+    kernel: str,
+    macros: Defines = (),
+) -> None:
+    """A launch with one work-item a line, whose tensors are plain; other arguments come before and behind the one that is written."""
+    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
+    arguments = (TensorArgument(x, bare=True), *before, TensorArgument(y, written=True, bare=True), *behind)
+    words = describe(node, state.shape(node.inputs[0]))
+    state.add(Launch(kernel, node.name, macros, arguments, (items,), words, local=line_local(state.traits)))
+
+
 def softmax(state: KernelLowering, node: KernelNode) -> None:
     """Softmax and LogSoftmax along any one dimension."""
     shape = state.shape(node.output)
     axis = int(node.attrs.get("axis", -1)) % len(shape)
-    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
     outside, inside = prod(shape[:axis]), prod(shape[axis + 1 :])
-    arguments = (TensorArgument(x, bare=True), TensorArgument(y, written=True, bare=True), Ints((outside, shape[axis], inside, 0)))
-    macros = defines(LOGARITHM=node.op == "LogSoftmax")
-    state.add(Launch("softmax", node.name, macros, arguments, (outside * inside,), describe(node, shape), local=line_local(state.traits)))
+    sizes = Ints((outside, shape[axis], inside, 0))
+    _add_lines(state, node, outside * inside, (), (sizes,), "softmax", defines(LOGARITHM=node.op == "LogSoftmax"))
 
 
 def layer_norm(state: KernelLowering, node: KernelNode) -> None:
@@ -301,18 +316,10 @@ def layer_norm(state: KernelLowering, node: KernelNode) -> None:
     shape = state.shape(node.inputs[0])
     axis = int(node.attrs.get("axis", -1)) % len(shape)
     lines, length = prod(shape[:axis]), prod(shape[axis:])
-    scale = np.broadcast_to(state.constant(node.inputs[1]), shape[axis:]).reshape(-1)
-    shift = state.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
-    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
-    arguments = (
-        TensorArgument(x, bare=True),
-        Weights(as_float(scale), "float"),
-        Weights(as_float(np.broadcast_to(shift, shape[axis:]).reshape(-1)), "float"),
-        TensorArgument(y, written=True, bare=True),
-        Ints((lines, length, 0, 0)),
-        Float(float(node.attrs.get("epsilon", 1e-5))),
-    )
-    state.add(Launch("layer_norm", node.name, (), arguments, (lines,), describe(node, shape), local=line_local(state.traits)))
+    constants = state.constant(node.inputs[1]), state.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
+    weights = tuple(Weights(as_float(np.broadcast_to(values, shape[axis:]).reshape(-1)), "float") for values in constants)
+    sizes = Ints((lines, length, 0, 0)), Float(float(node.attrs.get("epsilon", 1e-5)))
+    _add_lines(state, node, lines, weights, sizes, "layer_norm")
 
 
 def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
@@ -327,9 +334,7 @@ def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
     chosen = {a + 4 - len(shape) for a in axes}
     kept = tuple(1 if i in chosen else size for i, size in enumerate(full))
     reduced = tuple(size if i in chosen else 1 for i, size in enumerate(full))
-    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
-    arguments = (TensorArgument(x, bare=True), TensorArgument(y, written=True, bare=True), Ints(kept), Ints(reduced), Ints(strides(full)))
-    state.add(Launch("reduce_mean", node.name, (), arguments, (prod(kept),), describe(node, shape), local=line_local(state.traits)))
+    _add_lines(state, node, prod(kept), (), (Ints(kept), Ints(reduced), Ints(strides(full))), "reduce_mean")
 
 
 def transpose(state: KernelLowering, node: KernelNode) -> None:
@@ -338,12 +343,9 @@ def transpose(state: KernelLowering, node: KernelNode) -> None:
     if len(shape) > 6:
         raise UnsupportedError(f"the tensor has rank {len(shape)}, up to 6 are computed")
     order = [int(a) for a in node.attrs.get("perm", reversed(range(len(shape))))]
-    input_strides = strides(shape)
     sizes = [shape[a] for a in reversed(order)] + [1] * (8 - len(shape))
-    steps = [input_strides[a] for a in reversed(order)] + [0] * (8 - len(shape))
-    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
-    arguments = (TensorArgument(x, bare=True), TensorArgument(y, written=True, bare=True), Ints(tuple(sizes)), Ints(tuple(steps)))
-    state.add(Launch("transpose", node.name, (), arguments, (prod(shape),), describe(node, shape), local=line_local(state.traits)))
+    steps = [strides(shape)[a] for a in reversed(order)] + [0] * (8 - len(shape))
+    _add_lines(state, node, prod(shape), (), (Ints(tuple(sizes)), Ints(tuple(steps))), "transpose")
 
 
 def matmul(state: KernelLowering, node: KernelNode) -> None:

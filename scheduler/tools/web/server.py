@@ -410,10 +410,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
         raise StretchError("the page sent no times of all contestants by rounds")
     ratios = {name: ratio_interval(values, times["branches"]) for name, values in times.items() if name != "branches"}
-    return {
-        name: BrowserRatio(over=name, ratio=item.value, low=item.low, high=item.high if np.isfinite(item.high) else None)
-        for name, item in ratios.items()
-    }
+    return {name: BrowserRatio(over=name, ratio=item.value, low=item.low or 0.0, high=item.high) for name, item in ratios.items()}
 
 
 def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
