@@ -10,12 +10,11 @@ from onnx import numpy_helper
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import KEPT, KEY, TOLERANCE, Sample, judge, random_input, read_sample, run_file, verify_bundle
-from scheduler.delegates import CpuDelegate
-from scheduler.delegates.base import Compiled, Invocation
 from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
 from stretch.quantize.images import synthetic_images
+from tests.scheduler.doubles import Hooked
 
 
 def rehash(bundles, path, name):
@@ -85,32 +84,19 @@ def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, k
     assert f"bundle.json: `{key}" in problem
 
 
-class Wrong(CpuDelegate):
+def wrong(subgraph, change):
     """ONNX Runtime, whose results for one subgraph are then changed."""
 
-    def __init__(self, subgraph, change):
-        super().__init__()
-        self._subgraph, self._change = subgraph, change
+    def hook(model, run, outputs):
+        run()
+        if model.stem == subgraph:
+            outputs[0][...] = change(outputs[0])
 
-    def compile(self, model):
-        right, change = super().compile(model), self._change if model.stem == self._subgraph else lambda y: y
-
-        class Changed(Compiled):
-            def bind(self, inputs, outputs):
-                call = right.bind(inputs, outputs)
-
-                class Call(Invocation):
-                    def run(self):
-                        call.run()
-                        outputs[0][...] = change(outputs[0])
-
-                return Call()
-
-        return Changed(right.inputs, right.outputs)
+    return Hooked(hook)
 
 
 def judged(path, subgraph=None, change=None):
-    delegates = None if change is None else {"reference": Wrong(subgraph, change)}
+    delegates = None if change is None else {"reference": wrong(subgraph, change)}
     with Session(path, {"gpu": "reference"} if delegates else None, delegates=delegates) as session:
         return judge(session, random_input(session.bundle))
 
@@ -170,7 +156,7 @@ def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bund
 
 def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "s1.gpu"])
-    half = Wrong("s1.gpu", lambda y: y * 1.02)
+    half = wrong("s1.gpu", lambda y: y * 1.02)
     half.precisions = ("fp32", "fp16")
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
         verdict = judge(session, random_input(session.bundle))

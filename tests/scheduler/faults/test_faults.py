@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UsageError
-from scheduler.delegates import CpuDelegate
-from scheduler.delegates.base import Compiled, Invocation, UnableError
+from scheduler.delegates.base import UnableError
 from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Returned, Site
 from scheduler.placement.place import Placement, fallback_placement
 from scheduler.runtime.session import Recovery, Session
 from tests import onnx_runtime
+from tests.scheduler.doubles import Hooked
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
@@ -156,46 +156,26 @@ def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():
 POLICY = FaultPolicy(back_off=2, trial=2)
 
 
-class Broken(CpuDelegate):
+class Broken(Hooked):
     """ONNX Runtime, in which the runs of a list go wrong: by an exception, NaN, other numbers or by never ending."""
 
     def __init__(self, *wrong):
-        super().__init__()
+        super().__init__(self.go_wrong)
         self.wrong, self.runs, self.release = list(wrong), 0, threading.Event()
 
-    def compile(self, model):
-        return BrokenCompiled(super().compile(model), self)
-
-    def how(self):
+    def go_wrong(self, model, run, outputs):
         self.runs += 1
-        return self.wrong.pop(0) if self.wrong else None
-
-
-class BrokenCompiled(Compiled):
-    def __init__(self, inner, delegate):
-        super().__init__(inner.inputs, inner.outputs)
-        self.inner, self.delegate = inner, delegate
-
-    def bind(self, inputs, outputs):
-        return BrokenInvocation(self.inner.bind(inputs, outputs), outputs, self.delegate)
-
-
-class BrokenInvocation(Invocation):
-    def __init__(self, inner, outputs, delegate):
-        self.inner, self.outputs, self.delegate = inner, outputs, delegate
-
-    def run(self):
-        how = self.delegate.how()
+        how = self.wrong.pop(0) if self.wrong else None
         if isinstance(how, Exception):
             raise how
         if how == "hang":
-            self.delegate.release.wait(60)
+            self.release.wait(60)
             return
-        self.inner.run()
+        run()
         if how == "nan":
-            self.outputs[0].flat[3] = np.nan
+            outputs[0].flat[3] = np.nan
         if how == "wrong":
-            self.outputs[0] *= 1.5
+            outputs[0] *= 1.5
 
 
 def options(session):

@@ -11,7 +11,7 @@ from scheduler.adapt.policy import Policy, Rules
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
 from scheduler.delegates import CpuDelegate, Delegate
-from scheduler.delegates.base import AsyncInvocation, Compiled, Invocation, UnableError
+from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
 from scheduler.placement.place import Placement
 from scheduler.runtime.adaptive import AdaptiveSession
 from scheduler.runtime.code import CompiledSubgraphs
@@ -19,6 +19,7 @@ from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 from tests.scheduler import bundles
+from tests.scheduler.doubles import Hooked
 
 #: A core that this process may use.
 CORE = available_cores()[0]
@@ -158,33 +159,16 @@ USUAL = 0.03
 RULES = Rules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3)
 
 
-class Paced(CpuDelegate):
+class Paced(Hooked):
     """ONNX Runtime that takes as long as it is told."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(self.pace)
         self.seconds = USUAL
 
-    def compile(self, model):
-        return PacedCompiled(super().compile(model), self)
-
-
-class PacedCompiled(Compiled):
-    def __init__(self, inner, delegate):
-        super().__init__(inner.inputs, inner.outputs)
-        self.inner, self.delegate = inner, delegate
-
-    def bind(self, inputs, outputs):
-        return PacedInvocation(self.inner.bind(inputs, outputs), self.delegate)
-
-
-class PacedInvocation(Invocation):
-    def __init__(self, inner, delegate):
-        self.inner, self.delegate = inner, delegate
-
-    def run(self):
-        time.sleep(self.delegate.seconds)
-        self.inner.run()
+    def pace(self, model, run, outputs):
+        time.sleep(self.seconds)
+        run()
 
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)

@@ -34,6 +34,7 @@ from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
 from scheduler.runtime.trace import Span, Trace, timeline, typical
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
+from tests.scheduler.doubles import Hooked
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
@@ -44,27 +45,10 @@ def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
     return Executor(plan, places, lambda: Buffers(plan, manifest.tensors), code, in_flight=in_flight)
 
 
-class Noting(NullDelegate):
-    """Notes on which cores each subgraph's thread may run."""
-
-    def __init__(self):
-        super().__init__()
-        self.cores = {}
-
-    def compile(self, model):
-        compiled, cores = super().compile(model), self.cores
-
-        class Call(Invocation):
-            def run(self):
-                cores[model.stem] = os.sched_getaffinity(0)
-
-        compiled.bind = lambda inputs, outputs: Call()
-        return compiled
-
-
 @pytest.mark.linux
 def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_dir):
-    noting, little = Noting(), max(os.sched_getaffinity(0))
+    cores, little = {}, max(os.sched_getaffinity(0))
+    noting = Hooked(lambda model, run, outputs: cores.update({model.stem: os.sched_getaffinity(0)}), "null")
     placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})
     placed["gpu"] = replace(placed["gpu"], waits_on=little)
     built = executor_of(bundle_dir, noting, placed=placed)
@@ -72,8 +56,8 @@ def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_d
         built.run()
     finally:
         built.close()
-    assert noting.cores["s1.gpu"] == noting.cores["s2.gpu"] == {little}
-    assert noting.cores["stem"] == {*placed["cpu"].cores}
+    assert cores["s1.gpu"] == cores["s2.gpu"] == {little}
+    assert cores["stem"] == {*placed["cpu"].cores}
 
 
 @pytest.fixture
@@ -118,30 +102,17 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
 STEM = "stem"
 
 
-class Falling(ReferenceDelegate):
+class Falling(Hooked):
     """Computes, and says what runs instead where it cannot; raises what it is told to in the stem."""
 
-    falls_back_on = "cpu"
-
     def __init__(self):
-        super().__init__()
+        super().__init__(self.fall, "reference", "cpu")
         self.error = None
 
-    def compile(self, model):
-        compiled = super().compile(model)
-        bind = compiled.bind
-        compiled.bind = lambda inputs, outputs: FallingInvocation(bind(inputs, outputs), self if model.stem == STEM else None)
-        return compiled
-
-
-class FallingInvocation(Invocation):
-    def __init__(self, inner, delegate):
-        self.inner, self.delegate = inner, delegate
-
-    def run(self):
-        if self.delegate is not None and self.delegate.error is not None:
-            raise self.delegate.error
-        self.inner.run()
+    def fall(self, model, run, outputs):
+        if model.stem == STEM and self.error is not None:
+            raise self.error
+        run()
 
 
 def falling_executor(path, in_flight=1):
@@ -344,33 +315,18 @@ def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
 
-class Failing(Invocation):
-    """Computes, but for the runs in which it raises; notes all that were begun."""
+class Ahead(Hooked):
+    """The reference delegate, some of whose subgraphs fail; notes all that were begun."""
 
-    def __init__(self, inner, name, begun, broken):
-        self._inner, self._name, self._begun, self._broken = inner, name, begun, broken
+    def __init__(self):
+        super().__init__(self.note, "reference", "cpu")
+        self.begun, self.broken = [], set()
 
-    def run(self):
-        self._begun.append(self._name)
-        if self._name in self._broken:
+    def note(self, model, run, outputs):
+        self.begun.append(model.stem)
+        if model.stem in self.broken:
             raise UnableError("it cannot any more")
-        self._inner.run()
-
-
-class Ahead(ReferenceDelegate):
-    """The reference delegate, some of whose subgraphs fail."""
-
-    falls_back_on = "cpu"
-
-    def __init__(self, *broken):
-        super().__init__()
-        self.begun, self.broken = [], set(broken)
-
-    def compile(self, model):
-        compiled = super().compile(model)
-        bind = compiled.bind
-        compiled.bind = lambda inputs, outputs: Failing(bind(inputs, outputs), model.stem, self.begun, self.broken)
-        return compiled
+        run()
 
 
 @pytest.fixture
@@ -404,32 +360,6 @@ def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path
     assert set(counts.values()) == {4}
 
 
-class Waiting(ReferenceDelegate):
-    """The reference delegate, one of whose subgraphs does not end before another one has begun."""
-
-    def __init__(self, waiting, awaited):
-        super().__init__()
-        self.waiting, self.awaited, self.begun = waiting, awaited, threading.Event()
-
-    def compile(self, model):
-        compiled = super().compile(model)
-        bind = compiled.bind
-        compiled.bind = lambda inputs, outputs: WaitingInvocation(bind(inputs, outputs), model.stem, self)
-        return compiled
-
-
-class WaitingInvocation(Invocation):
-    def __init__(self, inner, name, delegate):
-        self._inner, self._name, self._delegate = inner, name, delegate
-
-    def run(self):
-        if self._name == self._delegate.awaited:
-            self._delegate.begun.set()
-        if self._name == self._delegate.waiting:
-            assert self._delegate.begun.wait(60)
-        self._inner.run()
-
-
 @pytest.mark.parametrize("reads", [("t", "a"), ("t", "t")], ids=["one after the other", "side by side"])
 def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tmp_path, reads):
     builder = Builder(tmp_path / "bundle")
@@ -439,10 +369,20 @@ def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tm
         builder.conv(name, "s1", "gpu", source, target, 4)
     builder.join("s1.join", "s1", "sum", ["c", "b", "a"], "y")
     path = builder.write("y")
-    waiting = Waiting("s1.cpu", "s2.gpu")
-    with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates={"reference": waiting}) as session:
+    begun = threading.Event()
+
+    def wait(model, run, outputs):
+        """One subgraph does not end before another one has begun."""
+        if model.stem == "s2.gpu":
+            begun.set()
+        if model.stem == "s1.cpu":
+            assert begun.wait(60)
+        run()
+
+    delegates = {"reference": Hooked(wait, "reference")}
+    with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates=delegates) as session:
         for number in range(3):
-            waiting.begun.clear()
+            begun.clear()
             assert np.allclose(session(X * number), onnx_runtime.output(path / "model.onnx", X * number), atol=1e-5)
 
 
@@ -520,26 +460,17 @@ def test_last_hang_is_the_one_noted_last():
     assert str(last_hang()) == "two"
 
 
-class Stuck(NullDelegate):
-    """Waits for an event in each call of the subgraphs it names."""
+class Stuck(Hooked):
+    """Waits for an event in each call of the subgraphs it names, after something else is done."""
 
-    def __init__(self, names, built=None):
-        super().__init__()
-        self.names, self.made, self.free = names, built or StuckInvocation, threading.Event()
+    def __init__(self, names, first=lambda: None):
+        super().__init__(self.wait, "null")
+        self.names, self.first, self.free = names, first, threading.Event()
 
-    def compile(self, model):
-        result = super().compile(model)
+    def wait(self, model, run, outputs):
         if model.stem in self.names:
-            result.bind = lambda inputs, outputs: self.made(self.free)
-        return result
-
-
-class StuckInvocation(Invocation):
-    def __init__(self, free):
-        self.free = free
-
-    def run(self):
-        self.free.wait(120)
+            self.first()
+            self.free.wait(120)
 
 
 @pytest.mark.parametrize(
@@ -557,18 +488,15 @@ def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_
     stuck.free.set()
 
 
-class Pressed(StuckInvocation):
+def press():
     """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
-
-    def run(self):
-        while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
-            os.sched_yield()
-        _thread.interrupt_main()
-        super().run()
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
+        os.sched_yield()
+    _thread.interrupt_main()
 
 
 def test_interrupt_that_wakes_nobody_is_not_lost(bundle_dir):
-    stuck = Stuck({"s1.gpu"}, Pressed)
+    stuck = Stuck({"s1.gpu"}, press)
     with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session:
         session(ZEROS)
     assert not stuck.free.is_set()

@@ -37,6 +37,7 @@ from scheduler.runtime.machine import (
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
 from scheduler.runtime.record import Recorder, Replay, replay
 from scheduler.runtime.session import Session
+from tests.scheduler.doubles import flaky
 from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, plans, three_processors
 
 
@@ -533,10 +534,8 @@ def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine(recorded):
 
 
 def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
-    from tests.scheduler.runtime.test_session import Flaky
-
     armed, x = {"s1.gpu": RuntimeError("broken")}, np.zeros((1, 3, 8, 8), np.float32)
-    with Session(bundle_dir, delegates={"cpu": Flaky(armed)}, record=tmp_path / "r") as session:
+    with Session(bundle_dir, delegates={"cpu": flaky(armed)}, record=tmp_path / "r") as session:
         with pytest.raises(StretchError, match="broken"):
             session(x)
         armed.clear()
@@ -593,7 +592,6 @@ def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
 
 def test_every_event_and_instruction_survives_json():
     from scheduler.runtime import machine as events
-    from tests.scheduler.runtime.plans import GPU
 
     some = [
         events.InputReady(1),

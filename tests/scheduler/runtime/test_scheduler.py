@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler import FaultPolicy, Scheduler
-from scheduler.delegates import CpuDelegate
-from scheduler.delegates.base import Compiled, Invocation
 from scheduler.runtime.machine import (
     Client,
     ClientRemoved,
@@ -30,6 +28,7 @@ from scheduler.runtime.machine import (
     Submit,
 )
 from tests import onnx_runtime
+from tests.scheduler.doubles import Gate
 from tests.scheduler.runtime.plans import blocking, planned, plans
 
 
@@ -51,40 +50,6 @@ def folders(bundles, tmp_path):
     return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
 
 
-class Gate(CpuDelegate):
-    """ONNX Runtime that waits at subgraphs of one bundle until it is let through, or raises."""
-
-    def __init__(self, folder, error=None):
-        super().__init__()
-        self.folder, self.error = folder, error
-        self.begun, self.go = threading.Semaphore(0), threading.Event()
-
-    def compile(self, model):
-        inner = super().compile(model)
-        return GateCompiled(inner, self) if self.folder.resolve() in model.resolve().parents else inner
-
-
-class GateCompiled(Compiled):
-    def __init__(self, inner, gate):
-        super().__init__(inner.inputs, inner.outputs)
-        self.inner, self.gate = inner, gate
-
-    def bind(self, inputs, outputs):
-        return GateInvocation(self.inner.bind(inputs, outputs), self.gate)
-
-
-class GateInvocation(Invocation):
-    def __init__(self, inner, gate):
-        self.inner, self.gate = inner, gate
-
-    def run(self):
-        self.gate.begun.release()
-        if self.gate.error is not None:
-            raise self.gate.error
-        assert self.gate.go.wait(60)
-        self.inner.run()
-
-
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}])
 def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapping):
     with Scheduler(folders, mapping) as scheduler:
@@ -100,16 +65,17 @@ def test_the_earliest_deadline_is_served_first(folders):
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, in_flight=3) as scheduler:
         # what holds a queue is let go when all others wait
         first = scheduler.submit(numbers(), "a")
-        assert gate.begun.acquire(timeout=60)
+        assert gate.reached.acquire(timeout=60)
         for name, options in {"none": {}, "late": {"deadline_ms": 60_000}, "soon": {"deadline_ms": 30_000}}.items():
             scheduler.submit(numbers(), "b", **options).add_done_callback(lambda _, name=name: ended.append(name))
-        gate.go.set()
+        gate.open.set()
         first.result(60)
     assert ended.index("soon") < ended.index("late") < ended.index("none")
 
 
 def test_all_processors_of_a_bundle_lost_are_replaced_where_faults_are_minded(folders):
     gate = Gate(folders["a"], RuntimeError("lost"))
+    gate.open.set()
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, faults=FaultPolicy()) as scheduler:
         for seed in range(3):
             for name in folders:
@@ -125,7 +91,7 @@ def test_what_hangs_of_one_bundle_stops_no_other(folders, faults):
     try:
         with Scheduler(folders, {"cpu": "null", "gpu": "null"}, **options) as scheduler:
             hung = scheduler.submit(numbers(), "a")
-            assert gate.begun.acquire(timeout=60)
+            assert gate.reached.acquire(timeout=60)
             futures = [scheduler.submit(numbers(seed), "b") for seed in range(4)]
             for seed, future in enumerate(futures):
                 assert np.allclose(future.result(60), wanted(folders["b"], numbers(seed)), atol=1e-5)
@@ -137,7 +103,7 @@ def test_what_hangs_of_one_bundle_stops_no_other(folders, faults):
                 assert np.allclose(scheduler.run(numbers(5), "a"), wanted(folders["a"], numbers(5)), atol=1e-5)
             assert np.allclose(scheduler.run(numbers(9), "b"), wanted(folders["b"], numbers(9)), atol=1e-5)
     finally:
-        gate.go.set()
+        gate.open.set()
 
 
 def test_threads_end_with_it_and_closing_twice_is_fine(folders):
@@ -188,12 +154,12 @@ def test_interrupted_scheduler_waits_for_nothing_and_its_threads_end_by_themselv
     before = set(threads())
     scheduler = Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate})
     future = scheduler.submit(numbers(), "a")
-    assert gate.begun.acquire(timeout=60)
+    assert gate.reached.acquire(timeout=60)
     scheduler.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     with pytest.raises(StretchError, match="closed before the inference was over"):
         future.result(0)
     left = [thread for thread in threads() if thread not in before]
-    gate.go.set()
+    gate.open.set()
     for item in left:
         item.join(30)
     assert not any(item.is_alive() for item in left)

@@ -15,15 +15,13 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import graph_problems, load_bundle
 from scheduler.checks.verify import judge
 from scheduler.cores import available_cores
-from scheduler.delegates import Delegate, delegates, get_delegate
-from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
-from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.placement.place import Placement
 from scheduler.runtime.session import Session, again_after_a_hang
 from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
+from tests.scheduler.doubles import Gate, Hooked, flaky
 
 
 def whole(path, x):
@@ -136,39 +134,11 @@ def test_large_finite_input_whose_sum_overflows_is_accepted(bundle_dir):
         session(np.full((1, 3, 8, 8), 1e37, np.float32))
 
 
-class Flaky(Delegate):
-    """Fails, or blocks until it is told to go on, whenever its file's stem is armed."""
-
-    summary = "fails on demand"
-
-    def __init__(self, armed):
-        self.armed = armed
-
-    def compile(self, model):
-        inner = delegates.get("cpu")().compile(model)
-        outer = self
-
-        class Call(Invocation):
-            def __init__(self, call):
-                self.call = call
-
-            def run(self):
-                if model.stem in outer.armed:
-                    raise outer.armed[model.stem]
-                self.call.run()
-
-        class Wrapped(Compiled):
-            def bind(self, inputs, outputs):
-                return Call(inner.bind(inputs, outputs))
-
-        return Wrapped(inner.inputs, inner.outputs)
-
-
 @pytest.mark.parametrize("where", ["stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"])
 def test_failing_delegate_is_one_error_and_the_session_stays_usable(bundle_dir, where):
     armed = {}
     x = numbers()
-    with Session(bundle_dir, delegates={"cpu": Flaky(armed)}) as session:
+    with Session(bundle_dir, delegates={"cpu": flaky(armed)}) as session:
         expected = session(x)
         for _ in range(2):
             armed[where] = RuntimeError("out of memory\nlong story")
@@ -223,7 +193,7 @@ def test_failing_command_queue_is_one_error(bundle_dir, at):
 
 def test_subgraph_alone_runs_where_it_is_placed(bundle_dir):
     armed = {}
-    with Session(bundle_dir, delegates={"cpu": Flaky(armed)}) as session:
+    with Session(bundle_dir, delegates={"cpu": flaky(armed)}) as session:
         assert session.time_alone("s1.gpu") > 0
         assert session.time_alone("s1.cpu") > 0
         armed["s1.gpu"] = RuntimeError("broken")
@@ -264,25 +234,18 @@ def test_unknown_memory_planner_is_named(bundle_dir):
     assert threads() == []
 
 
-def inputs_of(seed=0, shape=(1, 3, 8, 8)):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-#: A core that this process may use.
-
-
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
 def test_each_future_holds_the_output_of_its_own_input(bundle_dir, mapping, in_flight):
-    expected = [whole(bundle_dir, inputs_of(seed)) for seed in range(6)]
+    expected = [whole(bundle_dir, numbers(seed=seed)) for seed in range(6)]
     with Session(bundle_dir, mapping, in_flight=in_flight) as session:
-        futures = [session.submit(inputs_of(seed)) for seed in range(6)]
+        futures = [session.submit(numbers(seed=seed)) for seed in range(6)]
         for future, output in zip(futures, expected, strict=True):
             assert np.allclose(future.result(60), output, atol=1e-6)
 
 
 def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
-    x = inputs_of(1)
+    x = numbers(seed=1)
     expected = whole(bundle_dir, x)
     with Session(bundle_dir) as session:
         future = session.submit(x)
@@ -290,51 +253,19 @@ def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
         assert np.allclose(future.result(60), expected, atol=1e-6)
 
 
-class Gate(Delegate):
-    """Runs on ONNX Runtime; one subgraph waits until it is let through, or fails."""
-
-    summary = "waits for the test"
-
-    def __init__(self, stem, error=None):
-        self.stem, self.error = stem, error
-        self.reached, self.open = threading.Semaphore(0), threading.Event()
-
-    def compile(self, model):
-        inner, outer = get_delegate("cpu")().compile(model), self
-
-        class Call(Invocation):
-            def __init__(self, call):
-                self.call = call
-
-            def run(self):
-                if model.stem == outer.stem:
-                    outer.reached.release()
-                    assert outer.open.wait(60)
-                    if outer.error is not None:
-                        error, outer.error = outer.error, None
-                        raise error
-                self.call.run()
-
-        class Wrapped(Compiled):
-            def bind(self, inputs, outputs):
-                return Call(inner.bind(inputs, outputs))
-
-        return Wrapped(inner.inputs, inner.outputs)
-
-
 def test_an_inference_starts_while_another_waits_for_a_processor(bundle_dir):
     gate, stems = Gate("s1.gpu"), Gate("stem")
     stems.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate, "cpu": stems}) as session:
-        first = session.submit(inputs_of(1))
+        first = session.submit(numbers(seed=1))
         assert gate.reached.acquire(timeout=60)
-        second = session.submit(inputs_of(2))
+        second = session.submit(numbers(seed=2))
         for _ in range(2):
             assert stems.reached.acquire(timeout=60)
         assert not first.done()
         gate.open.set()
-        assert np.allclose(first.result(60), whole(bundle_dir, inputs_of(1)), atol=1e-6)
-        assert np.allclose(second.result(60), whole(bundle_dir, inputs_of(2)), atol=1e-6)
+        assert np.allclose(first.result(60), whole(bundle_dir, numbers(seed=1)), atol=1e-6)
+        assert np.allclose(second.result(60), whole(bundle_dir, numbers(seed=2)), atol=1e-6)
         spans = {(lane, span.name): span for lane, trace in enumerate(session.submitted_traces) for span in trace.spans}
         # The second one's stem ran on the CPU before the first one's branch on the other processor ended.
         assert spans[1, "stem"].start_ns < spans[0, "s1.gpu"].end_ns
@@ -345,11 +276,11 @@ def test_failure_reaches_its_own_future_alone(bundle_dir, error):
     gate = Gate("s1.gpu", error)
     gate.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate}, in_flight=1) as session:
-        first = session.submit(inputs_of(1))
+        first = session.submit(numbers(seed=1))
         with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu`"):
             first.result(60)
-        assert np.allclose(session.submit(inputs_of(2)).result(60), whole(bundle_dir, inputs_of(2)), atol=1e-6)
-        assert np.allclose(session(inputs_of(3)), whole(bundle_dir, inputs_of(3)), atol=1e-6)
+        assert np.allclose(session.submit(numbers(seed=2)).result(60), whole(bundle_dir, numbers(seed=2)), atol=1e-6)
+        assert np.allclose(session(numbers(seed=3)), whole(bundle_dir, numbers(seed=3)), atol=1e-6)
 
 
 def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
@@ -361,12 +292,12 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
         def again(_):
             for call in (session.submit, session.run):
                 try:
-                    call(inputs_of())
+                    call(numbers())
                 except UsageError as error:
                     rows.append(error.message)
             ran.set()
 
-        session.submit(inputs_of()).add_done_callback(again)
+        session.submit(numbers()).add_done_callback(again)
         gate.open.set()
         assert ran.wait(60)
     assert rows == ["a callback of a future cannot start another inference"] * 2
@@ -374,15 +305,12 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
 
 def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
     session = Session(bundle_dir)
-    futures = [session.submit(inputs_of(seed)) for seed in range(3)]
+    futures = [session.submit(numbers(seed=seed)) for seed in range(3)]
     session.close()
     assert all(future.done() for future in futures)
     assert threads() == []
     with pytest.raises(StretchError, match="closed"):
-        session.submit(inputs_of())
-
-
-#: A core that this process may use.
+        session.submit(numbers())
 
 
 @pytest.fixture
@@ -500,31 +428,19 @@ def test_threads_that_nobody_holds_any_more_end():
     assert not thread.is_alive()
 
 
-class Interrupting(ReferenceDelegate):
+class Interrupting(Hooked):
     """The reference delegate, of which one subgraph on a thread presses Ctrl-C and waits until it is let go."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(self.press, "reference")
         self.armed, self.free = False, threading.Event()
 
-    def compile(self, model):
-        compiled = super().compile(model)
-        bind = compiled.bind
-        if model.stem == "s1.gpu":
-            compiled.bind = lambda inputs, outputs: InterruptingInvocation(bind(inputs, outputs), self)
-        return compiled
-
-
-class InterruptingInvocation(Invocation):
-    def __init__(self, inner, delegate):
-        self.inner, self.delegate = inner, delegate
-
-    def run(self):
-        if self.delegate.armed:
-            self.delegate.armed = False
+    def press(self, model, run, outputs):
+        if model.stem == "s1.gpu" and self.armed:
+            self.armed = False
             _thread.interrupt_main()
-            assert self.delegate.free.wait(60)
-        self.inner.run()
+            assert self.free.wait(60)
+        run()
 
 
 @pytest.mark.parametrize("late", [False, True])

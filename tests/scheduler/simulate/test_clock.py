@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from scheduler.bundle.load import load_bundle
-from scheduler.delegates.null import NullCompiled, NullDelegate, NullInvocation
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import CompiledSubgraphs
@@ -30,6 +29,7 @@ from scheduler.simulate.scene import Arrivals, Load, Scene
 from scheduler.simulate.schedule import Job, schedule
 from tests.effort import examples
 from tests.scheduler.bundles import Builder
+from tests.scheduler.doubles import Hooked
 from tests.scheduler.runtime.plans import plans
 from tests.scheduler.simulate.plans import PROCESSORS, chain, single
 
@@ -173,38 +173,9 @@ def test_what_makes_no_sense_is_refused():
 PATIENCE = 60.0
 
 
-class ConductedInvocation(NullInvocation):
-    """Ends when the conductor says so."""
-
-    def __init__(self, conductor, name):
-        super().__init__(0.0)
-        self.conductor, self.name = conductor, name
-
-    def wait(self):
-        self.conductor.hold(self.name)
-
-
-class ConductedCompiled(NullCompiled):
-    """A subgraph of which only the shapes are known."""
-
-    def __init__(self, compiled, conductor, name):
-        super().__init__(compiled.inputs, compiled.outputs, 0.0)
-        self.conductor, self.name = conductor, name
-
-    def bind(self, inputs, outputs):
-        self.check(inputs, outputs)
-        return ConductedInvocation(self.conductor, self.name)
-
-
-class ConductedDelegate(NullDelegate):
-    """`null`, whose costs are the conductor's."""
-
-    def __init__(self, conductor):
-        super().__init__()
-        self.conductor = conductor
-
-    def compile(self, model):
-        return ConductedCompiled(super().compile(model), self.conductor, model.stem)
+def conducted(conductor):
+    """`null`, whose subgraphs end when the conductor says so."""
+    return Hooked(lambda model, run, outputs: conductor.hold(model.stem), "null")
 
 
 def write(folder, segments):
@@ -312,7 +283,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             places = place_subgraphs(bundle.manifest.subgraphs, named)
             steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
             networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
-            code = CompiledSubgraphs(bundle, {"null": ConductedDelegate(Own(shared, user))})
+            code = CompiledSubgraphs(bundle, {"null": conducted(Own(shared, user))})
             buffers = partial(Buffers, plan, bundle.manifest.tensors)
             executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
             executors[-1].ready()

@@ -12,40 +12,10 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
-from scheduler.delegates import CpuDelegate, NullDelegate
-from scheduler.delegates.base import Compiled, Invocation
+from scheduler.delegates import NullDelegate
 from scheduler.tools.service import ServiceRequest, Waiting
 from tests import onnx_runtime
-
-
-class Held(CpuDelegate):
-    """ONNX Runtime that waits until it is let go."""
-
-    def __init__(self):
-        super().__init__()
-        self.go, self.begun = threading.Event(), threading.Semaphore(0)
-
-    def compile(self, model):
-        return HeldCompiled(super().compile(model), self)
-
-
-class HeldCompiled(Compiled):
-    def __init__(self, inner, delegate):
-        super().__init__(inner.inputs, inner.outputs)
-        self.inner, self.delegate = inner, delegate
-
-    def bind(self, inputs, outputs):
-        return HeldInvocation(self.inner.bind(inputs, outputs), self.delegate)
-
-
-class HeldInvocation(Invocation):
-    def __init__(self, inner, delegate):
-        self.inner, self.delegate = inner, delegate
-
-    def run(self):
-        self.delegate.begun.release()
-        assert self.delegate.go.wait(60)
-        self.inner.run()
+from tests.scheduler.doubles import Gate
 
 
 def inputs(count):
@@ -65,10 +35,10 @@ def session(bundle_dir):
 @pytest.fixture
 def held(bundle_dir):
     """A delegate that waits, and a session with room for one inference at a time."""
-    delegate = Held()
+    delegate = Gate()
     with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, in_flight=1) as result:
         yield delegate, result
-        delegate.go.set()
+        delegate.open.set()
 
 
 def test_requests_get_their_outputs(bundle_dir, session):
@@ -97,7 +67,7 @@ def test_the_most_urgent_goes_first(held):
     ended = []
     with Service(session) as service:
         first = service.submit(inputs(1)[0])
-        delegate.begun.acquire()
+        delegate.reached.acquire()
         for name, options in {
             "none": {},
             "late": {"deadline_ms": 60_000},
@@ -105,7 +75,7 @@ def test_the_most_urgent_goes_first(held):
             "first": {"priority": 1},
         }.items():
             service.submit(inputs(1)[0], **options).add_done_callback(lambda _, name=name: ended.append(name))
-        delegate.go.set()
+        delegate.open.set()
         first.result(60)
     assert ended == ["first", "soon", "late", "none"]
 
@@ -114,13 +84,13 @@ def test_too_many_requests_are_refused_and_the_others_answered(held):
     delegate, session = held
     with Service(session, waiting=2) as service:
         futures = [service.submit(inputs(1)[0])]
-        delegate.begun.acquire()
+        delegate.reached.acquire()
         futures += [service.submit(inputs(1)[0]) for _ in range(2)]
         with pytest.raises(OverloadedError, match="2 requests wait already"):
             service.submit(inputs(1)[0])
         assert 'outcome="refused"} 1' in service.prometheus()
         assert "nn_stretch_waiting 2" in service.prometheus()
-        delegate.go.set()
+        delegate.open.set()
         assert all(future.result(60) is not None for future in futures)
 
 
@@ -128,10 +98,10 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     delegate, session = held
     with Service(session) as service:
         running = service.submit(inputs(1)[0])
-        delegate.begun.acquire()
+        delegate.reached.acquire()
         with pytest.raises(DeadlineError, match="before it was begun"):
             service.submit(inputs(1)[0], deadline_ms=20).result(60)
-        delegate.go.set()
+        delegate.open.set()
         running.result(60)
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
@@ -140,11 +110,11 @@ def test_request_that_waits_can_be_cancelled(held):
     delegate, session = held
     with Service(session) as service:
         running = service.submit(inputs(1)[0])
-        delegate.begun.acquire()
+        delegate.reached.acquire()
         waiting = service.submit(inputs(1)[0])
         assert waiting.cancel()
         assert not running.cancel()
-        delegate.go.set()
+        delegate.open.set()
         running.result(60)
     assert service.outcomes()["cancelled"] == 1
 
@@ -153,9 +123,9 @@ def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held)
     delegate, session = held
     service = Service(session)
     running = service.submit(inputs(1)[0])
-    delegate.begun.acquire()
+    delegate.reached.acquire()
     waiting = service.submit(inputs(1)[0])
-    threading.Timer(0.2, delegate.go.set).start()
+    threading.Timer(0.2, delegate.open.set).start()
     service.close(drain=False)
     assert running.result(0) is not None
     with pytest.raises(CancelledError):
