@@ -17,11 +17,9 @@ from scheduler.placement.place import place_subgraphs
 from scheduler.runtime.machine import (
     CALLING_THREAD,
     Enqueue,
-    Event,
     Fail,
     Finish,
     InputReady,
-    Instruction,
     Join,
     Machine,
     Replaced,
@@ -143,22 +141,6 @@ def test_event_of_a_step_that_does_not_run_is_refused(event):
         machine.handle(event)
 
 
-@pytest.mark.parametrize("lane", [0, 1, -1])
-def test_input_is_refused_where_its_lane_is_in_use_or_is_none(lane):
-    machine = Machine.of(*three_processors())
-    machine.handle(InputReady(0))
-    with pytest.raises(ValueError, match="is not free"):
-        machine.handle(InputReady(lane))
-
-
-def test_machine_without_a_lane_or_with_a_subgraph_that_is_placed_nowhere_is_refused():
-    plan, placements = three_processors()
-    with pytest.raises(ValueError, match="needs a lane"):
-        Machine.of(plan, placements, 0)
-    with pytest.raises(ValueError, match="placed nowhere"):
-        Machine.of(plan, {"stem": CPU})
-
-
 def test_subgraph_that_is_not_started_goes_where_it_is_placed_last():
     machine = Machine.of(*three_processors())
     machine.handle(InputReady(0))
@@ -266,24 +248,6 @@ def test_every_queue_has_a_thread_where_the_calling_one_does_not_work():
         Submit(0, "s1.gpu", "gpu"),
         Submit(0, "s1.dsp", "cpu1"),
     ]
-
-
-def test_plan_knows_order_readers_and_how_many_inputs_are_missing(bundle_dir):
-    plan = make_plan(load_bundle(bundle_dir).manifest)
-    assert plan.readers == {
-        "x": ("stem",),
-        "t0": ("s1.cpu", "s1.gpu"),
-        "s1.cpu.y": ("s1.join",),
-        "s1.gpu.y": ("s1.join",),
-        "t1": ("s2.cpu", "s2.gpu"),
-        "s2.cpu.y": ("s2.join",),
-        "s2.gpu.y": ("s2.join",),
-        "t2": ("head",),
-    }
-    assert plan.missing == {"stem": 1, "s1.cpu": 1, "s1.gpu": 1, "s1.join": 2, "s2.cpu": 1, "s2.gpu": 1, "s2.join": 2, "head": 1}
-    assert sorted(plan.order, key=plan.order.get)[0] == "stem"
-    assert (plan.inputs, plan.outputs) == (("x",), ("y",))
-    assert {name: subgraph.processor for name, subgraph in plan.subgraphs.items()}["s1.gpu"] == "gpu"
 
 
 def subgraph(name, inputs, outputs):
@@ -588,18 +552,3 @@ def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
             start = running.pop(data.draw(st.integers(0, len(running) - 1))) if running else None
             event = None if start is None else StepDone(start.lane, start.step, start.queue)
     assert replay(path) == Replay(1, 1 + len(case[0].order), 1)
-
-
-def test_every_event_and_instruction_survives_json():
-    from scheduler.runtime import machine as events
-
-    some = [
-        events.InputReady(1),
-        events.StepDone(1, "a", "q"),
-        events.StepFailed(1, "a", "q", "why"),
-        events.StepReturned(1, "a", "q", GPU),
-        events.Replaced("a", GPU),
-    ]
-    assert msgspec.json.decode(msgspec.json.encode(some), type=list[Event]) == some
-    rows = [events.Enqueue(0, "a", "q"), events.Wait({"q": "a"}), events.Finish(0), events.Fail(0, "a", "why")]
-    assert msgspec.json.decode(msgspec.json.encode(rows), type=list[Instruction]) == rows

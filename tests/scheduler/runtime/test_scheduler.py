@@ -3,7 +3,7 @@
 import threading
 from dataclasses import replace
 from heapq import heappop, heappush
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 import numpy as np
 import pytest
@@ -20,7 +20,6 @@ from scheduler.runtime.machine import (
     InputReady,
     Machine,
     QueueReleased,
-    Replaced,
     Start,
     StepDone,
     StepFailed,
@@ -140,7 +139,7 @@ def test_what_makes_no_sense_is_refused(folders):
     with pytest.raises(UsageError, match="keep 0 inferences"):
         Scheduler(folders, in_flight=0)
     with Scheduler(folders) as scheduler:
-        for options in ({"deadline_ms": -1}, {"deadline_ms": 0}, {"priority": 101}):
+        for options in (*({"deadline_ms": ms} for ms in (-1, 0, nan, inf)), {"priority": 101}, {"priority": -101}):
             with pytest.raises(UsageError):
                 scheduler.submit(numbers(), "a", **options)
         with pytest.raises(UnknownNameError, match="`c`"):
@@ -191,14 +190,6 @@ def test_between_two_steps_of_one_inference_another_client_comes_first_if_it_is_
     assert ended[-1] == Finish(0, "b")
 
 
-def test_without_deadlines_clients_take_turns_by_what_they_were_given():
-    machine = two()
-    machine.handle(InputReady(0, "a", 0.0))
-    machine.handle(InputReady(0, "b", 0.0))
-    assert started(machine.handle(StepDone(0, "one", "gpu", "a", 5.0))) == [("b", 0, "one")]
-    assert started(machine.handle(StepDone(0, "one", "gpu", "b", 6.0))) == [("b", 0, "two")]
-
-
 def test_lane_may_be_used_again_once_its_inference_is_over_and_not_before():
     machine = two()
     machine.handle(InputReady(0, "a", 0.0))
@@ -232,13 +223,6 @@ def test_step_that_comes_back_waits_where_it_is_placed_now_and_the_others_go_alo
     assert machine.clients["a"].placements["one"].queue == "cpu3"
     assert machine.waiting("a") == {"cpu3": 1, "gpu": 0}
     assert machine.handle(StepDone(0, "one", "cpu3", "a", 2.0)) == [Submit(1, "one", "cpu3", "a")]
-
-
-def test_subgraph_that_is_placed_elsewhere_starts_there_in_inferences_to_come():
-    machine = two()
-    machine.handle(Replaced("one", blocking("gpu", 3), "a", 0.0))
-    assert machine.handle(InputReady(0, "a", 1.0)) == [Submit(0, "one", "cpu3", "a")]
-    assert machine.handle(InputReady(0, "b", 1.0)) == [Submit(0, "one", "gpu", "b")]
 
 
 def test_client_that_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():

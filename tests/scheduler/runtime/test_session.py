@@ -94,13 +94,6 @@ def test_close_leaves_no_thread_and_no_affinity_behind(bundle_dir):
     session.close()
 
 
-def test_closed_session_says_so(bundle_dir):
-    session = Session(bundle_dir)
-    session.close()
-    with pytest.raises(StretchError, match="closed"):
-        session(numbers())
-
-
 def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
     manifest = load_bundle(bundle_dir).manifest
     with Session(bundle_dir) as session:
@@ -309,8 +302,9 @@ def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
     session.close()
     assert all(future.done() for future in futures)
     assert threads() == []
-    with pytest.raises(StretchError, match="closed"):
-        session.submit(numbers())
+    for call in (session.submit, session.run):
+        with pytest.raises(StretchError, match="closed"):
+            call(numbers())
 
 
 @pytest.fixture
@@ -390,18 +384,6 @@ def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(pat
 def test_results_without_a_name_of_their_own_each_are_refused(path, results):
     manifest = load_bundle(path).manifest
     assert any("outputs are called" in problem for problem in graph_problems(msgspec.structs.replace(manifest, results=results)))
-
-
-def test_jobs_run_in_order_on_one_thread_that_is_not_the_callers():
-    threads, seen, done = QueueThreads(), [], threading.Event()
-    threads.open("cpu1", ())
-    for number in range(5):
-        threads.inbox("cpu1").put(lambda number=number: seen.append((number, threading.current_thread().name, threads.calling("cpu1"))))
-    threads.inbox("cpu1").put(done.set)
-    assert done.wait(60)
-    assert seen == [(number, "nn-stretch cpu1", True) for number in range(5)]
-    assert not threads.calling()
-    assert threads.close()
 
 
 def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back():
