@@ -1,6 +1,7 @@
 """What a delegate must do, and the list of all delegates."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from predictors.registry import Registry
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress
@@ -302,6 +304,9 @@ class Delegate(ABC):
 class CoreDelegate(Delegate):
     """A delegate that computes on CPU cores, one thread on each."""
 
+    #: What installs `package`; empty where it may not be missing.
+    install: ClassVar[str] = ""
+
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         self._cores = cores
 
@@ -309,6 +314,20 @@ class CoreDelegate(Delegate):
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate with one thread on each of `cores`."""
         return cls(cores)
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether its package is missing."""
+        missing = cls.install and importlib.util.find_spec(cls.package) is None
+        return f"{cls.package} is not installed ({cls.install})" if missing else None
+
+
+def load_package(name: str, hint: str) -> ModuleType:
+    """The package of a delegate's runtime, imported where it is first needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingBackendError(f"{name} is not installed", hint) from error
 
 
 delegates: Registry[type[Delegate]] = Registry("delegate")
