@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -58,25 +57,6 @@ def save(path, nodes, values, shape, name):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     helper.set_model_props(model, {"stretch.subgraph": name})
     onnx.save(model, str(path))
-
-
-def broken_package(folder: Path, replace: dict[str, str | None]):
-    """A copy of onnxruntime_qnn whose files are links, some left out (None) or with other content; gives its parent."""
-    import onnxruntime_qnn
-
-    real = Path(onnxruntime_qnn.__file__).parent
-    copy = folder / "site" / "onnxruntime_qnn"
-    copy.mkdir(parents=True)
-    for file in real.iterdir():
-        if file.name not in replace and not file.is_dir():
-            if file.suffix == ".py":  # a link would be followed to the real folder
-                (copy / file.name).write_bytes(file.read_bytes())
-            else:
-                (copy / file.name).symlink_to(file)
-    for name, content in replace.items():
-        if content is not None:
-            (copy / name).write_text(content)
-    return copy.parent
 
 
 def python(code, *, path=None, cwd=None):

@@ -61,9 +61,6 @@ def test_what_is_no_whole_number_is_refused(tmp_path, text):
         read_number(tmp_path / "it")
 
 
-__all__ = ["battery", "rapl"]
-
-
 def test_energy_of_an_inference_is_what_it_moved_the_counter_by(rapl):
     runs = []
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Driver, Executor, Tenant
-from scheduler.runtime.machine import CALLING_THREAD, Finish, InputReady, Machine, Start, StepDone
-from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.machine import CALLING_THREAD, Finish, Machine, Start, StepDone
+from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
 from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTime
@@ -121,22 +120,8 @@ def test_requests_wait_for_a_lane_and_their_waiting_counts():
     assert early.elapsed_ms == pytest.approx(85)
 
 
-BOTH = Network("both", *chain([{"cpu": (0.0, 10.0, 0.0), "gpu": (1.0, 10.0, 1.0)}] * 2))
-CPU = Network("cpu", *single("cpu", 36.0))
-GPU = Network("gpu", *single("gpu", 34.0))
-
-
-def network(name, *segments):
-    return Network(name, *chain(segments))
-
-
 def whole(name, processor, ms):
     return Network(name, *single(processor, ms))
-
-
-def segments():
-    branch = st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 2))
-    return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
 def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
@@ -173,9 +158,9 @@ def test_what_makes_no_sense_is_refused():
 PATIENCE = 60.0
 
 
-def conducted(conductor):
+def conducted(conductor, user):
     """`null`, whose subgraphs end when the conductor says so."""
-    return Hooked(lambda model, run, outputs: conductor.hold(model.stem), "null")
+    return Hooked(lambda model, run, outputs: conductor.hold((user, model.stem)), "null")
 
 
 def write(folder, segments):
@@ -239,16 +224,6 @@ class Conducted(Driver):
                 assert self.changed.wait_for(lambda answer=seen: len(self.events) > answer, PATIENCE)
 
 
-class Own:
-    """One user's part of a conductor."""
-
-    def __init__(self, shared, user):
-        self.shared, self.user = shared, user
-
-    def hold(self, name):
-        self.shared.hold((self.user, name))
-
-
 @st.composite
 def both(draw):
     """Segments of two networks on processors that change, and a time for every subgraph, no two of them alike."""
@@ -283,7 +258,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             places = place_subgraphs(bundle.manifest.subgraphs, named)
             steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
             networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
-            code = CompiledSubgraphs(bundle, {"null": conducted(Own(shared, user))})
+            code = CompiledSubgraphs(bundle, {"null": conducted(shared, user)})
             buffers = partial(Buffers, plan, bundle.manifest.tensors)
             executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
             executors[-1].ready()
@@ -339,31 +314,3 @@ def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
         assert scheduled.starts[number] == max((scheduled.ends[wait] for wait in scheduled.waits[number]), default=0.0)
         assert set(job.reads) <= set(scheduled.waits[number])
         assert scheduled.ends[number] == scheduled.starts[number] + job.ms
-
-
-@given(some_jobs())
-def test_state_machine_drives_subgraphs_of_these_times_to_the_same_end(jobs):
-    names = [f"j{i}" for i in range(len(jobs))]
-    steps = [
-        PlannedSubgraph(name, "s", "f", job.processor, tuple(f"t{i}" for i in job.reads) or ("x",), (f"t{number}",))
-        for number, (name, job) in enumerate(zip(names, jobs, strict=True))
-    ]
-    plan = plan_of(["x"], [f"t{len(jobs) - 1}"], steps, [])
-    # given in an order in which they can run, they are preferred in that order
-    assert list(plan.order) == names
-    places = {
-        name: Placement(job.processor, "null", (), job.processor, "blocking", False, "test") for name, job in zip(names, jobs, strict=True)
-    }
-    machine, clock, coming, order = Machine.of(plan, places), SimpleNamespace(now=0.0), [], 0
-    event = InputReady(0)
-    while True:
-        for instruction in machine.handle(event):
-            if isinstance(instruction, Finish):
-                assert clock.now == pytest.approx(schedule(jobs).ms)
-                return
-            if isinstance(instruction, Start):
-                coming.append((clock.now + jobs[names.index(instruction.step)].ms, order, instruction))
-                order += 1
-        coming.sort(key=lambda one: one[:2])
-        clock.now, _, started = coming.pop(0)
-        event = StepDone(0, started.step, started.queue)
