@@ -27,7 +27,7 @@ from scheduler.tools.explain.foreign import (
 )
 from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model
 from scheduler.tools.explain.runtimes import find_named
-from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node, plain, weights
+from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
 
 
 def test_operators_have_types_shapes_and_work(foreign):
@@ -39,7 +39,7 @@ def test_operators_have_types_shapes_and_work(foreign):
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "/etc/hostname"])
 def test_weights_outside_of_the_folder_are_refused(tmp_path, place):
-    foreign = model([conv(writes="y")], [weights("w", 4, 3, 3, 3)], out=(1, 4, 8, 8))
+    foreign = model(conv("y"), out=(1, 4, 8, 8))
     external_data_helper.set_external_data(foreign.graph.initializer[0], place)
     foreign.graph.initializer[0].ClearField("raw_data")
     path = tmp_path / "m.onnx"
@@ -224,21 +224,21 @@ def save(path, proto):
 
 
 def test_changed_weight_is_a_difference(tmp_path, foreign):
-    other = plain()
+    other = FOREIGN["plain"]()
     array = onnx.numpy_helper.to_array(other.graph.initializer[0]) * 1.5
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "w"))
     assert largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other)) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_other_shape_differs_without_bound(tmp_path, foreign):
-    other = plain()
-    other.graph.node[2].CopyFrom(node("Relu", ["r"], ["y"], "again"))
+    other = FOREIGN["plain"]()
+    other.graph.node[2].CopyFrom(node("Relu", "r", "y", "again"))
     other.graph.output[0].CopyFrom(FOREIGN["own_domain"]().graph.output[0])
     assert largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other)) == math.inf
 
 
 def test_other_names_are_refused(tmp_path, foreign):
-    other = plain()
+    other = FOREIGN["plain"]()
     other.graph.node[2].output[0] = other.graph.output[0].name = "z"
     with pytest.raises(StretchError, match="takes or gives other tensors"):
         largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other))
