@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from predictors.errors import MissingBackendError, StretchError, first_line
 from predictors.install import install_line
 from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, load_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
-from scheduler.delegates.process import ChildProcess, ProcessCompiled
+from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -333,7 +333,7 @@ class AcceleratedCompiled(Compiled):
 
 
 @delegates.register(NAME)
-class LiteRtGpuDelegate(LiteRtDelegate):
+class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
     """Runs signatures of the bundle's TFLite file on a GPU, whole or not at all.
 
     A bundle's signature is compiled by a child process, which has this delegate too and calls `compile`.
@@ -341,7 +341,6 @@ class LiteRtGpuDelegate(LiteRtDelegate):
 
     summary = "LiteRT on a GPU through WebGPU or Metal, in a process of its own (never ran on one yet)"
     precisions = ("fp32", "fp16")
-    asynchronous = shares = True
     #: What compiles the model: a name of LiteRT's `HardwareAccelerator`.
     accelerator: ClassVar[str] = "GPU"
     #: Where Linux lists the devices that it needs one of.
@@ -349,13 +348,7 @@ class LiteRtGpuDelegate(LiteRtDelegate):
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         super().__init__(cores)
-        self._line: ChildProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    @classmethod
-    def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose child is pinned to `cores`."""
-        return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -391,12 +384,11 @@ class LiteRtGpuDelegate(LiteRtDelegate):
         assert self._folder is not None
         path = Path(self._folder.name) / f"{name}.tflite"
         path.write_bytes(file.alone(name))
-        key, reply = self._line.make(do="compile", model=str(path))
-        there = [{tensor: tuple(shape) for tensor, shape in reply[what]} for what in ("inputs", "outputs")]
-        for shapes, known in zip(there, file.ends(name), strict=True):
+        compiled = self._line.compile(path)
+        for shapes, known in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
             if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in known.items()]:
                 raise StretchError(f"LiteRT gives the tensors of signature `{name}` other shapes than the plan of {file.path}")
-        return ProcessCompiled(self._line, key, there[0], there[1])
+        return compiled
 
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
         """Each operator, without times: the accelerator tells none."""
@@ -404,17 +396,6 @@ class LiteRtGpuDelegate(LiteRtDelegate):
 
     def close(self) -> None:
         """End the child, at once."""
-        if self._line is not None and self._folder is not None:
-            self._line.end()
+        super().close()
+        if self._folder is not None:
             self._folder.cleanup()
-
-    def abort(self, why: str) -> bool:
-        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
-        if self._line is not None:
-            self._line.abort(why)
-        return self._line is not None
-
-    @property
-    def restarting(self) -> bool:
-        """Whether a new child is being made ready."""
-        return self._line is not None and self._line.reviving

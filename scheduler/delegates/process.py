@@ -234,6 +234,12 @@ class ChildProcess:
         self._made[command["key"]] = command
         return command["key"], reply
 
+    def compile(self, model: Path) -> "ProcessCompiled":
+        """Have the child make the subgraph in a file ready."""
+        key, reply = self.make(do="compile", model=str(model.resolve()))
+        inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
+        return ProcessCompiled(self, key, inputs, outputs)
+
     def drop(self, key: int) -> None:
         """Nobody uses what has this key any more: the child lets go of it, and one that takes its place does not make it."""
         # called when memory is collected, which may be while anything is locked: told with the next command
@@ -346,8 +352,31 @@ class ProcessCompiled(Compiled):
         return ProcessInvocation(self._line, self, inputs, outputs)
 
 
+class ChildDelegate(Delegate):
+    """A delegate that has a child process compute."""
+
+    asynchronous = shares = True
+    _line: ChildProcess | None = None  # None until there is one.
+
+    def close(self) -> None:
+        """End the child, at once."""
+        if self._line is not None:
+            self._line.end()
+
+    def abort(self, why: str) -> bool:
+        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
+        if self._line is not None:
+            self._line.abort(why)
+        return self._line is not None
+
+    @property
+    def restarting(self) -> bool:
+        """Whether a new child is being made ready."""
+        return self._line is not None and self._line.reviving
+
+
 @delegates.register("process")
-class ProcessDelegate(Delegate):
+class ProcessDelegate(ChildDelegate):
     """Runs subgraphs with another delegate in a child process, without a thread of this one.
 
     Args:
@@ -360,12 +389,10 @@ class ProcessDelegate(Delegate):
 
     summary = "ONNX Runtime in a process of its own, enqueued without a thread"
     precisions = ("fp32", "fp16", "int8")
-    asynchronous = True
-    shares = True
 
     def __init__(self, inner: str = INNER, cores: tuple[int, ...] = ()) -> None:
         self._inner = get_delegate(inner)
-        self._line = ChildProcess(inner, cores)
+        self._line: ChildProcess = ChildProcess(inner, cores)
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
@@ -379,28 +406,12 @@ class ProcessDelegate(Delegate):
 
     def compile(self, model: Path) -> ProcessCompiled:
         """Have the child make a subgraph ready."""
-        key, reply = self._line.make(do="compile", model=str(model.resolve()))
-        inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
-        return ProcessCompiled(self._line, key, inputs, outputs)
-
-    def close(self) -> None:
-        """End the child, at once."""
-        self._line.end()
-
-    def abort(self, why: str) -> bool:
-        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
-        self._line.abort(why)
-        return True
+        return self._line.compile(model)
 
     @property
     def pid(self) -> int:
         """Number of the child process there is now."""
         return self._line.pid
-
-    @property
-    def restarting(self) -> bool:
-        """Whether a new child is being made ready."""
-        return self._line.reviving
 
     def places(self, model: Path) -> list[NodePlace]:
         """As the inner delegate places them."""
