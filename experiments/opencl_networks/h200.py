@@ -106,7 +106,7 @@ class OpenCL:
     """One configuration of our delegate."""
 
     def __init__(self, model: Path, x: np.ndarray[Any, Any], half: bool, winograd: str = "auto") -> None:
-        self.compiled = OpenCLDelegate(half=half, options=Options(winograd=winograd)).build(model)
+        self.compiled = OpenCLDelegate(half=half, options=Options(winograd=winograd)).compile(model)
         self.output = np.zeros(next(iter(self.compiled.outputs.values())), np.float32)
         self._call = self.compiled.bind([x], [self.output])
         self._call.run()

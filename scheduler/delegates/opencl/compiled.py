@@ -11,7 +11,8 @@ import numpy as np
 
 from predictors.errors import StretchError, first_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
-from scheduler.delegates.opencl.device import OpenDevice, Programs
+from scheduler.delegates.opencl.device import OpenDevice, programs_of
+from scheduler.delegates.opencl.graph import KernelGraph
 from scheduler.delegates.opencl.launch import (
     TEXEL,
     Argument,
@@ -219,28 +220,25 @@ class OpenCLCompiled(Compiled):
     """Launches with everything they need but the caller's memory.
 
     Args:
+        graph: Whose inputs and outputs are those of the subgraph.
         launches: In the order in which they run.
-        inputs: Name and shape of each input.
-        outputs: Name and shape of each output.
         half: Whether blocked tensors and weights are stored in half precision.
     """
 
     def __init__(
         self,
         device: OpenDevice,
-        programs: Programs,
+        graph: KernelGraph,
         launches: Sequence[Launch],
-        inputs: Mapping[str, tuple[int, ...]],
-        outputs: Mapping[str, tuple[int, ...]],
         *,
         half: bool = False,
         planner: Planner = plan_offset,
     ) -> None:
         import pyopencl as cl
 
-        super().__init__(inputs, outputs)
+        super().__init__(*({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs)))
         self._cl, self.device = cl, device
-        self._programs = programs
+        self._programs = programs_of(device, half)
         self._half = half
         self._item_bytes = device.traits.blocking(half).item_bytes
         self._constants: dict[int, Any] = {}

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from scheduler.delegates.base import Compiled, Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
+from scheduler.delegates.base import Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import is_cpu_device, missing, open_device, programs_of
+from scheduler.delegates.opencl.device import is_cpu_device, missing, open_device
 from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -55,7 +55,7 @@ class OpenCLTuning(Tuning):
         self._model = model
         self._name = name
         self._mode = mode
-        self._before = delegate.build(model)
+        self._before = delegate.compile(model)
         device = self._before.device
         super().__init__(f"{device.name}, {device.driver}", self._steps())
 
@@ -77,7 +77,7 @@ class OpenCLTuning(Tuning):
 
     def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
         """Each launch, measured before and after in turns."""
-        times = in_turns((self._before, self._delegate.build(self._model)), TURNS)
+        times = in_turns((self._before, self._delegate.compile(self._model)), TURNS)
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
     def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> TunedKernel:
@@ -173,15 +173,19 @@ class OpenCLDelegate(Delegate):
         """Whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
         return is_cpu_device()
 
-    def compile(self, model: Path) -> Compiled:
-        """Make a subgraph ready with kernels of our own.
+    def compile(self, model: Path) -> OpenCLCompiled:
+        """Choose and build the kernels of a subgraph.
 
         Raises:
-            StretchError: As `build`; an `UnableError` where another delegate may run it.
+            MissingBackendError: If pyopencl or a device is missing.
+            UnsupportedError: If no kernel computes one of its operators.
+            BuildError: If the driver does not compile a kernel.
+            DeviceError: If the device has no memory for it, or refuses a kernel.
         """
-        return self.build(model)
+        graph = self.prepared(model)
+        return self._compiled(graph, self.lowered(graph))
 
-    def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
+    def compile_from(self, bundle: "Bundle", name: str) -> OpenCLCompiled:
         """Make a bundle's subgraph ready, one in fp16 with half-precision storage.
 
         Raises:
@@ -207,21 +211,8 @@ class OpenCLDelegate(Delegate):
             return self
         return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self.falls_back_on is not None)
 
-    def build(self, model: Path) -> OpenCLCompiled:
-        """Choose and build the kernels of a subgraph.
-
-        Raises:
-            MissingBackendError: If pyopencl or a device is missing.
-            UnsupportedError: If no kernel computes one of its operators.
-            BuildError: If the driver does not compile a kernel.
-            DeviceError: If the device has no memory for it, or refuses a kernel.
-        """
-        graph = read_graph(model)
-        return self._compiled(graph, self.lowered(graph))
-
     def lowered(self, graph: KernelGraph) -> list[Launch]:
-        """The launches that compute a graph; the graph is simplified and fused in place."""
-        self._prepare(graph)
+        """The launches that compute a graph of `prepared`."""
         if not self._options.tuned:
             return self._launches(graph, {})
         device = open_device(self._cores)
@@ -261,7 +252,7 @@ class OpenCLDelegate(Delegate):
             schedules: Parameters by kernel and shape; others are taken untuned.
 
         Raises:
-            StretchError: As `build`.
+            StretchError: As `compile`.
         """
         graph = self.prepared(model)
         return self._compiled(graph, self._launches(graph, schedules))
@@ -272,9 +263,7 @@ class OpenCLDelegate(Delegate):
         return lower(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, schedules))
 
     def _compiled(self, graph: KernelGraph, launches: Sequence[Launch]) -> OpenCLCompiled:
-        device = open_device(self._cores)
-        inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-        return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
+        return OpenCLCompiled(open_device(self._cores), graph, launches, half=self._half, planner=self._planner)
 
     def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
@@ -282,7 +271,7 @@ class OpenCLDelegate(Delegate):
         What was found until an interruption is kept as well.
         """
         device = open_device(self._cores)
-        graph = read_graph(model)
+        graph = self.prepared(model)
         compiled = self._compiled(graph, self.lowered(graph))
         groups: list[TunedGroup] = []
         try:
@@ -306,7 +295,8 @@ class OpenCLDelegate(Delegate):
     def prepared(self, model: Path) -> KernelGraph:
         """A subgraph as it is lowered: simplified and fused."""
         graph = read_graph(model)
-        self._prepare(graph)
+        simplify(graph)
+        fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
         return graph
 
     def refusals(self, graph: KernelGraph) -> dict[str, str]:
@@ -314,16 +304,12 @@ class OpenCLDelegate(Delegate):
         traits = open_device(self._cores).traits
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
-    def _prepare(self, graph: KernelGraph) -> None:
-        simplify(graph)
-        fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
-
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""
         graph = read_graph(model)
         names = {node.name: node.op for node in graph.nodes}
         try:
-            compiled = self.build(model)
+            compiled = self.compile(model)
         except UnableError as error:
             return [
                 NodePlace(name, op, f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl.compiled import LaunchTime, OpenCLCompiled
-from scheduler.delegates.opencl.device import OpenDevice, programs_of, source_hash
+from scheduler.delegates.opencl.device import OpenDevice, source_hash
 from scheduler.delegates.opencl.graph import FusedActivation, KernelGraph, KernelNode
 from scheduler.delegates.opencl.launch import Launch, Size
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
@@ -200,8 +200,7 @@ class ScheduleTuner:
     def _compile(self, graph: KernelGraph, options: Options, schedules: Schedules) -> OpenCLCompiled:
         copy = KernelGraph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
         launches = lower(copy, self._device.traits.blocking(self._half), self._device.traits, options, schedules)
-        inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-        return OpenCLCompiled(self._device, programs_of(self._device, self._half), launches, inputs, outputs, half=self._half)
+        return OpenCLCompiled(self._device, graph, launches, half=self._half)
 
 
 def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> list[Tuned]:

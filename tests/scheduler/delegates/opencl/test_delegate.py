@@ -50,7 +50,7 @@ def test_places_tell_why_a_subgraph_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    return OpenCLDelegate().build(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
+    return OpenCLDelegate().compile(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
 
 
 def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(compiled):
@@ -73,12 +73,12 @@ def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
         return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
 
     with pytest.raises(UnableError, match=r"the OpenCL device `.*` has no memory for the subgraph: "):
-        OpenCLDelegate(planner=huge).build(networks.residual_block(tmp_path / "m.onnx"))
+        OpenCLDelegate(planner=huge).compile(networks.residual_block(tmp_path / "m.onnx"))
 
 
 @pytest.fixture
 def bound(tmp_path):
-    compiled = OpenCLDelegate().build(networks.residual_block(tmp_path / "m.onnx"))
+    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
     x, y = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32)
     return compiled.bind([x], [y]), x, y
 

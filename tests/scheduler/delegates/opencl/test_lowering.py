@@ -204,7 +204,7 @@ def test_kernels_compute_the_same_with_a_buffer_for_each_tensor(tmp_path):
 
 
 def test_plan_of_a_network_lets_no_two_live_tensors_meet(tmp_path):
-    compiled = OpenCLDelegate().build(networks.classifier(tmp_path / "m.onnx"))
+    compiled = OpenCLDelegate().compile(networks.classifier(tmp_path / "m.onnx"))
     assert compiled.allocation.problem(compiled.intermediates) is None
 
 
