@@ -64,12 +64,12 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
     return places + added
 
 
-def profile_kernels(session_of: Any, runs: int = 5) -> dict[str, tuple[str, float]]:
-    """Operator type and milliseconds of each kernel, the median of `runs` runs on a zero input."""
+def profile_kernels(session_of: Any) -> dict[str, tuple[str, float]]:
+    """Operator type and milliseconds of each kernel, the median of five runs on a zero input."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(str(Path(folder) / "ort"))
         feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}
-        for _ in range(runs + 1):
+        for _ in range(6):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text())
     times: dict[str, list[float]] = {}

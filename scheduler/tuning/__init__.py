@@ -22,6 +22,8 @@ T = TypeVar("T")
 REPEATS = 3
 #: A candidate whose first time is this many times the best is not measured again.
 HOPELESS = 1.5
+#: Part of the default's time that a candidate must stay below: noise must not replace a choice.
+BETTER = 0.97
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,6 @@ class Quickest(Generic[T]):
 def quickest(
     candidates: Sequence[T],
     measure: Callable[[T | None], float | None],
-    repeats: int = REPEATS,
-    margin: float = 0.03,
     spent: Callable[[], bool] = lambda: False,
 ) -> Quickest[T]:
     """Measure candidates against the default in turns and take the quickest; never one that is slower than the default.
@@ -51,12 +51,12 @@ def quickest(
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
     """
     contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
-    times, count = race(contenders, repeats, HOPELESS, spent=spent)
+    times, count = race(contenders, REPEATS, HOPELESS, spent=spent)
     if 0 not in times:
         raise StretchError("the kernel does not run with its default work-group")
     default = times.pop(0)
     best = min(times, key=lambda i: (times[i], i), default=None)
-    if best is None or times[best] > (1 - margin) * default:
+    if best is None or times[best] > BETTER * default:
         return Quickest(None, default, default, count)
     return Quickest(candidates[best - 1], times[best], default, count)
 

@@ -194,7 +194,6 @@ def test_fast_follows_the_formulas_of_the_paper():
     assert fast_convolution((7, 7, 4), WIDE) == (7, 7, 4)
     # y = gy and gy is even: half of it
     assert fast_convolution((8, 8, 4), WIDE) == (8, 4, 4)
-    assert fast_convolution((56, 56, 64), WIDE, most_z=64) == (4, 1, 64)
 
 
 @given(grids, limits)
@@ -203,9 +202,9 @@ def test_fast_is_always_allowed(grid, limit):
     assert limit.allow(fast_convolution(grid, limit))
 
 
-@given(grids, limits, st.booleans())
-def test_every_exhaustive_candidate_is_allowed_and_there_is_one(grid, limit, loose):
-    result = exhaustive(grid, limit, loose)
+@given(grids, limits)
+def test_every_exhaustive_candidate_is_allowed_and_there_is_one(grid, limit):
+    result = exhaustive(grid, limit)
     assert result
     assert len(set(result)) == len(result)
     assert all(limit.allow(size) for size in result)
@@ -215,7 +214,6 @@ def test_exhaustive_takes_divisors_with_32_work_items_or_more():
     result = exhaustive((12, 10, 4), WIDE)
     assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in result)
     assert (12, 10, 2) in result
-    assert set(result) < set(exhaustive((12, 10, 4), WIDE, loose=True))
 
 
 def test_small_grids_fall_back_to_parts_and_then_to_small_groups():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scheduler.delegates.base import Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import is_cpu_device, missing, open_device
+from scheduler.delegates.opencl.device import device_traits, find_device, missing, open_device
 from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -171,7 +171,7 @@ class OpenCLDelegate(Delegate):
     @classmethod
     def needs_core(cls) -> bool:
         """Whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
-        return is_cpu_device()
+        return device_traits(find_device()).cpu
 
     def compile(self, model: Path) -> OpenCLCompiled:
         """Choose and build the kernels of a subgraph.

@@ -128,7 +128,6 @@ class Traits:
     registers: int  # Vectors of `lanes` floats that a work-item can hold.
     cpu: bool  # Whether the device is a CPU, so that a work-group is one work-item and built-ins cost calls.
     local: tuple[int, int, int]  # Work-group of tiled kernels.
-    wait_every: int  # Profiled launches after which a tuner waits.
     max_local: int = 1  # Most work-items of a work-group.
     max_sizes: tuple[int, ...] = (1, 1, 1)  # Most work-items in each dimension of a work-group.
     alignment: int = 128  # Alignment of a part of a buffer, in bytes.
@@ -240,12 +239,6 @@ def _no_device(cl: Any) -> MissingBackendError:
             "install another OpenCL driver for it, such as your distribution's newer PoCL",
         )
     return MissingBackendError("there is no OpenCL device on this machine", f"PoCL runs on any CPU: {INSTALL}")
-
-
-def is_cpu_device() -> bool:
-    """Whether the device that would be used is a CPU, which has to be given cores."""
-    cl = _pyopencl()
-    return bool(find_device().type & cl.device_type.CPU)
 
 
 def open_device(cores: tuple[int, ...]) -> OpenDevice:

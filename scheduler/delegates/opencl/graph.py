@@ -1,6 +1,6 @@
 """A subgraph's ONNX file as nodes, constants and shapes, and the passes that make it smaller before its kernels are chosen."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -149,10 +149,15 @@ def _evaluate(graph: KernelGraph, node: KernelNode) -> Array:
 
 def remove_identities(graph: KernelGraph) -> None:
     """Let readers of an identity read its input; one that is an output stays."""
-    for node in list(graph.nodes):
+    renamed: dict[str, str] = {}
+    nodes, graph.nodes = graph.nodes, []
+    for node in nodes:
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
         if node.op in IDENTITIES and node.output not in graph.outputs:
-            _replace_reads(graph, node.output, node.inputs[0])
-            _remove(graph, node, "removed: at inference it returns its input")
+            renamed[node.output] = inputs[0]
+            graph.gone[node.name] = "removed: at inference it returns its input"
+        else:
+            graph.nodes.append(replace(node, inputs=inputs))
 
 
 def fold_batch_norms(graph: KernelGraph) -> None:
@@ -261,16 +266,6 @@ def _swap(graph: KernelGraph, old: KernelNode, new: KernelNode) -> None:
     graph.nodes[graph.nodes.index(old)] = new
 
 
-def _remove(graph: KernelGraph, node: KernelNode, reason: str) -> None:
-    graph.nodes.remove(node)
-    graph.gone[node.name] = reason
-
-
-def _replace_reads(graph: KernelGraph, old: str, new: str) -> None:
-    rename: Callable[[str], str] = lambda name: new if name == old else name  # noqa: E731
-    graph.nodes = [replace(n, inputs=tuple(map(rename, n.inputs))) if old in n.inputs else n for n in graph.nodes]
-
-
 def _constant(graph: KernelGraph, name: str, value: Array) -> str:
     graph.constants[name] = np.ascontiguousarray(value, np.float32)
     graph.shapes[name] = value.shape
@@ -292,6 +287,18 @@ class FusedActivation:
 
 
 NONE = FusedActivation()
+
+#: ONNX operators that compute one activation: its name, and the attributes that are its parameters, with their defaults.
+ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "Elu": ("elu", {"alpha": 1.0}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "HardSwish": ("hard_swish", {}),
+    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
+    "Mish": ("mish", {}),
+    "Relu": ("relu", {}),
+    "Sigmoid": ("sigmoid", {}),
+    "Tanh": ("tanh", {}),
+}
 
 #: Kernels that end with an activation.
 ACTIVATED = ("Conv", "Gemm", "Unary", "Binary", "ScaleShift")
@@ -321,31 +328,21 @@ def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) ->
 def activation_of(graph: KernelGraph, node: KernelNode) -> FusedActivation | None:
     """What an ONNX node does to each element, or None if it is no activation."""
     attrs = node.attrs
-    match node.op:
-        case "Relu":
-            return FusedActivation("relu")
-        case "Clip":
-            bounds = []
-            for i, default in ((1, -np.inf), (2, np.inf)):
-                name = node.inputs[i] if len(node.inputs) > i else ""
-                if name and name not in graph.constants:
-                    return None
-                bounds.append(float(graph.constants[name].item()) if name else default)
-            largest = float(np.finfo(np.float32).max)
-            return FusedActivation("clip", max(bounds[0], -largest), min(bounds[1], largest))
-        case "HardSigmoid":
-            return FusedActivation("hard_sigmoid", attrs.get("alpha", 0.2), attrs.get("beta", 0.5))
-        case "Gelu":
-            return FusedActivation("gelu_tanh" if attrs.get("approximate", b"none") == b"tanh" else "gelu")
-        case "Elu":
-            return FusedActivation("elu", attrs.get("alpha", 1.0))
-        case "LeakyRelu":
-            return FusedActivation("leaky_relu", attrs.get("alpha", 0.01))
-        case "HardSwish":
-            return FusedActivation("hard_swish")
-        case "Sigmoid" | "Tanh" | "Mish":
-            return FusedActivation(node.op.lower())
-    return None
+    if node.op == "Clip":
+        bounds = []
+        for i, default in ((1, -np.inf), (2, np.inf)):
+            name = node.inputs[i] if len(node.inputs) > i else ""
+            if name and name not in graph.constants:
+                return None
+            bounds.append(float(graph.constants[name].item()) if name else default)
+        largest = float(np.finfo(np.float32).max)
+        return FusedActivation("clip", max(bounds[0], -largest), min(bounds[1], largest))
+    if node.op == "Gelu":
+        return FusedActivation("gelu_tanh" if attrs.get("approximate", b"none") == b"tanh" else "gelu")
+    if node.op not in ACTIVATIONS:
+        return None
+    name, defaults = ACTIVATIONS[node.op]
+    return FusedActivation(name, *(attrs.get(key, default) for key, default in defaults.items()))
 
 
 def _products_with_gates(graph: KernelGraph) -> None:

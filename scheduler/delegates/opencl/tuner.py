@@ -19,14 +19,12 @@ from scheduler.delegates.opencl.launch import Launch, Size
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
 from scheduler.delegates.opencl.templates import lower
 from scheduler.progress import Progress, silent
-from scheduler.tuning import REPEATS, Entry, TuningCache, quickest, race, shipped_entries
+from scheduler.tuning import BETTER, Entry, TuningCache, quickest, race, shipped_entries
 
 #: File of the kernel whose schedule a problem of this name asks for.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
 #: A candidate that took this many times the best one in its first two runs is not run again.
 HOPELESS = 1.3
-#: Part of the default's time that a candidate must stay below: noise must not replace a choice.
-BETTER = 0.97
 
 
 @dataclass(frozen=True)
@@ -203,19 +201,15 @@ class ScheduleTuner:
         return OpenCLCompiled(self._device, graph, launches, half=self._half)
 
 
-def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> list[Tuned]:
-    """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before.
-
-    Args:
-        rounds: Times that both are profiled, in turns.
-    """
-    nodes = faster_nodes(before, after, rounds)
+def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled) -> list[Tuned]:
+    """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before."""
+    nodes = faster_nodes(before, after)
     return [tuned if tuned.node in nodes else replace(tuned, choice=tuned.default, after_ms=tuned.before_ms) for tuned in tuned_nodes]
 
 
-def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> set[str]:
+def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled) -> set[str]:
     """Nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
-    old, new = node_times(before, after, rounds)
+    old, new = node_times(before, after, 3)
     return {node for node, ms in new.items() if ms <= BETTER * old.get(node, 0.0)}
 
 
@@ -321,14 +315,10 @@ def fast(grid: tuple[int, ...], limits: Limits) -> Size3:
     return _within((x, min(plane // x, gy), z), limits)
 
 
-def fast_convolution(grid: tuple[int, ...], limits: Limits, most_z: int = 16) -> Size3:
-    """The one size that FAST takes for a convolution (paper 002, section 4.1).
-
-    Args:
-        most_z: Most in the last dimension: 16, on Adreno but the 3xx series 64.
-    """
+def fast_convolution(grid: tuple[int, ...], limits: Limits) -> Size3:
+    """The one size that FAST takes for a convolution (paper 002, section 4.1)."""
     gx, gy, gz = three(grid)
-    z = greatest_divisor(gz, min(most_z, limits.sizes[2], limits.items))
+    z = greatest_divisor(gz, min(16, limits.sizes[2], limits.items))
     plane = min(256, limits.items) // z or 1
     x = min(gx, plane)
     y = min(plane // x, gy)
@@ -337,17 +327,14 @@ def fast_convolution(grid: tuple[int, ...], limits: Limits, most_z: int = 16) ->
     return _within((x, y, z), limits)
 
 
-def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> list[Size3]:
+def exhaustive(grid: tuple[int, ...], limits: Limits) -> list[Size3]:
     """Every size that EXHAUSTIVE tries (paper 002, section 4.2).
 
     Triples of divisors of the grid's dimensions with 32 to K work-items; where
     there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
-
-    Args:
-        loose: Also take divisors of a dimension's next five numbers.
     """
     dimensions = three(grid)
-    choices = [_divisors(g, 5 if loose else 0) for g in dimensions]
+    choices = [[d for d in range(1, g + 1) if g % d == 0] for g in dimensions]
     sizes = [size for size in _triples(choices) if limits.allow(size) and prod(size) >= LEAST_ITEMS]
     if not sizes:
         parts = [sorted({-(-g // i) for i in range(1, 5)}) for g in dimensions]
@@ -361,10 +348,6 @@ def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> li
 
 def _triples(choices: list[list[int]]) -> list[Size3]:
     return [(x, y, z) for z in choices[2] for y in choices[1] for x in choices[0]]
-
-
-def _divisors(n: int, further: int) -> list[int]:
-    return sorted({d for m in range(n, n + further + 1) for d in range(1, m + 1) if m % d == 0 and d <= n + further})
 
 
 def _within(size: Size3, limits: Limits) -> Size3:
@@ -485,7 +468,7 @@ def tuned_groups(
         if key not in done and time.monotonic() < end:
             done.add(key)
             candidates = group_candidates(launch, mode, Limits(timer.most_items(i), three(device.traits.max_sizes[:3])))
-            chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), REPEATS, spent=lambda: time.monotonic() > end)
+            chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), spent=lambda: time.monotonic() > end)
             yield TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best, chosen.measured)
         progress(after.kernel if after else "")
 
