@@ -74,12 +74,12 @@ def test_numbers_that_make_no_sense_are_refused(numbers):
         FaultPolicy(**numbers)
 
 
-KEPT_GPU = Placement("gpu", "opencl", (), "gpu", "async", True, "")
+GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
 
 
 def test_many_threads_that_see_the_same_fault_decide_once():
     keeper = Keeper(FaultPolicy())
-    threads = [threading.Thread(target=keeper.tell, args=(Failed(Site.of(KEPT_GPU), "s1.gpu", "it broke"),)) for _ in range(16)]
+    threads = [threading.Thread(target=keeper.tell, args=(Failed(Site.of(GPU_PLACE), "s1.gpu", "it broke"),)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,7 +87,6 @@ def test_many_threads_that_see_the_same_fault_decide_once():
     assert len(keeper.decisions) == 1
 
 
-GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
 CPU_PLACE = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
 HOME = {"a": GPU_PLACE, "b": GPU_PLACE, "c": CPU_PLACE}
 
