@@ -1,11 +1,28 @@
-"""Delegates that run subgraphs as another one does, and have a function of the test decide about each run."""
+"""Delegates that run subgraphs as another one does, and have a function of the test decide about each run; inputs of the small bundles and their outputs."""
 
 import threading
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from scheduler.delegates import delegates
 from scheduler.delegates.base import Delegate, Invocation
+from tests import onnx_runtime
+
+
+def numbers(seed=0, shape=(1, 3, 8, 8)):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def whole(path, x):
+    """What a bundle's whole model computes."""
+    return onnx_runtime.output(path / "model.onnx", x)
+
+
+def threads():
+    """The threads of sessions."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nn-stretch")]
 
 
 class HookedInvocation(Invocation):

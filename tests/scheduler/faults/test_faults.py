@@ -11,8 +11,7 @@ from scheduler.delegates.base import UnableError
 from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Returned, Site
 from scheduler.placement.place import Placement, fallback_placement
 from scheduler.runtime.session import Recovery, Session
-from tests import onnx_runtime
-from tests.scheduler.doubles import Hooked
+from tests.scheduler.doubles import Hooked, numbers, whole
 
 GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
@@ -185,18 +184,14 @@ def made(bundle_dir, broken, policy=POLICY, **options):
     return Session(bundle_dir, {"gpu": "null"}, delegates={"null": broken}, faults=policy, **options)
 
 
-def inputs(count):
-    return np.random.default_rng(0).standard_normal((count, 1, 3, 8, 8)).astype(np.float32)
-
-
 @pytest.mark.parametrize("way", ["run", "submit"])
 @pytest.mark.parametrize("fault", [UnableError("the device is lost"), RuntimeError("it broke"), ValueError(), "nan"], ids=str)
 def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_back(bundle_dir, way, fault):
     # two subgraphs of an inference run there
     broken = Broken(None, None, fault)
     with made(bundle_dir, broken) as session:
-        for x in inputs(12):
-            assert np.allclose(options(session)[way](x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        for x in numbers(shape=(12, 1, 3, 8, 8)):
+            assert np.allclose(options(session)[way](x), whole(bundle_dir, x), atol=1e-5)
         assert [(decision.inference, decision.what) for decision in session.decisions] == [(1, "retired"), (3, "on trial"), (5, "restored")]
         assert session.decisions[0].site.delegate == "null"
         assert "s1.gpu" in session.decisions[0].reason
@@ -207,15 +202,15 @@ def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_
 def test_without_a_policy_the_inference_fails_and_names_the_delegate(bundle_dir):
     with Session(bundle_dir, {"gpu": "null"}, delegates={"null": Broken(RuntimeError("it broke"))}) as session:
         with pytest.raises(StretchError, match=r"s1.gpu.*null.*it broke"):
-            session(inputs(1)[0])
+            session(numbers())
         assert session.decisions == ()
 
 
 def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
     broken = Broken(*[None] * 4, *["wrong"] * 100)
     with made(bundle_dir, broken, FaultPolicy(back_off=2, trial=2, spot_every=3)) as session:
-        x = inputs(1)[0]
-        want = onnx_runtime.output(bundle_dir / "model.onnx", x)
+        x = numbers()
+        want = whole(bundle_dir, x)
         for _ in range(4):
             assert np.allclose(session(x), want, atol=1e-5)
         assert "is off by" in session.decisions[0].reason
@@ -227,12 +222,12 @@ def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
 def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundle_dir, way):
     broken = Broken(None, None, "hang")
     with made(bundle_dir, broken, time_limit=1.0) as session:
-        for x in inputs(6):
-            assert np.allclose(options(session)[way](x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        for x in numbers(shape=(6, 1, 3, 8, 8)):
+            assert np.allclose(options(session)[way](x), whole(bundle_dir, x), atol=1e-5)
         assert [(decision.what, decision.inferences) for decision in session.decisions] == [("retired", None)]
         assert session.places["s1.gpu"].delegate == "cpu"
         broken.release.set()
         # what it writes now, it writes into memory that nobody reads any more
         time.sleep(0.1)
-        x = inputs(1)[0]
-        assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+        x = numbers()
+        assert np.allclose(session(x), whole(bundle_dir, x), atol=1e-5)

@@ -19,7 +19,7 @@ from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 from tests.scheduler import bundles
-from tests.scheduler.doubles import Hooked
+from tests.scheduler.doubles import Hooked, numbers, whole
 
 #: A core that this process may use.
 CORE = available_cores()[0]
@@ -68,12 +68,8 @@ class Losing(Delegate):
         return Queued(inner.inputs, inner.outputs)
 
 
-def numbers(seed=0):
-    return np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
-
-
 def right(path, y, seed=0):
-    return np.allclose(y, onnx_runtime.output(path / "model.onnx", numbers(seed)), atol=1e-6)
+    return np.allclose(y, whole(path, numbers(seed)), atol=1e-6)
 
 
 def session_of(path, delegate, **more):

@@ -1,6 +1,5 @@
 """Several bundles on the same processors."""
 
-import threading
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf, isfinite, nan
@@ -26,21 +25,8 @@ from scheduler.runtime.machine import (
     StepReturned,
     Submit,
 )
-from tests import onnx_runtime
-from tests.scheduler.doubles import Gate
+from tests.scheduler.doubles import Gate, numbers, threads, whole
 from tests.scheduler.runtime.plans import blocking, planned, plans
-
-
-def numbers(seed=0):
-    return np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
-
-
-def wanted(path, x):
-    return onnx_runtime.output(path / "model.onnx", x)
-
-
-def threads():
-    return [item for item in threading.enumerate() if item.name.startswith("nn-stretch")]
 
 
 @pytest.fixture
@@ -54,8 +40,8 @@ def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapp
     with Scheduler(folders, mapping) as scheduler:
         rows = [(name, seed, scheduler.submit(numbers(seed), name)) for seed in range(6) for name in folders]
         for name, seed, future in rows:
-            assert np.allclose(future.result(60), wanted(folders[name], numbers(seed)), atol=1e-5)
-        assert np.allclose(scheduler.run(numbers(7), "b"), wanted(folders["b"], numbers(7)), atol=1e-5)
+            assert np.allclose(future.result(60), whole(folders[name], numbers(seed)), atol=1e-5)
+        assert np.allclose(scheduler.run(numbers(7), "b"), whole(folders["b"], numbers(7)), atol=1e-5)
 
 
 def test_the_earliest_deadline_is_served_first(folders):
@@ -78,7 +64,7 @@ def test_all_processors_of_a_bundle_lost_are_replaced_where_faults_are_minded(fo
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, faults=FaultPolicy()) as scheduler:
         for seed in range(3):
             for name in folders:
-                assert np.allclose(scheduler.run(numbers(seed), name), wanted(folders[name], numbers(seed)), atol=1e-5)
+                assert np.allclose(scheduler.run(numbers(seed), name), whole(folders[name], numbers(seed)), atol=1e-5)
         assert scheduler.sessions["a"].decisions
         assert not scheduler.sessions["b"].decisions
 
@@ -93,14 +79,14 @@ def test_what_hangs_of_one_bundle_stops_no_other(folders, faults):
             assert gate.reached.acquire(timeout=60)
             futures = [scheduler.submit(numbers(seed), "b") for seed in range(4)]
             for seed, future in enumerate(futures):
-                assert np.allclose(future.result(60), wanted(folders["b"], numbers(seed)), atol=1e-5)
+                assert np.allclose(future.result(60), whole(folders["b"], numbers(seed)), atol=1e-5)
             if faults is None:
                 with pytest.raises(StretchError, match="null"):
                     hung.result(60)
             else:
-                assert np.allclose(hung.result(60), wanted(folders["a"], numbers()), atol=1e-5)
-                assert np.allclose(scheduler.run(numbers(5), "a"), wanted(folders["a"], numbers(5)), atol=1e-5)
-            assert np.allclose(scheduler.run(numbers(9), "b"), wanted(folders["b"], numbers(9)), atol=1e-5)
+                assert np.allclose(hung.result(60), whole(folders["a"], numbers()), atol=1e-5)
+                assert np.allclose(scheduler.run(numbers(5), "a"), whole(folders["a"], numbers(5)), atol=1e-5)
+            assert np.allclose(scheduler.run(numbers(9), "b"), whole(folders["b"], numbers(9)), atol=1e-5)
     finally:
         gate.open.set()
 

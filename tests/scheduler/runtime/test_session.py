@@ -21,19 +21,7 @@ from scheduler.placement.place import Placement
 from scheduler.runtime.session import Session, again_after_a_hang
 from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
-from tests.scheduler.doubles import Gate, Hooked, flaky
-
-
-def whole(path, x):
-    return onnx_runtime.output(path / "model.onnx", x)
-
-
-def numbers(shape=(1, 3, 8, 8), seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def threads():
-    return [t for t in threading.enumerate() if t.name.startswith("nn-stretch")]
+from tests.scheduler.doubles import Gate, Hooked, flaky, numbers, threads, whole
 
 
 def workers():
@@ -56,7 +44,7 @@ MAPPINGS = [
 @pytest.mark.parametrize("batch", [1, 2])
 def test_subgraphs_compute_what_the_whole_model_computes(bundles, tmp_path, mapping, batch):
     path = bundles.two_branches(tmp_path / "b", batch=batch)
-    x = numbers((batch, 3, 8, 8))
+    x = numbers(shape=(batch, 3, 8, 8))
     with Session(path, mapping) as session:
         assert np.allclose(session(x), whole(path, x), atol=1e-6)
 
@@ -78,9 +66,9 @@ def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
 
 def test_result_is_not_overwritten_by_the_next_run(bundle_dir):
     with Session(bundle_dir) as session:
-        first = session(numbers(seed=1))
+        first = session(numbers(1))
         kept = first.copy()
-        session(numbers(seed=2))
+        session(numbers(2))
         assert np.array_equal(first, kept)
 
 
@@ -108,8 +96,8 @@ def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
     ("x", "message"),
     [
         ([1.0], "is a list"),
-        (numbers((1, 3, 8, 9)), "has shape"),
-        (numbers((3, 8, 8)), "has shape"),
+        (numbers(shape=(1, 3, 8, 9)), "has shape"),
+        (numbers(shape=(3, 8, 8)), "has shape"),
         (numbers().astype(np.float64), "has type float64"),
         (np.full((1, 3, 8, 8), np.nan, np.float32), "NaN or infinity"),
         (np.where(numbers() > 2, np.inf, 0).astype(np.float32), "NaN or infinity"),
@@ -211,9 +199,9 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
 def test_every_memory_planner_gives_the_same_results(bundle_dir, planner):
     with Session(bundle_dir, memory_planner=planner, in_flight=2) as session:
         for seed in range(2):
-            assert np.allclose(session(numbers(seed=seed)), whole(bundle_dir, numbers(seed=seed)), atol=1e-6)
-        futures = [session.submit(numbers(seed=seed)) for seed in range(4)]
-        assert all(np.allclose(f.result(60), whole(bundle_dir, numbers(seed=seed)), atol=1e-6) for seed, f in enumerate(futures))
+            assert np.allclose(session(numbers(seed)), whole(bundle_dir, numbers(seed)), atol=1e-6)
+        futures = [session.submit(numbers(seed)) for seed in range(4)]
+        assert all(np.allclose(f.result(60), whole(bundle_dir, numbers(seed)), atol=1e-6) for seed, f in enumerate(futures))
 
 
 def test_memory_planner_decides_how_much_memory_buffers_take(bundle_dir):
@@ -230,15 +218,15 @@ def test_unknown_memory_planner_is_named(bundle_dir):
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
 def test_each_future_holds_the_output_of_its_own_input(bundle_dir, mapping, in_flight):
-    expected = [whole(bundle_dir, numbers(seed=seed)) for seed in range(6)]
+    expected = [whole(bundle_dir, numbers(seed)) for seed in range(6)]
     with Session(bundle_dir, mapping, in_flight=in_flight) as session:
-        futures = [session.submit(numbers(seed=seed)) for seed in range(6)]
+        futures = [session.submit(numbers(seed)) for seed in range(6)]
         for future, output in zip(futures, expected, strict=True):
             assert np.allclose(future.result(60), output, atol=1e-6)
 
 
 def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
-    x = numbers(seed=1)
+    x = numbers(1)
     expected = whole(bundle_dir, x)
     with Session(bundle_dir) as session:
         future = session.submit(x)
@@ -250,15 +238,15 @@ def test_an_inference_starts_while_another_waits_for_a_processor(bundle_dir):
     gate, stems = Gate("s1.gpu"), Gate("stem")
     stems.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate, "cpu": stems}) as session:
-        first = session.submit(numbers(seed=1))
+        first = session.submit(numbers(1))
         assert gate.reached.acquire(timeout=60)
-        second = session.submit(numbers(seed=2))
+        second = session.submit(numbers(2))
         for _ in range(2):
             assert stems.reached.acquire(timeout=60)
         assert not first.done()
         gate.open.set()
-        assert np.allclose(first.result(60), whole(bundle_dir, numbers(seed=1)), atol=1e-6)
-        assert np.allclose(second.result(60), whole(bundle_dir, numbers(seed=2)), atol=1e-6)
+        assert np.allclose(first.result(60), whole(bundle_dir, numbers(1)), atol=1e-6)
+        assert np.allclose(second.result(60), whole(bundle_dir, numbers(2)), atol=1e-6)
         spans = {(lane, span.name): span for lane, trace in enumerate(session.submitted_traces) for span in trace.spans}
         # The second one's stem ran on the CPU before the first one's branch on the other processor ended.
         assert spans[1, "stem"].start_ns < spans[0, "s1.gpu"].end_ns
@@ -269,11 +257,11 @@ def test_failure_reaches_its_own_future_alone(bundle_dir, error):
     gate = Gate("s1.gpu", error)
     gate.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate}, in_flight=1) as session:
-        first = session.submit(numbers(seed=1))
+        first = session.submit(numbers(1))
         with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu`"):
             first.result(60)
-        assert np.allclose(session.submit(numbers(seed=2)).result(60), whole(bundle_dir, numbers(seed=2)), atol=1e-6)
-        assert np.allclose(session(numbers(seed=3)), whole(bundle_dir, numbers(seed=3)), atol=1e-6)
+        assert np.allclose(session.submit(numbers(2)).result(60), whole(bundle_dir, numbers(2)), atol=1e-6)
+        assert np.allclose(session(numbers(3)), whole(bundle_dir, numbers(3)), atol=1e-6)
 
 
 def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
@@ -298,7 +286,7 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
 
 def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
     session = Session(bundle_dir)
-    futures = [session.submit(numbers(seed=seed)) for seed in range(3)]
+    futures = [session.submit(numbers(seed)) for seed in range(3)]
     session.close()
     assert all(future.done() for future in futures)
     assert threads() == []

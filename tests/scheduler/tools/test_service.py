@@ -14,16 +14,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
 from scheduler.delegates import NullDelegate
 from scheduler.tools.service import ServiceRequest, Waiting
-from tests import onnx_runtime
-from tests.scheduler.doubles import Gate
-
-
-def inputs(count):
-    return np.random.default_rng(0).standard_normal((count, 1, 3, 8, 8)).astype(np.float32)
-
-
-def wanted(bundle_dir, x):
-    return onnx_runtime.output(bundle_dir / "model.onnx", x)
+from tests.scheduler.doubles import Gate, numbers, whole
 
 
 @pytest.fixture
@@ -44,29 +35,29 @@ def held(bundle_dir):
 def test_requests_get_their_outputs(bundle_dir, session):
     with Service(session) as service:
         service.warm_up()
-        xs = inputs(20)
+        xs = numbers(shape=(20, 1, 3, 8, 8))
         futures = [service.submit(x, deadline_ms=60_000) for x in xs]
         for x, future in zip(xs, futures, strict=True):
-            assert np.allclose(future.result(60), wanted(bundle_dir, x), atol=1e-5)
+            assert np.allclose(future.result(60), whole(bundle_dir, x), atol=1e-5)
     assert service.outcomes()["done"] == 20
 
 
 def test_event_loop_goes_on_meanwhile(bundle_dir, session):
-    xs = inputs(8)
+    xs = numbers(shape=(8, 1, 3, 8, 8))
 
     async def ask(service):
         return await asyncio.gather(*(service.infer(x) for x in xs))
 
     with Service(session) as service:
         for x, output in zip(xs, asyncio.run(ask(service)), strict=True):
-            assert np.allclose(output, wanted(bundle_dir, x), atol=1e-5)
+            assert np.allclose(output, whole(bundle_dir, x), atol=1e-5)
 
 
 def test_the_most_urgent_goes_first(held):
     delegate, session = held
     ended = []
     with Service(session) as service:
-        first = service.submit(inputs(1)[0])
+        first = service.submit(numbers())
         delegate.reached.acquire()
         for name, options in {
             "none": {},
@@ -74,7 +65,7 @@ def test_the_most_urgent_goes_first(held):
             "soon": {"deadline_ms": 30_000},
             "first": {"priority": 1},
         }.items():
-            service.submit(inputs(1)[0], **options).add_done_callback(lambda _, name=name: ended.append(name))
+            service.submit(numbers(), **options).add_done_callback(lambda _, name=name: ended.append(name))
         delegate.open.set()
         first.result(60)
     assert ended == ["first", "soon", "late", "none"]
@@ -83,11 +74,11 @@ def test_the_most_urgent_goes_first(held):
 def test_too_many_requests_are_refused_and_the_others_answered(held):
     delegate, session = held
     with Service(session, waiting=2) as service:
-        futures = [service.submit(inputs(1)[0])]
+        futures = [service.submit(numbers())]
         delegate.reached.acquire()
-        futures += [service.submit(inputs(1)[0]) for _ in range(2)]
+        futures += [service.submit(numbers()) for _ in range(2)]
         with pytest.raises(OverloadedError, match="2 requests wait already"):
-            service.submit(inputs(1)[0])
+            service.submit(numbers())
         assert 'outcome="refused"} 1' in service.prometheus()
         assert "nn_stretch_waiting 2" in service.prometheus()
         delegate.open.set()
@@ -97,10 +88,10 @@ def test_too_many_requests_are_refused_and_the_others_answered(held):
 def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     delegate, session = held
     with Service(session) as service:
-        running = service.submit(inputs(1)[0])
+        running = service.submit(numbers())
         delegate.reached.acquire()
         with pytest.raises(DeadlineError, match="before it was begun"):
-            service.submit(inputs(1)[0], deadline_ms=20).result(60)
+            service.submit(numbers(), deadline_ms=20).result(60)
         delegate.open.set()
         running.result(60)
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
@@ -109,9 +100,9 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
 def test_request_that_waits_can_be_cancelled(held):
     delegate, session = held
     with Service(session) as service:
-        running = service.submit(inputs(1)[0])
+        running = service.submit(numbers())
         delegate.reached.acquire()
-        waiting = service.submit(inputs(1)[0])
+        waiting = service.submit(numbers())
         assert waiting.cancel()
         assert not running.cancel()
         delegate.open.set()
@@ -122,16 +113,16 @@ def test_request_that_waits_can_be_cancelled(held):
 def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held):
     delegate, session = held
     service = Service(session)
-    running = service.submit(inputs(1)[0])
+    running = service.submit(numbers())
     delegate.reached.acquire()
-    waiting = service.submit(inputs(1)[0])
+    waiting = service.submit(numbers())
     threading.Timer(0.2, delegate.open.set).start()
     service.close(drain=False)
     assert running.result(0) is not None
     with pytest.raises(CancelledError):
         waiting.result(0)
     with pytest.raises(StretchError, match="closed"):
-        service.submit(inputs(1)[0])
+        service.submit(numbers())
     service.close()
 
 
