@@ -299,7 +299,7 @@ class DspDelegate(Delegate):
         """Compile an int8 subgraph for the DSP, or load it compiled."""
         library = load_library()
         opened = open_onnx(model)
-        name = subgraph_name(opened.proto, model)
+        name = next((entry.value for entry in opened.proto.metadata_props if entry.key == "stretch.subgraph"), model.stem)
         check_int8(opened.proto, name)
         inputs, outputs = opened.ends
         if opened.external:
@@ -336,11 +336,6 @@ class DspDelegate(Delegate):
 def is_simulated() -> bool:
     """Whether the DSP of this machine is the simulator: its results count, its times mean nothing."""
     return platform.machine() in ("x86_64", "AMD64")
-
-
-def subgraph_name(proto: Any, model: Path) -> str:
-    """Name of the subgraph in an ONNX file, of the file itself where it does not say."""
-    return next((entry.value for entry in proto.metadata_props if entry.key == "stretch.subgraph"), model.stem)
 
 
 def check_int8(proto: Any, name: str) -> None:

@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.rows import Rows
+
+if TYPE_CHECKING:
+    from scheduler.bundle.tflite_file import TflitePlan
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,11 @@ class ExecutionPlan:
         return self.subgraphs.get(name) or self.joins[name]
 
 
-def make_plan(manifest: Manifest) -> ExecutionPlan:
+def make_plan(manifest: "Manifest | TflitePlan") -> ExecutionPlan:
     """The plan of a bundle.
 
     Args:
-        manifest: The bundle's description; its steps may stand in any order.
+        manifest: The bundle's description, or that in its TFLite file; its steps may stand in any order.
     """
     return plan_of(
         manifest.inputs,

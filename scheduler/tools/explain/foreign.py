@@ -169,12 +169,6 @@ class Reply(msgspec.Struct, kw_only=True):
     error: tuple[str, str, str | None] | None = None  # Class, message and hint of an error.
 
 
-def ask_runtime(file: Path, runtime: str, device: str | None) -> tuple[Verdict, str]:
-    """What a runtime says of a file, and all it wrote meanwhile."""
-    result, log = in_child("ask", str(file), runtime, device or "")
-    return msgspec.convert(result, Verdict, str_keys=True), log
-
-
 def in_child(*words: str) -> tuple[Any, str]:
     """Run a function of `_WORK` in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
@@ -285,7 +279,8 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
     """
     model = open_model(path)
     check_runtime(runtime, model)
-    verdict, log = ask_runtime(path, runtime, device)
+    result, log = in_child("ask", str(path), runtime, device or "")
+    verdict = msgspec.convert(result, Verdict, str_keys=True)
     if runtime == "qnn":
         read_qnn_log(model, log, verdict)
     return judge(model, verdict, log)
