@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from time import perf_counter_ns
 
 import msgspec
@@ -123,7 +122,7 @@ class Buffers:
         self.lifetimes = self._lifetimes(plan)
         able = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
         self.memory: MemoryPlan = able(self.lifetimes, ALIGNMENT)
-        self.arrays: dict[str, Array] = self._allocated(shared_bytes if shared else partial(np.zeros, dtype=np.uint8))
+        self.arrays: dict[str, Array] = self._allocated(shared_bytes if shared else lambda size: np.zeros(size, np.uint8))
         for name, (join, start) in slices.items():  # outermost first
             self.arrays[name] = self._place(join, name, start)
         self.joins: dict[str, Callable[[], None] | None] = {
