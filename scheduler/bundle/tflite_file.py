@@ -11,7 +11,7 @@ import msgspec
 from predictors.errors import StretchError
 from predictors.files import read_bytes
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
+from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.rows import Rows, cut_shape
 from scheduler.formats.tflite_checks import check_model
 from scheduler.formats.tflite_schema import OPERATORS, TFLITE
@@ -24,20 +24,6 @@ MAX_BYTES = (1 << 31) - 1
 _AGAIN = "write it again with `stretch export BUNDLE --format tflite --out NEW_BUNDLE`"
 
 _CODES = {kind.number: name for name, kind in OPERATORS.items()}
-
-
-class TflitePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a TFLite file says of the bundle that it runs."""
-
-    schema: int  # Version of this description.
-    version: str  # nn-stretch that wrote it.
-    model: str  # Name of the model.
-    device: str  # Profile that the design was planned for.
-    inputs: tuple[str, ...]  # Names of the model's input tensors.
-    outputs: tuple[str, ...]  # Names of the model's output tensors.
-    tensors: tuple[Tensor, ...]  # Tensors that cross subgraphs, in NHWC.
-    subgraphs: tuple[SubgraphEntry, ...]  # In topological order; each is a signature of its name.
-    joins: tuple[JoinEntry, ...]  # In topological order; each is a signature of its name.
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.manifest import Manifest, TflitePlan
 from scheduler.bundle.rows import Rows
-
-if TYPE_CHECKING:
-    from scheduler.bundle.tflite_file import TflitePlan
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class ExecutionPlan:
         return self.subgraphs.get(name) or self.joins[name]
 
 
-def make_plan(manifest: "Manifest | TflitePlan") -> ExecutionPlan:
+def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
     """The plan of a bundle.
 
     Args:
