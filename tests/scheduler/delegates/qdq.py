@@ -6,7 +6,9 @@ import sys
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from tests.scheduler.bundles import onnx_model
 
 X_SCALE, W_SCALE, Y_SCALE = 1 / 32, 1 / 64, 1 / 8
 
@@ -41,7 +43,7 @@ def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
         nodes = [*nodes[:2], helper.make_node("Det", ["x_real"], ["c"], name="det"), *nodes[4:]]
         shape = [1, 3]
         values = {k: v for k, v in values.items() if not k.startswith("w_")}
-    save(path, nodes, {k: np.asarray(v) for k, v in values.items()}, shape, name)
+    save(path, nodes, values, shape, name)
 
 
 def save_float(path, name="s1.dsp"):
@@ -52,9 +54,7 @@ def save_float(path, name="s1.dsp"):
 
 def save(path, nodes, values, shape, name):
     """A model with input x, output y and these nodes."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 3, 6, 6]), ("y", shape))]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(v, k) for k, v in values.items()])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = onnx_model(nodes, {"x": (1, 3, 6, 6)}, {"y": shape}, values)
     helper.set_model_props(model, {"stretch.subgraph": name})
     onnx.save(model, str(path))
 

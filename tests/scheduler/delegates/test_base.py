@@ -16,6 +16,7 @@ from scheduler.delegates.cpu import place_kernels
 from scheduler.delegates.null import NullDelegate
 from scheduler.shared import describe, opened, shared_bytes, shared_like
 from tests import onnx_runtime
+from tests.scheduler.bundles import onnx_model
 
 
 def installed(tmp_path, monkeypatch, name, target, code=""):
@@ -99,9 +100,8 @@ def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle
 
 
 def test_model_without_fixed_shapes_is_refused(tmp_path):
-    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 4]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(tmp_path / "m.onnx"))
+    model = onnx_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("batch", 4)}, {"y": ("batch", 4)})
+    onnx.save(model, str(tmp_path / "m.onnx"))
     with pytest.raises(StretchError, match=r"`x` of .* has no fixed shape"):
         CpuDelegate().compile(tmp_path / "m.onnx")
 

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
@@ -12,6 +12,7 @@ from scheduler.delegates.base import Invocation, UnableError
 from scheduler.delegates.ncnn import NcnnDelegate, VulkanDelegate
 from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
+from tests.scheduler.bundles import onnx_model
 
 if problem := NcnnDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
@@ -22,11 +23,7 @@ BOTH = pytest.mark.parametrize("name", ["ncnn", VULKAN])
 
 
 def save(path, nodes, inputs, outputs, weights=()):
-    """An ONNX file of these nodes; shapes by name."""
-    values = [[helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in ends.items()] for ends in (inputs, outputs)]
-    tensors = [numpy_helper.from_array(array, name) for name, array in dict(weights).items()]
-    graph = helper.make_graph(nodes, "case", *values, tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    onnx.save(onnx_model(nodes, inputs, outputs, weights), str(path))
     return path
 
 

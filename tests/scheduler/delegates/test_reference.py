@@ -8,6 +8,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from scheduler.delegates.reference import ReferenceDelegate
 from tests.effort import examples
+from tests.scheduler.bundles import onnx_model
 from tests.scheduler.delegates.cases import OPS
 
 
@@ -85,10 +86,7 @@ def test_agrees_with_torch(cases, tmp_path, op, data):
 
 
 def model(path, nodes, opset=20):
-    """A model of [1, 4] tensors."""
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), str(path))
+    onnx.save(onnx_model(nodes, {"x": (1, 4)}, {"y": (1, 4)}, opset=opset), str(path))
     return path
 
 

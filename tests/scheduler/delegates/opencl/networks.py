@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, shape_inference
 
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
@@ -14,6 +14,7 @@ from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.templates import lower
+from tests.scheduler.bundles import onnx_model
 
 OPSET = 20
 
@@ -25,11 +26,7 @@ def numbers(*shape, seed=0, scale=1.0):
 def save(path, nodes, inputs, outputs, weights):
     """Write a model; nodes are (operator, inputs, output, attributes), shapes of the outputs are inferred."""
     built = [helper.make_node(op, ins, [out], name=out, **attrs) for op, ins, out, attrs in nodes]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()]
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
-    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
-    graph = helper.make_graph(built, "graph", values, ends, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    model = onnx_model(built, inputs, dict.fromkeys(outputs), weights, OPSET)
     onnx.save(shape_inference.infer_shapes(model, strict_mode=True, data_prop=True), str(path))
     return path
 

@@ -28,6 +28,7 @@ from scheduler.tools.bench.compare import (
     verdict,
 )
 from scheduler.tools.bench.subject import Ready, unavailable
+from tests.scheduler.bundles import onnx_model
 from tests.scheduler.tools.bench.nets import conv_onnx
 
 SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)
@@ -53,13 +54,8 @@ def test_bundle_is_compared_with_its_own_whole_model(tiny_bundle):
 
 
 def test_file_that_no_runtime_loads_is_refused_and_one_that_some_do_is_left_out_there(tmp_path):
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("NoSuchOperator", ["x"], ["y"])],
-        "net",
-        [onnx.helper.make_tensor_value_info("x", 1, (1, 2))],
-        [onnx.helper.make_tensor_value_info("y", 1, (1, 2))],
-    )
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "odd.onnx")
+    odd = onnx_model([onnx.helper.make_node("NoSuchOperator", ["x"], ["y"])], {"x": (1, 2)}, {"y": (1, 2)})
+    onnx.save(odd, tmp_path / "odd.onnx")
     with pytest.raises(StretchError, match=r"odd\.onnx"):
         measured(tmp_path / "odd.onnx")
 
