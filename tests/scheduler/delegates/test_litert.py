@@ -15,9 +15,8 @@ from scheduler.delegates.base import quiet
 from scheduler.delegates.litert import LiteRtDelegate, to_nchw, to_nhwc
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
-from stretch.export.tflite.bundle import export_tflite
-from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
+from tests.scheduler.tools.runner import built
 
 pytest.importorskip("ai_edge_litert")
 
@@ -25,10 +24,7 @@ EVERYWHERE = {"cpu": "litert", "dsp": "litert"}
 
 
 def exported(folder, precision=None, batch=1):
-    floats = load_bundle(two_branches(folder / "floats", batch, ("cpu", "dsp")))
-    images = synthetic_images(floats.manifest.model.input_shape, 8)
-    export_tflite(floats, folder / "bundle", images, "synthetic", precision=precision)
-    return load_bundle(folder / "bundle", check_hashes=True)
+    return built.exported(folder, lambda path: two_branches(path, batch, ("cpu", "dsp")), precision)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,11 @@
 """Benchmarks of bundles, their verdict and their traces."""
 
-import json
-
 import numpy as np
 import pytest
 
 from scheduler.checks.verify import random_input
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms, judge_speed
 from scheduler.runtime.session import Session
-from scheduler.runtime.trace import Span, Trace, write_perfetto
 
 
 def measured(path, mapping=None, rounds=3, **options):
@@ -106,23 +103,3 @@ def test_verdict_is_withheld_inside_the_interval_and_gives_it(times):
     assert ratio.low < 1 < ratio.high
     assert outcome.winner is None
     assert f"({ratio.low:.2f}–{ratio.high:.2f})" in outcome.text
-
-
-MS = 1_000_000
-
-
-def trace(*spans, start=0, load=None):
-    """Spans as (name, processor, start ms, end ms)."""
-    built = tuple(Span(n, p, f"q{p}", "join" if n == "join" else "subgraph", int(a * MS), int(b * MS)) for n, p, a, b in spans)
-    return Trace(built, start * MS, 10 * MS, load)
-
-
-def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
-    file = tmp_path / "t.json"
-    write_perfetto(file, {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
-    events = json.loads(file.read_text())["traceEvents"]
-    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {(1, 1): "cpu", (1, 2): "gpu", (2, 1): "cpu"}
-    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
-    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
-    assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]

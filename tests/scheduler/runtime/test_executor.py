@@ -1,6 +1,7 @@
 """The threads that drive the state machine: what runs ahead, what fails and what hangs."""
 
 import _thread
+import json
 import os
 import statistics
 import sys
@@ -31,7 +32,7 @@ from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
-from scheduler.runtime.trace import Span, Trace, timeline, typical
+from scheduler.runtime.trace import Span, Trace, timeline, typical, write_perfetto
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
 from tests.scheduler.doubles import Hooked
@@ -288,6 +289,17 @@ def test_timeline_marks_where_each_processor_ran():
     assert lines[0] == "cpu |#####.....|"
     assert lines[1] == "gpu |.....#####|"
     assert lines[2].endswith("10.00 ms")
+
+
+def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
+    file = tmp_path / "t.json"
+    write_perfetto(file, {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(1, 1): "cpu", (1, 2): "gpu", (2, 1): "cpu"}
+    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
+    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]
 
 
 times = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)

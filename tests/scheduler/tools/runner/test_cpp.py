@@ -76,26 +76,12 @@ def test_int8_gives_the_outputs_of_the_session(built, tmp_path):
 
 @pytest.mark.parametrize("options", [("--copies",), ("--threads", "cpu=2,gpu=2"), ("--cores", "cpu=0,dsp=0")])
 def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options):
-    other = run_beside(bundle, built, tmp_path, *options)
-    same(other)
+    same(run_beside(bundle, built, tmp_path, *options))
 
 
 def test_bands_read_their_rows(built, tmp_path):
-    request = (
-        "branch",
-        "tiny_resnet",
-        "--device",
-        "mi9",
-        "--processors",
-        "cpu,gpu",
-        "--weights",
-        "none",
-        "--lossless",
-        "--precision",
-        "cpu=int8",
-        "--anyway",
-    )
-    assert spawn("", *request, "--out", tmp_path / "floats").code == 0
+    request = "branch tiny_resnet --device mi9 --processors cpu,gpu --weights none --lossless --precision cpu=int8 --anyway"
+    assert spawn("", *request.split(), "--out", tmp_path / "floats").code == 0
     assert spawn("", "export", tmp_path / "floats", "--format", "tflite", "--out", tmp_path / "bundle").code == 0
     bundle = load_bundle(tmp_path / "bundle")
     assert any(sub.rows for sub in bundle.manifest.subgraphs)
