@@ -35,7 +35,7 @@ from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
 from scheduler.runtime.trace import Span, Trace, timeline, typical, write_perfetto
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
-from tests.scheduler.doubles import Hooked
+from tests.scheduler.doubles import Hooked, flaky
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
@@ -61,9 +61,12 @@ def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_d
     assert cores["stem"] == {*placed["cpu"].cores}
 
 
+REFERENCE = {"cpu": "reference", "gpu": "reference"}
+
+
 @pytest.fixture
 def executor(bundle_dir):
-    built = executor_of(bundle_dir, ReferenceDelegate(), {"cpu": "reference", "gpu": "reference"})
+    built = executor_of(bundle_dir, ReferenceDelegate(), REFERENCE)
     yield built
     built.close()
 
@@ -98,26 +101,13 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
 STEM = "stem"
 
 
-class Falling(Hooked):
-    """Computes, and says what runs instead where it cannot; raises what it is told to in the stem."""
-
-    def __init__(self):
-        super().__init__(self.fall, "reference", "cpu")
-        self.error = None
-
-    def fall(self, model, run, outputs):
-        if model.stem == STEM and self.error is not None:
-            raise self.error
-        run()
-
-
-def falling_executor(path, in_flight=1):
-    delegate = Falling()
-    return delegate, executor_of(path, delegate, {"cpu": "reference", "gpu": "reference"}, in_flight=in_flight)
+def falling(armed):
+    """Computes, raises what it is told to, and says what runs instead where it cannot."""
+    return flaky(armed, "reference", "cpu")
 
 
 def test_each_inference_in_flight_has_buffers_of_its_own(bundle_dir):
-    _, executor = falling_executor(bundle_dir, in_flight=3)
+    executor = executor_of(bundle_dir, falling({}), REFERENCE, in_flight=3)
     xs = [np.full((1, 3, 8, 8), number, np.float32) for number in range(6)]
     futures = [executor.submit({"x": x}) for x in xs]
     for x, future in zip(xs, futures, strict=True):
@@ -128,7 +118,7 @@ def test_each_inference_in_flight_has_buffers_of_its_own(bundle_dir):
 
 
 def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
-    _, executor = falling_executor(bundle_dir)
+    executor = executor_of(bundle_dir, falling({}), REFERENCE)
     before = dict(executor.places)
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
         executor.replace(STEM, Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
@@ -138,8 +128,7 @@ def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bun
 
 @pytest.mark.parametrize("way", ["run", "submit"])
 def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, way):
-    delegate, executor = falling_executor(bundle_dir, in_flight=2)
-    delegate.error = UnableError("lost")
+    executor = executor_of(bundle_dir, falling({STEM: UnableError("lost")}), REFERENCE, in_flight=2)
     x = np.ones((1, 3, 8, 8), np.float32)
     with warnings.catch_warnings(record=True, action="always") as noted:
         if way == "run":
@@ -162,9 +151,10 @@ def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, 
 
 
 def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir):
-    delegate, executor = falling_executor(bundle_dir)
+    armed = {}
+    executor = executor_of(bundle_dir, falling(armed), REFERENCE)
     for error in (ValueError("broken"), RuntimeError("odd")):
-        delegate.error = error
+        armed[STEM] = error
         with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as caught:
             executor.run()
         assert caught.value.__cause__ is error
@@ -322,27 +312,13 @@ def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
 
-class Ahead(Hooked):
-    """The reference delegate, some of whose subgraphs fail; notes all that were begun."""
-
-    def __init__(self):
-        super().__init__(self.note, "reference", "cpu")
-        self.begun, self.broken = [], set()
-
-    def note(self, model, run, outputs):
-        self.begun.append(model.stem)
-        if model.stem in self.broken:
-            raise UnableError("it cannot any more")
-        run()
-
-
 @pytest.fixture
 def path(tmp_path):
     return one_after_the_other(tmp_path / "bundle")
 
 
 def test_steps_that_a_queue_goes_on_with_are_run_once_and_give_the_networks_output(path):
-    noting = Ahead()
+    noting = falling({})
     with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
         for number in range(5):
             x = X * (number + 1)
@@ -353,10 +329,11 @@ def test_steps_that_a_queue_goes_on_with_are_run_once_and_give_the_networks_outp
 
 @pytest.mark.parametrize("broken", ["s1.gpu", "s2.gpu", "s3.gpu"])
 def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path, broken):
-    noting = Ahead()
+    armed = {}
+    noting = falling(armed)
     with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
         session(X)
-        noting.broken.add(broken)
+        armed[broken] = UnableError("it cannot any more")
         with warnings.catch_warnings(action="ignore"):
             for number in range(3):
                 x = X * (number + 1)
