@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from scheduler.delegates import delegates
-from scheduler.delegates.base import Delegate, Invocation
+from scheduler.delegates.base import AsyncInvocation, Delegate, Invocation
 from tests import onnx_runtime
 
 
@@ -44,6 +44,34 @@ class Hooked(Delegate):
         compiled, hook = self.inner.compile(model), self.hook
         bind = compiled.bind
         compiled.bind = lambda inputs, outputs: HookedInvocation(partial(hook, model, bind(inputs, outputs).run, outputs))
+        return compiled
+
+
+class QueuedInvocation(AsyncInvocation):
+    def __init__(self, hooked):
+        self._hooked = hooked
+
+    def enqueue(self):
+        self._hooked("enqueue")
+
+    def wait(self):
+        self._hooked("wait")
+
+
+class HookedQueue(Hooked):
+    """The same behind a command queue: `hook` is told first whether a run is enqueued or waited for."""
+
+    asynchronous = True
+
+    def compile(self, model):
+        compiled, hook = self.inner.compile(model), self.hook
+        bind = compiled.bind
+
+        def bound(inputs, outputs):
+            run = bind(inputs, outputs).run
+            return QueuedInvocation(lambda at: hook(at, model, run, outputs))
+
+        compiled.bind = bound
         return compiled
 
 

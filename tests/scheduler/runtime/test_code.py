@@ -10,8 +10,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.adapt.policy import Policy, Rules
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
-from scheduler.delegates import CpuDelegate, Delegate
-from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
+from scheduler.delegates.base import UnableError
 from scheduler.placement.place import Placement
 from scheduler.runtime.adaptive import AdaptiveSession
 from scheduler.runtime.code import CompiledSubgraphs
@@ -19,7 +18,7 @@ from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 from tests.scheduler import bundles
-from tests.scheduler.doubles import Hooked, numbers, whole
+from tests.scheduler.doubles import Hooked, HookedQueue, numbers, whole
 
 #: A core that this process may use.
 CORE = available_cores()[0]
@@ -27,13 +26,11 @@ CORE = available_cores()[0]
 GPU = Placement("gpu", "null_async", (), "null_async:gpu", "async", True, "")
 
 
-class Losing(Delegate):
+class Losing(HookedQueue):
     """Computes on ONNX Runtime behind a command queue until its device is lost; refuses some subgraphs from the start."""
 
-    asynchronous = True
-    falls_back_on = "cpu"
-
     def __init__(self, refused=(), at="wait"):
+        super().__init__(self.check, "cpu", "cpu")
         self.refused, self.at = refused, at
         self.lost = threading.Event()
         self.compiled = []
@@ -42,30 +39,15 @@ class Losing(Delegate):
         self.compiled.append(model.stem)
         if model.stem in self.refused:
             raise UnableError(f"no kernel computes {model.stem}")
-        inner, outer = CpuDelegate().compile(model), self
+        return super().compile(model)
 
-        class Call(AsyncInvocation):
-            def __init__(self, call, outputs):
-                self.call, self.outputs = call, outputs
-
-            def enqueue(self):
-                self.check("enqueue")
-
-            def wait(self):
-                self.check("wait")
-                self.call.run()
-
-            def check(self, at):
-                if outer.lost.is_set() and outer.at == at:
-                    for output in self.outputs:
-                        output.fill(np.nan)  # half-written
-                    raise UnableError("the device was lost")
-
-        class Queued(Compiled):
-            def bind(self, inputs, outputs):
-                return Call(inner.bind(inputs, outputs), outputs)
-
-        return Queued(inner.inputs, inner.outputs)
+    def check(self, at, model, run, outputs):
+        if self.lost.is_set() and self.at == at:
+            for output in outputs:
+                output.fill(np.nan)  # half-written
+            raise UnableError("the device was lost")
+        if at == "wait":
+            run()
 
 
 def right(path, y, seed=0):

@@ -21,7 +21,7 @@ from scheduler.placement.place import Placement
 from scheduler.runtime.session import Session, again_after_a_hang
 from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
-from tests.scheduler.doubles import Gate, Hooked, flaky, numbers, threads, whole
+from tests.scheduler.doubles import Gate, Hooked, HookedQueue, flaky, numbers, threads, whole
 
 
 def workers():
@@ -140,33 +140,13 @@ def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir):
             assert session.trace.overlap_ms("cpu", "gpu") > 0
 
 
-class FailingQueue(AsyncNullDelegate):
-    """A command queue that refuses, or loses, what is put into it."""
-
-    def __init__(self, at):
-        super().__init__()
-        self.at = at
-
-    def compile(self, model):
-        compiled, at = super().compile(model), self.at
-        bind = compiled.bind
-
-        def failing(inputs, outputs):
-            call = bind(inputs, outputs)
-
-            def fail():
-                raise RuntimeError(f"lost at {at}")
-
-            setattr(call, at, fail)
-            return call
-
-        compiled.bind = failing
-        return compiled
-
-
 @pytest.mark.parametrize("at", ["enqueue", "wait"])
 def test_failing_command_queue_is_one_error(bundle_dir, at):
-    with Session(bundle_dir, {"gpu": "null_async"}, delegates={"null_async": FailingQueue(at)}) as session:
+    def fail(when, model, run, outputs):
+        if when == at:
+            raise RuntimeError(f"lost at {at}")
+
+    with Session(bundle_dir, {"gpu": "null_async"}, delegates={"null_async": HookedQueue(fail, "null")}) as session:
         for _ in range(2):
             with pytest.raises(StretchError, match=f"subgraph `s1.gpu` failed on processor `gpu` .* lost at {at}"):
                 session(numbers())
