@@ -91,28 +91,11 @@ def test_processors_start_on_the_next_segment_without_waiting_for_a_processor_th
     assert machine.handle(StepDone(0, "a.gpu", "gpu")) == [Enqueue(0, "b.gpu", "gpu"), Wait({"cpu1": "a.dsp", "gpu": "b.gpu"})]
 
 
-def test_step_that_reads_several_tensors_waits_for_all_of_them():
-    machine = machine_of(
-        [("a", "gpu", "x", "p"), ("b", "dsp", "z", "q"), ("c", "cpu", ("p", "q", "x"), ("y", "w"))], inputs=("x", "z"), outputs=("w", "y")
-    )
-    assert machine.handle(InputReady(0))[:2] == [Enqueue(0, "a", "gpu"), Submit(0, "b", "cpu1")]
-    assert machine.handle(StepDone(0, "b", "cpu1")) == [Wait({"gpu": "a"})]
-    assert machine.handle(StepDone(0, "a", "gpu")) == [RunInline(0, "c", "cpu0")]
-    assert machine.handle(StepDone(0, "c", "cpu0")) == [Finish(0)]
-
-
 def test_failure_is_reported_only_after_everything_else_has_come_to_rest():
     machine = after_stem()
     assert machine.handle(StepFailed(0, "s1.gpu", "gpu", "no memory")) == []
     assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Wait({"cpu1": "s1.dsp"})]
     assert machine.handle(StepFailed(0, "s1.dsp", "cpu1", "later")) == [Fail(0, "s1.gpu", "no memory")]
-
-
-def test_failed_join_fails_the_inference():
-    machine = after_stem()
-    for step, queue in (("s1.cpu", "cpu0"), ("s1.gpu", "gpu"), ("s1.dsp", "cpu1")):
-        machine.handle(StepDone(0, step, queue))
-    assert machine.handle(StepFailed(0, "s1.join", "cpu0", "odd")) == [Fail(0, "s1.join", "odd")]
 
 
 def test_lane_that_ended_takes_the_next_inference():
@@ -139,13 +122,6 @@ def test_event_of_a_step_that_does_not_run_is_refused(event):
     machine.handle(InputReady(0))
     with pytest.raises(ValueError, match="not running"):
         machine.handle(event)
-
-
-def test_subgraph_that_is_not_started_goes_where_it_is_placed_last():
-    machine = Machine.of(*three_processors())
-    machine.handle(InputReady(0))
-    assert machine.handle(Replaced("s1.gpu", blocking("gpu", 5))) == []
-    assert Submit(0, "s1.gpu", "cpu5") in machine.handle(StepDone(0, "stem", "cpu0"))
 
 
 def test_subgraph_that_waits_for_its_queue_starts_at_once_where_it_is_placed_now():
@@ -406,16 +382,17 @@ def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_co
 @pytest.mark.slow
 @settings(deadline=None)
 @given(played(), st.data())
-def test_any_failing_step_winds_its_lane_down_and_lets_the_others_finish(case, data):
+def test_any_failing_steps_wind_its_lane_down_and_lets_the_others_finish(case, data):
     plan, places, lanes, caller, movable = case
     play = Play(data, plan, places, lanes, caller, movable)
-    broken = data.draw(st.sampled_from(sorted(plan.order)))
+    broken = data.draw(st.sets(st.sampled_from(sorted(plan.order)), min_size=1))
     for lane in range(lanes):
         play.begin(lane)
     while play.running:
         queue = data.draw(st.sampled_from(sorted(play.running)))
-        play.end(queue, fail=play.running[queue] == (0, broken))
-    assert play.ends == {0: Fail(0, broken, "broken")} | {lane: Finish(lane) for lane in range(1, lanes)}
+        lane, step = play.running[queue]
+        play.end(queue, fail=lane == 0 and step in broken)
+    assert play.ends == {0: Fail(0, *play.failed[0])} | {lane: Finish(lane) for lane in range(1, lanes)}
 
 
 @pytest.mark.slow
