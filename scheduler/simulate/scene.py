@@ -211,9 +211,8 @@ class Scene:
     jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
     seed: int = 0  # Of everything random.
     traced: int = 0  # Inferences of which the spans are kept, the first ones.
-    deadline_ms: float | None = (
-        None  # Latency allowed, which counts where clients take turns (`scheduler.simulate.clock.Sharing`); None for any.
-    )
+    #: Latency allowed, which counts where clients take turns (`scheduler.simulate.clock.TurnTaking`); None for any.
+    deadline_ms: float | None = None
     priority: int = 0  # Likewise, the higher the sooner.
 
     def __post_init__(self) -> None:

@@ -156,14 +156,6 @@ class TuningCache:
         self.path = (folder or tuning_folder()) / f"{name}.json"
         self._entries = {entry.key: entry for entry in self._read()}
 
-    def __len__(self) -> int:
-        """Number of entries."""
-        return len(self._entries)
-
-    def get(self, kind: Literal["schedule", "workgroup"], kernel: str, source: str, shape: str) -> Entry | None:
-        """What was found for a kernel and shape, or None."""
-        return self._entries.get((kind, kernel, source, shape))
-
     def entries(self, kind: Literal["schedule", "workgroup"]) -> list[Entry]:
         """All entries of one kind."""
         return [entry for entry in self._entries.values() if entry.kind == kind]

@@ -44,18 +44,9 @@ def entry(shape="s", **parameters):
 def test_what_is_saved_is_found_again(tmp_path_factory, found):
     folder = tmp_path_factory.mktemp("c")
     TuningCache("d", "v", folder).save(found)
-    again = TuningCache("d", "v", folder)
-    last = {item.key: item for item in found}
-    assert len(again) == len(last)
-    assert all(again.get(*key) == item for key, item in last.items())
-
-
-def test_entry_of_another_source_or_kind_is_not_found(tmp_path):
-    cache = TuningCache("d", "v", tmp_path)
-    cache.save([entry()])
-    assert cache.get("schedule", "conv", "hash", "s") == entry()
-    assert cache.get("schedule", "conv", "other", "s") is None
-    assert cache.get("workgroup", "conv", "hash", "s") is None
+    again, last = TuningCache("d", "v", folder), {item.key: item for item in found}
+    for kind in ("schedule", "workgroup"):
+        assert {item.key: item for item in again.entries(kind)} == {key: item for key, item in last.items() if item.kind == kind}
 
 
 def test_two_processes_keep_each_others_entries(tmp_path):
@@ -73,17 +64,17 @@ def test_damaged_file_is_ignored_with_a_warning_and_mended_by_saving(tmp_path, c
     path.write_bytes(content)
     with pytest.warns(UserWarning, match="is ignored"):
         cache = TuningCache("d", "v", tmp_path)
-    assert len(cache) == 0
+    assert cache.entries("schedule") == []
     with pytest.warns(UserWarning, match="is ignored"):
         cache.save([entry()])
-    assert len(TuningCache("d", "v", tmp_path)) == 1
+    assert TuningCache("d", "v", tmp_path).entries("schedule") == [entry()]
 
 
 def test_too_large_file_is_not_read(tmp_path, monkeypatch):
     TuningCache("d", "v", tmp_path).save([entry()])
     monkeypatch.setattr("scheduler.tuning.MAX_BYTES", 10)
     with pytest.warns(UserWarning, match="too large"):
-        assert len(TuningCache("d", "v", tmp_path)) == 0
+        assert TuningCache("d", "v", tmp_path).entries("schedule") == []
 
 
 ENTRY = Entry("schedule", "conv", "hash", "s", {"VW": 6}, 1.0, 2.0)

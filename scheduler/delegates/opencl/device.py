@@ -19,7 +19,7 @@ from typing import Any
 
 from predictors import system
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line
-from predictors.files import cache_folder
+from predictors.files import cache_folder, write_whole
 from predictors.install import install_line
 from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
@@ -407,12 +407,9 @@ def read_binary(path: Path) -> bytes | None:
 
 def write_binary(path: Path, binary: bytes) -> None:
     """Keep a binary, whole or not at all, and drop those that were not used for longest; where nothing can be written, nothing is kept."""
-    with suppress(OSError):
+    with suppress(OSError, StretchError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(hashlib.sha256(binary).digest() + binary)
-        os.replace(name, path)
+        write_whole(path, hashlib.sha256(binary).digest() + binary, "kernel")
         kept = sorted(path.parent.glob("*.bin"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
         for old in kept[MAX_FILES:]:
             old.unlink()
