@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.memory_planning.lifetimes import graph_lifetimes, lower_bound
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
-from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, chained, plan_memory, planners
-from scheduler.memory.plan import graph_lifetimes, plan_flow, plan_greedy, plan_offset
+from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, planners
+from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
 
 TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
@@ -24,29 +25,9 @@ def test_plan_that_leaves_its_arena_is_found_out():
     assert "`b` leaves its arena" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 4}, (7,)).problem(TWO)
 
 
-def branch(size):
-    """A chain of two steps: one tensor between them, one read by the next part."""
-    return Lifetimes([Lifetime("a", size, (0, 1)), Lifetime("b", size, (1,))])
-
-
 def test_steps_in_a_row_compare_as_intervals():
     lifetimes = Lifetimes([Lifetime("a", 1, (0, 1)), Lifetime("b", 1, (1, 2)), Lifetime("c", 1, (2, 3))])
     assert lifetimes.before.tolist() == [[False, False, True], [False, False, False], [False, False, False]]
-
-
-def test_branches_that_may_run_at_once_share_nothing_and_what_follows_them_shares_with_both():
-    built = chained([branch(10), branch(10), branch(15)], {2: (0, 1)})
-    names = {tensor.name: i for i, tensor in enumerate(built.tensors)}
-    assert built.overlap[names["0:a"], names["1:a"]]
-    assert built.before[names["0:a"], names["2:a"]]
-    assert built.before[names["1:b"], names["2:a"]]
-    plan = plan_memory(built, "offset", 1)
-    assert plan.problem(built) is None
-    assert plan.total_bytes == built.lower_bound == 40
-
-
-def test_one_after_the_other_they_share_everything():
-    assert plan_memory(chained([branch(10), branch(10)], {1: (0,)}), "offset", 1).total_bytes == 20
 
 
 @pytest.mark.parametrize(
@@ -62,11 +43,6 @@ def test_one_after_the_other_they_share_everything():
 def test_what_is_no_order_is_refused(tensors, after, message):
     with pytest.raises(ValueError, match=message):
         Lifetimes(tensors, after)
-
-
-def test_part_cannot_follow_a_later_one():
-    with pytest.raises(ValueError, match="does not come before"):
-        chained([branch(1), branch(1)], {0: (1,)})
 
 
 def conv(name, read, subgraph):
@@ -141,7 +117,7 @@ def test_tensor_fits_between_two_that_live_longer():
     lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
     plan = plan_offset(lifetimes)
     assert plan.problem(lifetimes) is None
-    assert plan.total_bytes == lifetimes.lower_bound
+    assert plan.total_bytes == lower_bound(lifetimes)
 
 
 def test_alignment_below_one_is_refused(memory_example):
@@ -173,7 +149,7 @@ def test_tensors_that_may_be_alive_together_never_share_a_byte(name, made, align
     plan = plan_memory(made, name, alignment)
     assert plan.problem(made) is None
     assert all(offset % alignment == 0 for offset in plan.offsets.values())
-    assert made.lower_bound <= plan.total_bytes <= sum(t.bytes for t in made.tensors) + alignment * len(made.tensors)
+    assert lower_bound(made) <= plan.total_bytes <= sum(t.bytes for t in made.tensors) + alignment * len(made.tensors)
 
 
 @settings(max_examples=examples(40))
@@ -185,7 +161,7 @@ def test_lower_bound_is_the_heaviest_set_of_overlapping_tensors(made):
         for chosen in itertools.combinations(range(len(made.tensors)), size):
             if all(overlap[a, b] for a, b in itertools.combinations(chosen, 2)):
                 best = max(best, sum(made.tensors[i].bytes for i in chosen))
-    assert made.lower_bound == best
+    assert lower_bound(made) == best
 
 
 @settings(max_examples=examples(40))
