@@ -6,6 +6,7 @@ it checks against ONNX Runtime where that is installed, and measures OpenCL alon
 
 import argparse
 import importlib.util
+import math
 import os
 import statistics
 import sys
@@ -182,7 +183,7 @@ def measure(batch: int, size: int, rounds: int) -> tuple[list[dict[str, Value]],
                     "shape": item.launch.shape,
                     "ms": round(item.ms, 4),
                     "gflops": gflops,
-                    "work_items": item.launch.work_items,
+                    "work_items": math.prod(item.launch.grid),
                     "vw": tile.get("VW"),
                     "vc": tile.get("VC"),
                 }

@@ -275,9 +275,6 @@ class ProcessInvocation(AsyncInvocation):
     Buffers that lie in shared memory (`scheduler.shared`) are read and written by the child where they are; others are copied to
     and from memory of its own. A child that has ended is replaced. What it was computing is computed once more by the new one:
     inputs are in the shared memory as they were, and a subgraph gives the same again.
-
-    Attributes:
-        copied_bytes: What is copied for one run, in both directions.
     """
 
     def __init__(self, line: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -293,7 +290,6 @@ class ProcessInvocation(AsyncInvocation):
         pairs = list(zip(self._shared, buffers, strict=True))
         self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]
         self._writes = [(shared, array) for shared, array in pairs[len(inputs) :] if shared is not array]
-        self.copied_bytes = sum(array.nbytes for _, array in (*self._reads, *self._writes))
         descriptions = [describe(array) for array in self._shared]
         self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=descriptions[: len(inputs)], outputs=descriptions[len(inputs) :])
         weakref.finalize(self, line.drop, self._key)

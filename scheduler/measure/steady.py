@@ -144,14 +144,13 @@ class Steady:
     ms: float  # Median of the runs that count.
     std_ms: float  # Their standard deviation, from the quartiles (1.349 of it lie between them in a normal distribution).
     runs: int  # How many count.
-    interrupted: int  # During how many of all runs the system gave a core to somebody else.
     least_ms: float = 0.0  # The quickest run.
 
     @classmethod
-    def of(cls, times: Sequence[float], interrupted: int = 0) -> "Steady":
+    def of(cls, times: Sequence[float]) -> "Steady":
         """Of the times of some runs, ms."""
         low, middle, high = np.percentile(times, [25, 50, 75])
-        return cls(float(middle), float(high - low) / 1.349, len(times), interrupted, float(min(times)))
+        return cls(float(middle), float(high - low) / 1.349, len(times), float(min(times)))
 
     @property
     def spread(self) -> float:
@@ -237,7 +236,7 @@ def _summed(samples: list[_Sample], serial: bool) -> Steady:
         used = [max(0.1 * sample.computed, sample.computed + waits) for sample in samples]
     else:
         used = whole if len(whole) >= min(5, len(samples)) else [sample.wall for sample in samples]
-    return Steady.of(used, len(samples) - len(whole))
+    return Steady.of(used)
 
 
 def _known(steady: Steady) -> bool:

@@ -76,23 +76,6 @@ def typical(traces: Sequence[Trace]) -> Trace:
     return sorted(traces, key=lambda trace: trace.makespan_ms)[(len(traces) - 1) // 2]
 
 
-def timeline(trace: Trace, width: int = 72) -> list[str]:
-    """The trace as text: a line a processor, `#` where it runs a subgraph, then the scale."""
-    total = max(1, trace.end_ns - trace.start_ns)
-    bars: dict[str, list[str]] = {}
-    for span in trace.spans:
-        if span.kind == "subgraph":
-            bar = bars.setdefault(span.processor, ["."] * width)
-            first = (span.start_ns - trace.start_ns) * width // total
-            last = (span.end_ns - trace.start_ns) * width // total
-            for i in range(max(0, first), min(width, max(first + 1, last))):
-                bar[i] = "#"
-    label = max((len(processor) for processor in bars), default=0)
-    lines = [f"{processor:<{label}} |{''.join(bar)}|" for processor, bar in bars.items()]
-    end = f"{trace.makespan_ms:.2f} ms"
-    return [*lines, f"{'':<{label}}  0{end:>{width - 1}}"]
-
-
 COLUMNS = ("track", "inference", "name", "kind", "processor", "queue", "start_ms", "end_ms", "ms")
 
 

@@ -33,7 +33,6 @@ class Quickest(Generic[T]):
     best: T | None  # Which; None if the default is not beaten.
     best_ms: float  # Its least time, or the default's.
     default_ms: float  # The default's least time.
-    measured: int  # Measurements made.
 
 
 def quickest(
@@ -51,14 +50,14 @@ def quickest(
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
     """
     contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
-    times, count = race(contenders, REPEATS, HOPELESS, spent=spent)
+    times = race(contenders, REPEATS, HOPELESS, spent=spent)
     if 0 not in times:
         raise StretchError("the kernel does not run with its default work-group")
     default = times.pop(0)
     best = min(times, key=lambda i: (times[i], i), default=None)
     if best is None or times[best] > BETTER * default:
-        return Quickest(None, default, default, count)
-    return Quickest(candidates[best - 1], times[best], default, count)
+        return Quickest(None, default, default)
+    return Quickest(candidates[best - 1], times[best], default)
 
 
 def race(
@@ -67,7 +66,7 @@ def race(
     hopeless: float,
     trial: int = 1,
     spent: Callable[[], bool] = lambda: False,
-) -> tuple[dict[int, float], int]:
+) -> dict[int, float]:
     """The least time of each contender, measured in turns, so that what disturbs the machine for a while disturbs them all.
 
     Args:
@@ -75,7 +74,6 @@ def race(
             others would replace: it is measured in every round; if it is refused, nobody else is measured.
     """
     times: dict[int, float] = {}
-    count = 0
     for turn in range(rounds):
         best = float("inf")
         for i, measure in enumerate(contenders):
@@ -84,14 +82,13 @@ def race(
             if i and turn >= trial and times.get(i, float("inf")) > hopeless * best:
                 continue
             ms = measure()
-            count += 1
             if ms is not None:
                 times[i] = min(ms, times.get(i, ms))
             if i == 0:
                 if 0 not in times:
-                    return {}, count
+                    return {}
                 best = min(times.values())
-    return times, count
+    return times
 
 
 SCHEMA = 1

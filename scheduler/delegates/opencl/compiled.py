@@ -51,11 +51,8 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandSpan:
-    """When a command passed each stage, in nanoseconds on the device's clock."""
+    """When a kernel ran, in nanoseconds on the device's clock."""
 
-    name: str  # Node that a kernel computes, or what else the command did.
-    queued: int  # Put into the queue by the host.
-    submitted: int  # Handed to the device.
     started: int  # Begun.
     ended: int  # Done.
 
@@ -153,20 +150,7 @@ class OpenCLInvocation(AsyncInvocation):
 
     def spans(self) -> list[CommandSpan]:
         """Each launch of the last run, in order."""
-        return [_span(command.launch.node, event) for command, event in zip(self._commands, self._events, strict=True)]
-
-    def commands(self) -> list[CommandSpan]:
-        """All commands of the last run: hand-over of the buffers, launches, return of the buffers."""
-        with suppress(self._cl.Error):
-            return [*(_span("map", e) for e in self._before if e is not None), *self.spans(), *(_span("unmap", e) for e in self._after)]
-        return []
-
-    def communication_ms(self) -> float:
-        """Time of the last run in which no kernel ran: from the queued hand-over to the first start, from the last end to the return (paper 003, section 5)."""
-        spans, all_commands = self.spans(), self.commands()
-        if not spans or not all_commands:
-            return 0.0
-        return (spans[0].started - all_commands[0].queued + all_commands[-1].ended - spans[-1].ended) / 1e6
+        return [CommandSpan(event.profile.start, event.profile.end) for event in self._events]
 
     def _memory(self, flags: int, array: Array) -> Any:
         if self._shared:
@@ -192,11 +176,6 @@ class OpenCLInvocation(AsyncInvocation):
 
     def _failure(self, error: Exception) -> StretchError:
         return DeviceError(self._device.name, "failed", error)
-
-
-def _span(name: str, event: Any) -> CommandSpan:
-    times = event.profile
-    return CommandSpan(name, times.queued, times.submit, times.start, times.end)
 
 
 def _release(queue: Any, mapped: list[Any], kept: object) -> None:
@@ -257,11 +236,6 @@ class OpenCLCompiled(Compiled):
             raise DeviceError(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
         self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
-
-    @property
-    def arena_bytes(self) -> int:
-        """Memory of all intermediate tensors."""
-        return self.allocation.total_bytes
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenCLInvocation:
         """Set every kernel's arguments, with the caller's memory as inputs and outputs."""

@@ -150,7 +150,6 @@ class OpenDevice:
     traits: Traits  # What the kernels need to know.
     name: str  # Name of the device.
     driver: str  # Platform, version and driver, which decide whether tuned schedules fit.
-    cores: tuple[int, ...]  # CPU cores that it computes on; empty for a device of its own.
     arenas: Arenas  # Memory that the subgraphs of the queue take turns in.
     #: Held while the commands of one run are put into the queue, for runs share memory one after the other.
     lock: Any = field(default_factory=threading.Lock, compare=False)
@@ -270,7 +269,7 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
         raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {first_line(error)}") from error
     whole = find_device()
     driver = f"{whole.platform.name} {_version(whole)} {whole.driver_version}"
-    return OpenDevice(context, queue, traits, device.name.strip(), driver, cores, Arenas(context))
+    return OpenDevice(context, queue, traits, device.name.strip(), driver, Arenas(context))
 
 
 def device_traits(device: Any) -> Traits:

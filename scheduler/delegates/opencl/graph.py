@@ -47,15 +47,6 @@ class KernelGraph:
     outputs: tuple[str, ...]  # Names of the outputs.
     gone: dict[str, str] = field(default_factory=dict)  # Why ONNX nodes that are in no node any more are gone, by name.
 
-    def readers(self) -> dict[str, list[KernelNode]]:
-        """Nodes that read each tensor; a node that reads it twice is named twice."""
-        by_tensor: dict[str, list[KernelNode]] = {}
-        for node in self.nodes:
-            for name in node.inputs:
-                if name:
-                    by_tensor.setdefault(name, []).append(node)
-        return by_tensor
-
     def writers(self) -> dict[str, KernelNode]:
         """The node that writes each tensor."""
         return {node.output: node for node in self.nodes}

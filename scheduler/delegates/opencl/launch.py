@@ -172,11 +172,6 @@ class Launch:
             return self.grid
         return tuple(-(-g // s) * s for g, s in zip(self.grid, self.local, strict=True))
 
-    @property
-    def work_items(self) -> int:
-        """Work-items that have work."""
-        return prod(self.grid)
-
     def traffic(self, item_bytes: int) -> int:
         """Bytes that it moves if it reads every input and weight and writes every result once."""
         total = 0
@@ -210,11 +205,6 @@ class Launch:
         arguments = tuple(replace(a, image=False) if isinstance(a, TensorArgument) else a for a in self.arguments)
         return replace(self, defines=defines, arguments=arguments)
 
-    def buffers(self) -> tuple[set[str], set[str]]:
-        """Device buffers that it reads and that it writes."""
-        tensors = [a for a in self.arguments if isinstance(a, TensorArgument) and a.view.where == "device"]
-        return {t.view.buffer for t in tensors if not t.written}, {t.view.buffer for t in tensors if t.written}
-
 
 def intermediates(launches: Sequence[Launch]) -> Lifetimes:
     """The tensors between launches that run in this order; slices of a tensor share its name."""
@@ -242,11 +232,6 @@ class Arenas:
     def __init__(self, context: Any) -> None:
         self._context = context
         self._buffers: list[Any] = []
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all arenas."""
-        return sum(buffer.size for buffer in self._buffers)
 
     def take(self, sizes: Sequence[int]) -> list[Any]:
         """Buffers of at least these sizes; one that is too small is replaced, and lives on with those who have it."""

@@ -36,7 +36,6 @@ class Tuned:
     before_ms: float  # Time with the schedule that is taken untuned.
     after_ms: float  # Time with the one that was chosen.
     choice: Parameters  # The parameters chosen.
-    tried: int  # Number of candidates measured.
     node: str = ""  # Node at which it was found; others of its shape take the same.
     default: Parameters = field(default_factory=dict)  # The parameters that are taken untuned.
 
@@ -151,7 +150,7 @@ class ScheduleTuner:
         use_untuned = int(any(launch.kernel == "winograd_in" for launch in automatic.launches))
         before = times["on" if use_untuned else "off"]
         use = int(times["on"] < BETTER * times["off"])
-        yield Tuned(kernel, shape, before, times["on" if use else "off"], {"USE": use}, 2, default={"USE": use_untuned})
+        yield Tuned(kernel, shape, before, times["on" if use else "off"], {"USE": use}, default={"USE": use_untuned})
 
     def _choose(
         self,
@@ -166,7 +165,7 @@ class ScheduleTuner:
         choice, after = min(times, key=lambda trial: trial[1])
         if after > BETTER * before:
             choice, after = default, before
-        return Tuned(*key, before_ms=before, after_ms=after, choice=dict(choice), tried=len(times), default=dict(default))
+        return Tuned(*key, before_ms=before, after_ms=after, choice=dict(choice), default=dict(default))
 
     def measure(
         self,
@@ -192,7 +191,7 @@ class ScheduleTuner:
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
-        times, _ = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
+        times = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
         return [(candidate, times[i]) for i, (candidate, _) in enumerate(trials)]
 
     def _compile(self, graph: KernelGraph, options: Options, schedules: Schedules) -> OpenCLCompiled:
@@ -380,7 +379,6 @@ class TunedGroup:
     before_ms: float  # Its time with the work-group of its template.
     after_ms: float  # Its time with the chosen one.
     local: Size | None  # The chosen size; None for the template's own.
-    tried: int  # Measurements made.
 
 
 def group_key(launch: Launch) -> str:
@@ -469,7 +467,7 @@ def tuned_groups(
             done.add(key)
             candidates = group_candidates(launch, mode, Limits(timer.most_items(i), three(device.traits.max_sizes[:3])))
             chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), spent=lambda: time.monotonic() > end)
-            yield TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best, chosen.measured)
+            yield TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best)
         progress(after.kernel if after else "")
 
 

@@ -115,10 +115,8 @@ def holds(times: Sequence[int]) -> bool:
     """Whether times are stable: the last two windows agree, and the last one has little spread."""
     if len(times) < 2 * WINDOW:
         return False
-    low, middle, high = (float(n) for n in np.percentile(times[-WINDOW:], [25, 50, 75]))
-    before = float(np.median(times[-2 * WINDOW : -WINDOW]))
-    last = Steady(middle, (high - low) / 1.349, WINDOW, 0)
-    return not last.unsteady and abs(middle / before - 1) <= DRIFT
+    before, last = float(np.median(times[-2 * WINDOW : -WINDOW])), Steady.of(times[-WINDOW:])
+    return not last.unsteady and abs(last.ms / before - 1) <= DRIFT
 
 
 def _enough(measured: RawTimes, effort: MeasurementLength) -> bool:

@@ -32,7 +32,7 @@ from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
-from scheduler.runtime.trace import Span, Trace, timeline, typical, write_perfetto
+from scheduler.runtime.trace import Span, Trace, typical, write_perfetto
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
 from tests.scheduler.doubles import Hooked, flaky
@@ -272,13 +272,6 @@ def test_overlap_is_the_time_in_which_both_ran():
     assert one.overlap_ms("cpu", "gpu") == one.overlap_ms("gpu", "cpu") == 2
     assert one.busy_ms() == {"cpu": 8, "gpu": 3}
     assert one.makespan_ms == 10
-
-
-def test_timeline_marks_where_each_processor_ran():
-    lines = timeline(trace(("a", "cpu", 0, 5), ("b", "gpu", 5, 10), ("join", "cpu", 9, 10)), width=10)
-    assert lines[0] == "cpu |#####.....|"
-    assert lines[1] == "gpu |.....#####|"
-    assert lines[2].endswith("10.00 ms")
 
 
 def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
