@@ -398,7 +398,7 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
     admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    kept = [admission.kept.get(network.name, Kept(0, 0, 0.0, None)) for network in named]
+    kept = [admission.kept.get(network.name, Kept(0, 0, None)) for network in named]
     answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(named, demands, kept, strict=True)]
     return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
 

@@ -149,9 +149,6 @@ def read_qnn_log(model: ForeignModel, log: str, verdict: Verdict) -> None:
                 verdict.said.setdefault(i, match["reason"].strip()[:600])
 
 
-#: Names of its frontends by the kind of file.
-FRONTENDS = {"ONNX": "onnx", "TFLite": "tflite"}
-
 _WORD = re.compile(r"[\w.]+")
 
 
