@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.memory_planning.lifetimes import graph_lifetimes, lower_bound
 from experiments.records import Value, write_record
 from predictors.errors import InfeasibleError
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
 from scheduler.memory import Lifetimes, plan_memory
+from scheduler.memory.plan import graph_lifetimes
 
 HERE = Path(__file__).parent
 BACKEND = "tflite_gpu"
@@ -49,8 +49,7 @@ def lifetimes(graph: OpGraph, concurrent: bool = False) -> Lifetimes:
 
 def row(name: str, built: Lifetimes) -> dict[str, Value]:
     """The totals of all planners, each plan checked."""
-    least = lower_bound(built)
-    result: dict[str, Value] = {"network": name, "tensors": len(built.tensors), "lower bound MiB": mib(least)}
+    result: dict[str, Value] = {"network": name, "tensors": len(built.tensors), "lower bound MiB": mib(built.lower_bound)}
     for planner in PLANNERS:
         plan = plan_memory(built, planner)
         problem = plan.problem(built)
@@ -58,7 +57,7 @@ def row(name: str, built: Lifetimes) -> dict[str, Value]:
             raise AssertionError(f"{planner} on {name}: {problem}")
         result[f"{planner} MiB"] = mib(plan.total_bytes)
     best = plan_memory(built, "offset").total_bytes
-    result["offset over bound"] = round(best / least, 4)
+    result["offset over bound"] = round(best / built.lower_bound, 4)
     return result
 
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.memory_planning.lifetimes import graph_lifetimes, lower_bound
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, planners
-from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
+from scheduler.memory.plan import graph_lifetimes, plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
 
 TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
@@ -117,7 +116,7 @@ def test_tensor_fits_between_two_that_live_longer():
     lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
     plan = plan_offset(lifetimes)
     assert plan.problem(lifetimes) is None
-    assert plan.total_bytes == lower_bound(lifetimes)
+    assert plan.total_bytes == lifetimes.lower_bound
 
 
 def test_alignment_below_one_is_refused(memory_example):
@@ -149,7 +148,7 @@ def test_tensors_that_may_be_alive_together_never_share_a_byte(name, made, align
     plan = plan_memory(made, name, alignment)
     assert plan.problem(made) is None
     assert all(offset % alignment == 0 for offset in plan.offsets.values())
-    assert lower_bound(made) <= plan.total_bytes <= sum(t.bytes for t in made.tensors) + alignment * len(made.tensors)
+    assert made.lower_bound <= plan.total_bytes <= sum(t.bytes for t in made.tensors) + alignment * len(made.tensors)
 
 
 @settings(max_examples=examples(40))
@@ -161,7 +160,7 @@ def test_lower_bound_is_the_heaviest_set_of_overlapping_tensors(made):
         for chosen in itertools.combinations(range(len(made.tensors)), size):
             if all(overlap[a, b] for a, b in itertools.combinations(chosen, 2)):
                 best = max(best, sum(made.tensors[i].bytes for i in chosen))
-    assert lower_bound(made) == best
+    assert made.lower_bound == best
 
 
 @settings(max_examples=examples(40))
