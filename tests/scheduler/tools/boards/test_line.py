@@ -152,23 +152,15 @@ def test_host_that_is_not_there_is_told_of(server):
     assert failure(server, "dead").message == "dead refuses connections"
 
 
-def test_host_whose_key_is_not_known_is_told_of_and_not_trusted(server, loopback):
-    known = server.folder / "known-of-nobody"
-    host = server.host(
-        "unknown", f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none"
-    )
-    assert failure(server, host).message == "the key of unknown is not known here"
-    assert not known.exists() or not known.read_text()
-
-
-def test_host_whose_key_has_changed_is_told_of(server, loopback):
-    known = server.folder / "known-of-another"
-    kind, key = (server.folder / "stray.key.pub").read_text().split()[:2] if server.key("stray") else ("", "")
-    known.write_text(f"[127.0.0.1]:{server.port} {kind} {key}\n")
-    host = server.host(
-        "changed", f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none"
-    )
-    assert failure(server, host).message == "the key of changed is not the one that is known"
+@pytest.mark.parametrize(("name", "problem"), [("unknown", "is not known here"), ("changed", "is not the one that is known")])
+def test_host_of_another_key_is_told_of_and_not_trusted(server, loopback, name, problem):
+    known = server.folder / f"known-of-{name}"
+    kind, key = server.key(f"of-{name}").with_suffix(".key.pub").read_text().split()[:2]
+    known.write_text(f"[127.0.0.1]:{server.port} {kind} {key}\n" if name == "changed" else "")
+    before = known.read_text()
+    server.host(name, f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none")
+    assert failure(server, name).message == f"the key of {name} {problem}"
+    assert known.read_text() == before
 
 
 HERE = read_facts("here", facts())
