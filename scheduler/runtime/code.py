@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -45,8 +45,12 @@ class CompiledSubgraphs:
             if key not in self._compiled:
                 delegate = self._delegate(place)
                 # Helper threads of a backend inherit the affinity of the thread that compiles.
-                with pinned(place.cores), naming(self._bundle):
-                    self._compiled[key] = _compile(delegate, self._bundle, name, place.delegate)
+                with pinned(place.cores), naming(self._bundle), _blamed(place.delegate, f"compile `{name}`"):
+                    compiled = delegate.compile_from(self._bundle, name)
+                if not isinstance(compiled, Compiled):
+                    wrong = TypeError(f"it returned {type(compiled).__name__}, not Compiled")
+                    raise delegate_failure(place.delegate, f"compile `{name}`", wrong)
+                self._compiled[key] = compiled
             return self._compiled[key]
 
     def ready(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
@@ -161,30 +165,20 @@ class CompiledSubgraphs:
         key = (place.delegate, place.cores)
         if key not in self._delegates:
             value = self._given.get(place.delegate)
-            self._delegates[key] = value or _create(*key)
             if value is None:
-                self._own.append(self._delegates[key])
+                with _blamed(place.delegate, "start"):
+                    value = get_delegate(place.delegate).create(place.cores)
+                self._own.append(value)
+            self._delegates[key] = value
         return self._delegates[key]
 
 
-def _create(name: str, cores: tuple[int, ...]) -> Delegate:
-    """A delegate made by its name."""
+@contextlib.contextmanager
+def _blamed(name: str, what: str) -> Iterator[None]:
+    """Have an error that no delegate of ours raises name the package of the delegate."""
     try:
-        return get_delegate(name).create(cores)
+        yield
     except Exception as error:
         if isinstance(error, StretchError) or origin(name) is None:
             raise
-        raise delegate_failure(name, "start", error) from error
-
-
-def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
-    """A subgraph made ready."""
-    try:
-        compiled = delegate.compile_from(bundle, subgraph)
-    except Exception as error:
-        if isinstance(error, StretchError) or origin(name) is None:
-            raise
-        raise delegate_failure(name, f"compile `{subgraph}`", error) from error
-    if not isinstance(compiled, Compiled):
-        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(compiled).__name__}, not Compiled"))
-    return compiled
+        raise delegate_failure(name, what, error) from error
