@@ -149,7 +149,6 @@ class PageBundle:
                 "give the bundle that `stretch branch` wrote",
             )
         self.plan = make_plan(manifest)
-        self.files = frozenset(manifest.files)
         tensors = {tensor.name: tensor for tensor in manifest.tensors}
         joins = []
         for join in manifest.joins:
@@ -331,7 +330,6 @@ class PageServer:
             with tempfile.TemporaryDirectory() as folder:
                 context.load_cert_chain(_certificate(Path(folder), self.reachable_at()))
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
 
     def reachable_at(self) -> str:
         """The address that others know this machine by."""
@@ -350,23 +348,15 @@ class PageServer:
         """What to open in the browser."""
         return f"{'https' if self.secure else 'http'}://{self.reachable_at()}:{self.port}/{self.token}/"
 
-    def start(self) -> None:
-        """Serve in a thread until `close`."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-
     def __enter__(self) -> "PageServer":
-        """Serve."""
-        self.start()
+        """Serve in a thread."""
+        threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop."""
-        self.close()
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
 
     def page(self) -> dict[str, Any]:
         """What the page reads first."""
@@ -566,7 +556,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _bundle(self, name: str, rest: Sequence[str]) -> None:
         shown = next((shown for shown in self.server_page.shown if shown.name == name), None)
-        if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.files:
+        if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.manifest.files:
             self._send(HTTPStatus.OK, shown.bundle.file(file).read_bytes(), "application/octet-stream")
         elif shown is not None and len(rest) == 2 and (values := shown.tensors.get((rest[0], rest[1]))) is not None:
             self._send(HTTPStatus.OK, np.ascontiguousarray(values).tobytes(), "application/octet-stream")
