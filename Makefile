@@ -75,7 +75,7 @@ explore: install
 # files that share memory, hold folders, end processes and run bundles
 plain: install
 	NN_STRETCH_SYSTEM=plain $(PYTEST) -p no:randomly -m "not slow" tests/predictors/test_system.py tests/predictors/formats/test_onnx.py \
-		tests/scheduler/test_shared.py tests/scheduler/bundle/test_load.py tests/scheduler/delegates/process tests/stretch/export/test_staging.py \
+		tests/scheduler/delegates/test_base.py tests/scheduler/bundle/test_load.py tests/scheduler/delegates/test_process.py tests/stretch/export/test_staging.py \
 		tests/stretch/cli/test_run.py::test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
 
 docs: install

@@ -9,22 +9,14 @@ import numpy as np
 from predictors.errors import StretchError
 from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest, WeightsInfo
-from scheduler.checks.judge import Judgement
+from scheduler.checks.verify import Judgement
 from scheduler.delegates.base import TunedKernel
-from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Rate, Throughput, Verdict, judge_speed
+from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Throughput, Timing, judge_speed
 from scheduler.measure.energy import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 from scheduler.tools.boards.board import BoardAnswer
-
-
-class TimingAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one contestant took."""
-
-    name: str  # Which.
-    median_ms: float  # Median over the rounds.
-    p90_ms: float  # What nine rounds of ten stay under.
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,16 +55,6 @@ class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
     busy_ms: float  # Of one inference, median.
 
 
-class ThroughputAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Inferences a second with several in flight."""
-
-    in_flight: int  # Inferences at once.
-    rounds: int  # Rounds that counted.
-    burst: int  # Inferences of a round, each contestant.
-    over_one_core: float  # Rate with several in flight over that of the net as one graph on one core.
-    contestants: tuple[Rate, ...]  # The bundle with several in flight, then what it was compared with.
-
-
 class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a bundle was planned to do on its device."""
 
@@ -95,10 +77,10 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     p90_ms: float  # Of the bundle.
     runs: int  # Rounds that counted.
     seconds: float  # How long they went on.
-    sequential: TimingAnswer | None  # The original on as many threads as served it best; None without controls.
-    sequential_same_macs: TimingAnswer | None  # The original scaled to the bundle's multiply-accumulates; None without controls.
-    best_sequential: TimingAnswer | None  # The faster of these two; None without controls.
-    same_net_whole_graph: TimingAnswer  # The branched net as one graph.
+    sequential: Timing | None  # The original on as many threads as served it best; None without controls.
+    sequential_same_macs: Timing | None  # The original scaled to the bundle's multiply-accumulates; None without controls.
+    best_sequential: Timing | None  # The faster of these two; None without controls.
+    same_net_whole_graph: Timing  # The branched net as one graph.
     same_net_whole_graph_ms: float  # Its median.
     ratio: float | None  # Time of `sequential` over the bundle's.
     macs_ratio: float | None  # Multiply-accumulates over the original's; None where that has none.
@@ -111,13 +93,13 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...]  # Cores that all contestants used.
     processors: dict[str, ProcessorAnswer]  # Where each processor's work ran.
     subgraphs_alone_ms: dict[str, float]  # Median of each subgraph with everything else idle.
-    others: tuple[TimingAnswer, ...]  # Contestants that were beaten by one of the above.
+    others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
     verdict: str  # Who won, in one sentence.
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
     comparisons: tuple[Comparison, ...]  # The bundle against each control.
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether both compute in the same.
-    throughput: ThroughputAnswer | None  # Throughput; None if not measured.
+    throughput: Throughput | None  # Throughput; None if not measured.
     trace: Path | None  # File of the timeline, where one was asked for.
     csv: Path | None  # File of the table, where one was asked for.
     priority: str | None  # What processors were chosen for; None: as the design says.
@@ -154,20 +136,20 @@ def run_answer(
         right: Of its results; None where a delegate computes nothing.
     """
     manifest = session.bundle.manifest
-    speed = _speed(session, result)
+    simulated = [place.processor for place in session.placements.values() if place.simulated]
+    speed = judge_speed(result, [entry.precision for entry in manifest.subgraphs], simulated)
     return filled(
         RunAnswer,
         result,
         result.branched,
+        speed,
         bundle=session.bundle.path,
         model=manifest.model.name,
         device=manifest.device,
         weights=manifest.weights,
         planned=_planned(manifest),
-        sequential=None if result.sequential is None else filled(TimingAnswer, result.sequential),
-        sequential_same_macs=None if result.same_macs is None else filled(TimingAnswer, result.same_macs),
-        best_sequential=None if result.best_sequential is None else filled(TimingAnswer, result.best_sequential),
-        same_net_whole_graph=filled(TimingAnswer, result.whole),
+        sequential_same_macs=result.same_macs,
+        same_net_whole_graph=result.whole,
         same_net_whole_graph_ms=result.whole.median_ms,
         macs_ratio=manifest.model.macs / manifest.model.original_macs if manifest.model.original_macs else None,
         max_error=result.error,
@@ -176,15 +158,9 @@ def run_answer(
         replaced={name: filled(ReplacedAnswer, p) for name, p in session.replaced.items()},
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
-        others=tuple(filled(TimingAnswer, other) for other in result.others),
         verdict=speed.text,
-        winner=speed.winner,
-        comparisons=speed.comparisons,
         precisions={"branched": speed.precisions, "controls": (CONTROLS,)},
-        equal_precision=speed.equal_precision,
-        throughput=None
-        if rates is None
-        else filled(ThroughputAnswer, rates, contestants=(rates.submitted, rates.one_at_a_time, rates.one_core, rates.all_cores)),
+        throughput=rates,
         trace=trace,
         csv=csv,
         priority=priority,
@@ -202,11 +178,6 @@ def _planned(manifest: Manifest) -> PlannedAnswer:
         best_single_processor=str(manifest.predicted.get("best_single_processor", "")) or None,
         recommended=manifest.recommended,
     )
-
-
-def _speed(session: Session, result: Benchmark) -> Verdict:
-    simulated = [place.processor for place in session.placements.values() if place.simulated]
-    return judge_speed(result, [entry.precision for entry in session.bundle.manifest.subgraphs], simulated)
 
 
 def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) -> dict[str, ProcessorAnswer]:

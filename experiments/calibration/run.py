@@ -57,10 +57,9 @@ class Job:
 
         from stretch.capture import capture
         from stretch.models.tiny import CifarFamily
-        from stretch.train.augment import Normalise
-        from stretch.train.config import TrainConfig
-        from stretch.train.data import load_arrays
+        from stretch.train.images import Normalise, load_arrays
         from stretch.train.loop import train
+        from stretch.train.recipe import TrainConfig
 
         torch.backends.cudnn.benchmark = True
         torch.manual_seed(seed)
@@ -90,8 +89,8 @@ class Job:
 
     def accuracy(self, model: Any) -> float:
         """Top-1 on the test images, in fp32."""
-        from stretch.train.config import TrainConfig
         from stretch.train.loop import evaluate
+        from stretch.train.recipe import TrainConfig
 
         return evaluate(model, self.test_set, self.normalise, TrainConfig(amp="none", channels_last=False))
 
@@ -156,8 +155,8 @@ class Job:
 
     def train(self) -> None:
         """Some epochs from the calibrated start and as many from scratch, the two side by side."""
-        from stretch.train.config import TrainConfig
         from stretch.train.loop import Run, train_side_by_side
+        from stretch.train.recipe import TrainConfig
         from stretch.transform import BranchedModel
 
         name, join = TRAINED

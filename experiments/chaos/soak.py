@@ -238,7 +238,7 @@ def _children() -> list[int]:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             children += [int(pid) for pid in (task / "children").read_text().split()]
-    return [pid for pid in children if b"process.child" in _command(pid)]
+    return [pid for pid in children if b"process import child" in _command(pid)]
 
 
 def _command(pid: int) -> bytes:

@@ -19,9 +19,8 @@ from predictors.errors import StretchError
 from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.clock import Clock, Simulated
-from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import Network
-from scheduler.simulate.scene import Arrivals, Load, Scene, parse_loads
+from scheduler.simulate.scene import Arrivals, Heat, Load, Scene, parse_loads, powers
 from scheduler.tools.simulation import prepare
 
 HERE = Path(__file__).parent

@@ -95,10 +95,10 @@ def rates(result: Throughput) -> list[dict[str, Value]]:
             "contestant": rate.name,
             "per_second": round(rate.per_second, 2),
             "p10_per_second": round(rate.p10_per_second, 2),
-            "over_one_core": round(rate.per_second / result.one_core.per_second, 3),
+            "over_one_core": round(rate.per_second / result.contestants[2].per_second, 3),
             "over_this_bundle_on_one_core": None,
         }
-        for rate in (result.submitted, result.one_at_a_time, result.one_core, result.all_cores)
+        for rate in result.contestants
     ]
 
 
@@ -129,7 +129,7 @@ def measure_throughput(path: Path, mapping: dict[str, str], in_flight: int, roun
         core = next(iter(session.placements.values())).cores[0]
         rows = rates(throughput(session, x, in_flight, rounds=rounds, burst=burst))
     with Session(bundle, dict.fromkeys(used, f"cpu{core}")) as session:
-        alone = throughput(session, x, 1, rounds=rounds_alone(rounds), burst=burst).one_at_a_time.per_second
+        alone = throughput(session, x, 1, rounds=rounds_alone(rounds), burst=burst).contestants[1].per_second
     for row in rows:
         row["over_this_bundle_on_one_core"] = round(float(str(row["per_second"])) / alone, 3)
     return rows

@@ -19,8 +19,7 @@ from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
 from scheduler.delegates import get_delegate
 from scheduler.measure.benchmark import ideal_ms
-from scheduler.measure.steady import runner
-from scheduler.measure.turns import play_round, ratio_interval
+from scheduler.measure.steady import play_round, ratio_interval, runner
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from stretch.api import branch
@@ -120,8 +119,8 @@ def row_of(name: str, plan: PlanResult, seconds: float, result: Measured) -> Row
         "best single": best,
         "best single ms": round(median[best], 2),
         "speed-up": round(single.value, 3),
-        "speed-up from": round(single.low, 3),
-        "speed-up to": round(single.high, 3) if np.isfinite(single.high) else None,
+        "speed-up from": round(single.low or 0.0, 3),
+        "speed-up to": None if single.high is None else round(single.high, 3),
         "predicted speed-up": round(plan.speedup, 3),
         "two threads ms": round(median[TWO_THREADS], 2),
         "speed of branches over two threads": round(two.value, 3),

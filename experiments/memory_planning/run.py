@@ -10,7 +10,7 @@ from predictors.errors import InfeasibleError
 from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
 from scheduler.memory import Lifetimes, plan_memory
-from scheduler.memory.graph import graph_lifetimes
+from scheduler.memory.plan import graph_lifetimes
 
 HERE = Path(__file__).parent
 BACKEND = "tflite_gpu"

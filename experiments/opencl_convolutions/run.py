@@ -20,12 +20,9 @@ from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.fuse import NONE, fuse
-from scheduler.delegates.opencl.graph import KernelGraph, KernelNode, read_graph
-from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.programs import programs_of
+from scheduler.delegates.opencl.graph import NONE, KernelGraph, KernelNode, fuse, read_graph, simplify
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.templates import lower
 from scheduler.delegates.opencl.tuner import alone
 
 HERE = Path(__file__).parent
@@ -85,8 +82,7 @@ def compile_alone(graph: KernelGraph, node: KernelNode, core: int, winograd: str
     device = open_device((core,))
     small = alone(graph, node)
     launches = lower(small, device.traits.blocking(False), device.traits, Options(winograd=winograd), Schedules(device.traits))
-    inputs, outputs = ({name: small.shapes[name] for name in names} for names in (small.inputs, small.outputs))
-    return OpenCLCompiled(device, programs_of(device, False), launches, inputs, outputs)
+    return OpenCLCompiled(device, small, launches)
 
 
 def kernel_ms(runner: Runner) -> float:
@@ -105,7 +101,7 @@ def measure(core: int, rounds: int, networks: Sequence[str]) -> list[dict[str, V
             for words, (graph, node, count) in convolutions(model).items():
                 path = save_alone(graph, node, Path(folder) / "one.onnx")
                 theirs = onnxruntime(path)
-                whole = Runner(OpenCLDelegate((core,)).build(path))
+                whole = Runner(OpenCLDelegate((core,)).compile(path))
                 ours = {use: Runner(compile_alone(graph, node, core, use)) for use in ("auto", "off")}
                 error = difference(whole, theirs)
                 if error > 1e-4:

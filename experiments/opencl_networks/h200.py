@@ -6,6 +6,7 @@ it checks against ONNX Runtime where that is installed, and measures OpenCL alon
 
 import argparse
 import importlib.util
+import math
 import os
 import statistics
 import sys
@@ -106,7 +107,7 @@ class OpenCL:
     """One configuration of our delegate."""
 
     def __init__(self, model: Path, x: np.ndarray[Any, Any], half: bool, winograd: str = "auto") -> None:
-        self.compiled = OpenCLDelegate(half=half, options=Options(winograd=winograd)).build(model)
+        self.compiled = OpenCLDelegate(half=half, options=Options(winograd=winograd)).compile(model)
         self.output = np.zeros(next(iter(self.compiled.outputs.values())), np.float32)
         self._call = self.compiled.bind([x], [self.output])
         self._call.run()
@@ -182,7 +183,7 @@ def measure(batch: int, size: int, rounds: int) -> tuple[list[dict[str, Value]],
                     "shape": item.launch.shape,
                     "ms": round(item.ms, 4),
                     "gflops": gflops,
-                    "work_items": item.launch.work_items,
+                    "work_items": math.prod(item.launch.grid),
                     "vw": tile.get("VW"),
                     "vc": tile.get("VC"),
                 }

@@ -78,7 +78,7 @@ def forget_own_tuning(core: int, empty: str) -> None:
 def opencl(model: Path, core: int, **options: Any) -> Runner:
     """A network on our kernels, PoCL's thread on one core."""
     half = bool(options.pop("half", False))
-    return Runner(OpenCLDelegate((core,), half=half, options=Options(**options)).build(model))
+    return Runner(OpenCLDelegate((core,), half=half, options=Options(**options)).compile(model))
 
 
 def onnxruntime(model: Path, cores: Sequence[int] = ()) -> Runner:

@@ -82,7 +82,7 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
             "speed_over_ONNX_Runtime": round(base / ours, 3),
             "max_error": difference(current, known),
             "launches": len(current.compiled.launches),
-            "intermediates_MB": round(current.compiled.arena_bytes / 1e6, 2),
+            "intermediates_MB": round(current.compiled.allocation.total_bytes / 1e6, 2),
         }
         kinds = by_kind(name, current)
         runners = {"ONNX Runtime": known} | {what: opencl(model, core, **options) for what, options in VARIANTS.items()}

@@ -13,11 +13,9 @@ from pathlib import Path
 from experiments.opencl_networks.networks import NETWORKS, save_network
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates.opencl.device import OpenDevice, open_device
-from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import KernelGraph, read_graph
-from scheduler.delegates.opencl.lower import lower
+from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
 from scheduler.delegates.opencl.schedule import KernelProblem, Options, Parameters, Schedules
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.templates import lower
 from scheduler.delegates.opencl.tuner import ScheduleTuner, alone
 
 #: Networks that no constant of the cost model was fitted to.

@@ -20,8 +20,8 @@ from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.schedule import Options
-from scheduler.delegates.opencl.tuner import BETTER, ScheduleTuner, Tuned, device_kind, entries, node_times, tuned_key
-from scheduler.tuning.cache import ANY_DRIVER, shipped_path, write_entries
+from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, device_kind, entries, node_times, tuned_key
+from scheduler.tuning import ANY_DRIVER, BETTER, shipped_path, write_entries
 
 HERE = Path(__file__).parent
 

@@ -42,7 +42,7 @@ def agreement(data: Path, count: int) -> list[Row]:
             bundle = load_bundle(Path(scratch) / "bundle")
             file = bundle.file(bundle.manifest.whole)
             for form, (half, arithmetic) in FORMS.items():
-                compiled = OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)).build(file)
+                compiled = OpenCLDelegate(half=half, options=Options(arithmetic=arithmetic)).compile(file)
                 got = np.zeros_like(expected)
                 for i, image in enumerate(tests):
                     compiled.run([image[None]], [got[i : i + 1]])

@@ -16,8 +16,7 @@ from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
-from predictors.shapes import Attr, Shape, ints
-from predictors.windows import same_padding
+from predictors.shapes import Attr, Shape, ints, same_padding
 
 #: First line of every file of this format.
 MAGIC = "7767517"

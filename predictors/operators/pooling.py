@@ -7,9 +7,8 @@ from math import prod
 from predictors.channels import same_channels
 from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import same_rows, window_rows
-from predictors.shapes import Attrs, Shape, ints, rank4
+from predictors.shapes import Attrs, Shape, ints, rank4, window_shape
 from predictors.slices import Additive, same_slice
-from predictors.windows import window_shape
 
 
 def _window(ins: Sequence[Shape], attrs: Attrs) -> Shape:

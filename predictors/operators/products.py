@@ -6,9 +6,8 @@ from math import gcd, prod
 from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, fresh
 from predictors.kinds import KernelWork, Kind, kinds, pixels
 from predictors.rows import window_rows
-from predictors.shapes import Attrs, Shape, integer, ints, rank4
+from predictors.shapes import Attrs, Shape, integer, ints, rank4, window_shape
 from predictors.slices import columns, filters
-from predictors.windows import window_shape
 
 
 def _shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:

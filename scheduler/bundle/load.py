@@ -1,23 +1,246 @@
-"""A bundle on disk: read and checked. Its hashes prove that it is whole; who made it, a signature alone."""
+"""A bundle on disk: read, checked and signed. Its hashes prove that it is whole; who made it, a signature alone.
 
+A bundle is replaced by exchanging two folders under one name. Who opened the name before and opens a file by it after
+would mix two bundles; so a reader holds the folder itself and names files through it. A lock that readers share says
+that the folder is in use: whoever removes folders takes it alone first.
+
+Whoever changes a file can state its new hash as well. A signature (Ed25519, RFC 8032) proves that the description, which
+has the hashes of all other files, is as the holder of a key left it.
+"""
+
+import base64
+import contextlib
 import hashlib
+import importlib
 import math
+import os
+import tempfile
+import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 import msgspec
 
-from predictors.errors import StretchError, upgrade_line
+from predictors import system
+from predictors.errors import MissingBackendError, StretchError, install_line, upgrade_line
 from predictors.files import open_regular, read_bytes
 from predictors.joins import meetings
-from scheduler.bundle.held import Held
 from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, SubgraphEntry, Tensor
 from scheduler.bundle.rows import ROW_AXIS, Rows, cut_shape
-from scheduler.bundle.signature import check_signature, fingerprint, public_key, sign
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.formats.onnx.file import MAX_WORK
+
+#: How often a folder that is just being removed is looked for again, and after how long.
+_TRIES, _PAUSE_S = 200, 0.005
+
+
+class Held:
+    """A folder that keeps its files for as long as this object lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = _open_shared(path) if system.OPENS_FOLDERS else None
+        if self._descriptor is not None:
+            weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def root(self) -> Path:
+        """A path of the folder that stays its own when its name becomes another's; the name itself where the system has no /proc."""
+        root = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+        return root if root.is_dir() else self._path
+
+    def named(self, text: str) -> str:
+        """The text with the folder's name in place of `root`."""
+        return text.replace(str(self.root), str(self._path))
+
+    def contains(self, file: Path) -> bool:
+        """Whether a file below `root` is in the folder once every link is followed."""
+        while True:
+            before = os.path.realpath(self.root)
+            real = os.path.realpath(file)
+            if os.path.realpath(self.root) == before:
+                return Path(real).is_relative_to(before)
+
+
+@contextlib.contextmanager
+def in_use(path: Path) -> Iterator[int]:
+    """Mark a folder as in use, so that nobody removes it, until the block ends.
+
+    Yields:
+        The folder's inode number, by which it is known under any name.
+    """
+    if not system.OPENS_FOLDERS:
+        yield os.stat(path).st_ino
+        return
+    descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
+    try:
+        _lock(descriptor, "LOCK_SH")
+        yield os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def unused(path: Path) -> Iterator[bool]:
+    """Take a folder for oneself, to remove it.
+
+    Yields:
+        Whether it is ours until the block ends: no, if anybody reads or writes
+        it, or if the file system cannot tell.
+    """
+    if not system.OPENS_FOLDERS:
+        yield False
+        return
+    try:
+        descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"))
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(descriptor, "LOCK_EX") is True and _is_still(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_shared(path: Path) -> int:
+    """A descriptor of the folder that has this name, with the shared lock on it."""
+    for _ in range(_TRIES):
+        descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
+        # without locks nothing is removed while it could be in use either
+        if _lock(descriptor, "LOCK_SH") is not False and _is_still(path, descriptor):
+            return descriptor
+        os.close(descriptor)
+        time.sleep(_PAUSE_S)
+    raise StretchError(f"{path} is being removed", "look again when whoever removes it has ended")
+
+
+def _lock(descriptor: int, kind: str) -> bool | None:
+    """Whether a lock on a folder could be taken; None on a file system without locks."""
+    try:
+        system.fcntl.flock(descriptor, getattr(system.fcntl, kind) | system.fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the name is still that of the folder behind the descriptor."""
+    mine = os.fstat(descriptor)
+    try:
+        now = os.stat(path)
+    except OSError:
+        return False
+    return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+SIGNATURE = "signature.json"
+MAX_BYTES = 64 << 10
+
+#: What is signed begins with this, so that the signature is one of nothing else.
+_PURPOSE = b"nn-stretch bundle 1\n"
+_KEY_HINT = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`, and its public part with `openssl pkey -in key.pem -pubout`"
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file beside a bundle's description."""
+
+    schema: Literal[1]  # Of this file.
+    algorithm: Literal["ed25519"]  # How it was signed.
+    key: str  # Public key that it was signed with, base64; only a hint, since anybody can put theirs here.
+    signature: str  # Of the description, base64.
+
+
+def fingerprint(key: bytes) -> str:
+    """A public key as people compare it: ``SHA256:`` and the base64 of its hash, as OpenSSH writes it.
+
+    Args:
+        key: Its 32 bytes.
+    """
+    return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
+
+
+def public_key(path: Path) -> bytes:
+    """The 32 bytes of the Ed25519 public key in a PEM file."""
+    raw: bytes = _key(path, "public").public_bytes_raw()
+    return raw
+
+
+def sign(folder: Path, description: bytes, key: Path) -> bytes:
+    """Sign a bundle's description; the signature is put beside it in one step.
+
+    Args:
+        description: Content of its `bundle.json`.
+        key: PEM file (PKCS #8) of an Ed25519 private key without a password.
+    """
+    private = _key(key, "private")
+    public: bytes = private.public_key().public_bytes_raw()
+    signature = Signature(schema=1, algorithm="ed25519", key=_text(public), signature=_text(private.sign(_PURPOSE + description)))
+    _write(folder / SIGNATURE, msgspec.json.format(msgspec.json.encode(signature), indent=1))
+    return public
+
+
+def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> bytes:
+    """Which of some keys a bundle's description is signed with."""
+    hint = "its origin is unknown: get it again from a trusted source"
+    file = folder / SIGNATURE
+    if not file.exists():
+        raise StretchError(f"{folder} is not signed: it has no {SIGNATURE}", "its maker signs it with `stretch verify --sign`")
+    try:
+        stored = msgspec.json.decode(read_bytes(file, "bundle's signature", MAX_BYTES, hint), type=Signature)
+        signature = base64.b64decode(stored.signature, validate=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise StretchError(f"{file} is damaged: {error}", hint) from error
+    package = _package("cryptography.hazmat.primitives.asymmetric.ed25519")
+    for key in keys:
+        with contextlib.suppress(_package("cryptography.exceptions").InvalidSignature):
+            package.Ed25519PublicKey.from_public_bytes(key).verify(signature, _PURPOSE + description)
+            return key
+    raise StretchError(f"{folder} is not signed with a key that is trusted", hint)
+
+
+def _key(path: Path, kind: Literal["public", "private"]) -> Any:
+    serialization, ed25519 = (_package(f"cryptography.hazmat.primitives.{name}") for name in ("serialization", "asymmetric.ed25519"))
+    content = read_bytes(path, f"{kind} key", MAX_BYTES, _KEY_HINT)
+    try:
+        key = serialization.load_pem_public_key(content) if kind == "public" else serialization.load_pem_private_key(content, None)
+    except (ValueError, TypeError, _package("cryptography.exceptions").UnsupportedAlgorithm) as error:
+        raise StretchError(f"{path} holds no {kind} key in PEM without a password", _KEY_HINT) from error
+    if not isinstance(key, getattr(ed25519, f"Ed25519{kind.title()}Key")):
+        raise StretchError(f"{path} holds no {kind} key of Ed25519", _KEY_HINT)
+    return key
+
+
+def _write(file: Path, content: bytes) -> None:
+    try:
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            os.chmod(name, 0o644)
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise StretchError(f"cannot write {file}: {error.strerror}", "sign a copy that you may write to") from error
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingBackendError("signatures need the package `cryptography`, which is not installed", install_line("sign")) from error
+
 
 MAX_PARTS = 20_000
 MAX_TENSOR_ELEMENTS = 1 << 30
@@ -299,6 +522,17 @@ class Bundle:
         return next(entry for entry in self.manifest.subgraphs if entry.name == name)
 
 
+@contextlib.contextmanager
+def naming(bundle: Bundle | Held) -> Iterator[None]:
+    """Let errors name the bundle's folder, not the descriptor that its files are opened through."""
+    try:
+        yield
+    except StretchError as error:
+        error.message = bundle.named(error.message)
+        error.args = (error.message,)
+        raise
+
+
 class _Version(msgspec.Struct):
     """Only the schema number, so that a newer manifest is named as such."""
 
@@ -341,14 +575,10 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
         raise _no_bundle(path) from error
     except (OSError, ValueError) as error:
         raise StretchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    try:
+    with naming(held):
         text = _description(held.root)
         signer = fingerprint(check_signature(held.root, text, keys)) if keys else None
         return Bundle(path, _decoded(held.root, text), held, signer)
-    except StretchError as error:
-        error.message = held.named(error.message)
-        error.args = (error.message,)
-        raise
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
@@ -414,10 +644,6 @@ def sign_bundle(path: str | Path, key: Path) -> str:
         key: PEM file (PKCS #8) of an Ed25519 private key without a password.
     """
     bundle = load_bundle(path, check_hashes=True)
-    folder = Path(path) if bundle.held is None else bundle.held.root
-    try:
+    folder = bundle.file("")
+    with naming(bundle):
         return fingerprint(sign(folder, _description(folder), key))
-    except StretchError as error:
-        error.message = bundle.named(error.message)
-        error.args = (error.message,)
-        raise

@@ -165,3 +165,17 @@ def _only(names: tuple[str, ...], what: str) -> str:
             f"{what} {len(names)} tensors, and only one is supported here", "`stretch run` and `stretch verify` take several"
         )
     return names[0]
+
+
+class TflitePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a TFLite file says of the bundle that it runs."""
+
+    schema: int  # Version of this description.
+    version: str  # nn-stretch that wrote it.
+    model: str  # Name of the model.
+    device: str  # Profile that the design was planned for.
+    inputs: tuple[str, ...]  # Names of the model's input tensors.
+    outputs: tuple[str, ...]  # Names of the model's output tensors.
+    tensors: tuple[Tensor, ...]  # Tensors that cross subgraphs, in NHWC.
+    subgraphs: tuple[SubgraphEntry, ...]  # In topological order; each is a signature of its name.
+    joins: tuple[JoinEntry, ...]  # In topological order; each is a signature of its name.

@@ -1,5 +1,6 @@
 """TFLite files that nn-stretch wrote: read, checked and never trusted, their plan, one signature of them alone."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ import msgspec
 
 from predictors.errors import StretchError
 from predictors.files import read_bytes
-from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import JoinEntry, Manifest, SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.rows import Rows, cut_shape
 from scheduler.formats.tflite import OPERATORS, TFLITE, check_model
 
@@ -21,20 +23,6 @@ MAX_BYTES = (1 << 31) - 1
 _AGAIN = "write it again with `stretch export BUNDLE --format tflite --out NEW_BUNDLE`"
 
 _CODES = {kind.number: name for name, kind in OPERATORS.items()}
-
-
-class TflitePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a TFLite file says of the bundle that it runs."""
-
-    schema: int  # Version of this description.
-    version: str  # nn-stretch that wrote it.
-    model: str  # Name of the model.
-    device: str  # Profile that the design was planned for.
-    inputs: tuple[str, ...]  # Names of the model's input tensors.
-    outputs: tuple[str, ...]  # Names of the model's output tensors.
-    tensors: tuple[Tensor, ...]  # Tensors that cross subgraphs, in NHWC.
-    subgraphs: tuple[SubgraphEntry, ...]  # In topological order; each is a signature of its name.
-    joins: tuple[JoinEntry, ...]  # In topological order; each is a signature of its name.
 
 
 @dataclass(frozen=True)
@@ -112,6 +100,22 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
     file = TfliteFile(path, model, plan)
     _check_plan(file)
     return file
+
+
+def bundle_tflite(bundle: Bundle) -> tuple[bytes, TfliteFile]:
+    """A bundle's TFLite file, which is as it was written and the bundle's own: runtimes follow what is in it without a second look."""
+    name = bundle.manifest.tflite
+    if name is None:
+        raise StretchError(
+            f"{bundle.path} has no TFLite file", f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`"
+        )
+    path = bundle.file(name)
+    data = read_bytes(path, "TFLite file", MAX_BYTES, _AGAIN)
+    if hashlib.sha256(data).hexdigest() != bundle.manifest.files[name].sha256:
+        raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
+    file = parse_tflite(data, path)
+    check_belongs(file, bundle.manifest)
+    return data, file
 
 
 def check_belongs(file: TfliteFile, manifest: Manifest) -> None:

@@ -1,26 +1,99 @@
-"""Whether a bundle is whole and computes what its own whole model computes."""
+"""Whether a bundle is whole and computes what its own whole model computes, and whether a session gives its results.
 
+A session is judged by every tensor against the whole model, and that against what it gave when the bundle was written.
+"""
+
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from predictors.errors import StretchError
-from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, read_bundle
-from scheduler.bundle.signature import public_key
+from predictors.errors import StretchError, first_line
+from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
+from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.bundle.rows import read_by
 from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
+from scheduler.delegates.cpu import load_runtime
+from scheduler.delegates.ort_session import open_session
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress, silent
-from scheduler.runtime.distance import allowed
 from scheduler.runtime.inputs import Values, as_arrays, plain
-from scheduler.runtime.sequential import Sequential, max_error
+from scheduler.runtime.sequential import TOLERANCES, Sequential, allowed, distance, max_error, relative
 from scheduler.runtime.session import Session
+
+#: Key of a manifest's `checks`.
+KEY = "sample"
+
+#: Elements of the output that are kept, evenly spread over it.
+KEPT = 64
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Elements of the first output for one input, or for inputs by name."""
+
+    seed: int  # Seed of the input (`scheduler.checks.verify.random_input`).
+    input_sha256: str  # Of its bytes: numpy may draw other numbers from a seed one day.
+    size: int  # Elements of the output.
+    values: tuple[float, ...]  # Every so-and-so-many-th of them.
+
+    @classmethod
+    def of(cls, x: Values, output: Array, seed: int) -> "Sample":
+        """The sample of an output.
+
+        Args:
+            x: The input that `seed` gives.
+        """
+        return cls(seed, digest(x), output.size, tuple(_spread(output)))
+
+    def problem(self, x: Values, output: Array, tolerance: float = TOLERANCES["fp32"]) -> str | None:
+        """What is wrong with an output, the end of a sentence; None if nothing is, or `x` is not the input of the sample.
+
+        Args:
+            x: The input of `output`.
+            tolerance: Largest difference allowed, relative to the largest kept element.
+        """
+        if digest(x) != self.input_sha256:
+            return None
+        if output.size != self.size:
+            return f"has an output of {output.size} numbers, {self.size} when the bundle was written"
+        now, then = np.array(_spread(output)), np.array(self.values)
+        if now.shape != then.shape:
+            return f"was written with {len(then)} numbers of its output, {len(now)} are kept of {output.size}"
+        difference = relative(now, then) if then.size else 0.0
+        if difference <= tolerance:
+            return None
+        return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {tolerance:g} is allowed"
+
+
+def read_sample(checks: dict[str, Any]) -> Sample | None:
+    """The sample among a manifest's `checks`; None if the bundle was written without one."""
+    if KEY not in checks:
+        return None
+    try:
+        return msgspec.convert(checks[KEY], Sample)
+    except msgspec.ValidationError as error:
+        raise StretchError(f"`checks.{KEY}` of the bundle is damaged: {error}", "write the bundle again with `stretch branch`") from error
+
+
+def digest(x: Values) -> str:
+    """SHA-256 of an input, or of inputs by name, in the order of their names."""
+    arrays = [x[name] for name in sorted(x)] if isinstance(x, Mapping) else [x]
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def _spread(output: Array) -> list[float]:
+    flat = output.ravel()
+    at = np.unique(np.linspace(0, flat.size - 1, min(KEPT, flat.size)).round().astype(int))
+    return [float(value) for value in flat[at]]
+
 
 #: Steps of a verification that report progress.
 STEPS = 3
@@ -67,7 +140,9 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
         if error.exit_code != 1:
             raise
         return Verification((error.message,), None)
-    problems = tuple(bundle_problems(bundle, hashes=True)) or _statements(bundle)
+    problems = tuple(bundle_problems(bundle, hashes=True))
+    # what the manifest states beside its graph, once that holds together
+    problems = problems or tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
     if problems:
         return Verification(problems, None)
     x = random_input(bundle)
@@ -76,7 +151,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
             if entry.precision == "int8":
                 edges(open_onnx(bundle.file(entry.file)).proto)
         progress("its whole model")
-        expected = plain(bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs)))
+        expected = bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
         progress("its subgraphs")
         compared = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
@@ -93,61 +168,40 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer)
 
 
-def _statements(bundle: Bundle) -> tuple[str, ...]:
-    """What is wrong with what the manifest states beside its graph, which holds together."""
-    return tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
-
-
-def _compared(bundle: Bundle, x: Values, expected: Values, what: str, mapping: Mapping[str, str] | None) -> Verification:
-    """Run the bundle, placed as `mapping` says, against what its whole model computes; of several outputs, the worst counts."""
-    lower = sorted({entry.precision for entry in bundle.manifest.subgraphs} - {"fp32"})
-    with Session(bundle, mapping) as session:
-        got = session(x)
+def _compared(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
+    """Run the bundle, placed as `mapping` says, against the outputs of its whole model; of several outputs, the worst counts."""
     manifest = bundle.manifest
-    comparisons = [
-        _difference(
-            manifest.whole,
-            output,
-            value,
-            what if name is None else f"{what} for the output `{name}`",
-            lower,
-            allowed(manifest.checks, tensor, usual=TOLERANCE),
-        )
-        for tensor, (name, output, value) in zip(manifest.outputs, _pairs(got, expected), strict=True)
-    ]
-    problems = tuple(problem for comparison in comparisons for problem in comparison.problems)
-    errors = [comparison.max_error for comparison in comparisons if comparison.max_error is not None]
-    tolerances = [comparison.tolerance for comparison in comparisons if comparison.tolerance is not None]
-    return Verification(problems, max(errors, default=None), max(tolerances, default=None))
+    lower = sorted({entry.precision for entry in manifest.subgraphs} - {"fp32"})
+    with Session(bundle, mapping) as session:
+        got = as_arrays(session(x), list(expected))
+    problems, errors, tolerances = [], [], []
+    for tensor, (name, value) in zip(manifest.outputs, expected.items(), strict=True):
+        tolerances.append(allowed(manifest.checks, tensor, usual=TOLERANCE))
+        who = what if len(expected) == 1 else f"{what} for the output `{name}`"
+        problem, error = _difference(manifest.whole, got[name], value, who, lower, tolerances[-1])
+        problems += [problem] if problem else []
+        errors += [error] if error is not None else []
+    return Verification(tuple(problems), max(errors, default=None), None if lower else max(tolerances))
 
 
-def _pairs(got: Values, expected: Values) -> list[tuple[str | None, Array, Array]]:
-    """Each output with its name, where there are several, and what was expected."""
-    if isinstance(expected, Mapping) and isinstance(got, Mapping):
-        return [(name, got[name], value) for name, value in expected.items()]
-    return [(None, np.asarray(got), np.asarray(expected))]
-
-
-def _difference(whole: str, got: Array, expected: Array, what: str, lower: Sequence[str], tolerance: float) -> Verification:
-    """Compare one output with that of the file `whole`."""
+def _difference(
+    whole: str, got: Array, expected: Array, what: str, lower: Sequence[str], tolerance: float
+) -> tuple[str | None, float | None]:
+    """What is wrong with one output beside that of the file `whole`, and their largest difference, None if there is none."""
     if got.shape != expected.shape:
-        return Verification((f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}",), None)
+        return f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}", None
     for whose, output in ((what, got), (whole, expected)):
         if not np.isfinite(output).all():
-            return Verification((f"the output of {whose} contains NaN or infinity for a normal input",), None)
-    difference = max_error(got, expected)
-    if not np.isfinite(difference):  # of numbers so large that their difference is none
-        return Verification((f"{what} differ from {whole} by more than a number can say",), None)
-    if lower:
-        distance = float(np.linalg.norm(got - expected)) / (float(np.linalg.norm(expected)) or 1.0)
-        if not distance <= ROUNDING:
-            problem = f"{what} in {', '.join(lower)} move the output {distance:.2f} of its size away from {whole}, {ROUNDING} is allowed"
-            return Verification((problem,), difference, None)
-        return Verification((), difference, None)
-    if difference > tolerance:
-        problem = f"{what} differ from {whole} by {difference:.1e} of its largest output, {tolerance:.0e} is allowed"
-        return Verification((problem,), difference, tolerance)
-    return Verification((), difference, tolerance)
+            return f"the output of {whose} contains NaN or infinity for a normal input", None
+    error = max_error(got, expected)
+    if not np.isfinite(error):  # of numbers so large that their difference is none
+        return f"{what} differ from {whole} by more than a number can say", None
+    if not lower:
+        problem = f"{what} differ from {whole} by {error:.1e} of its largest output, {tolerance:.0e} is allowed"
+        return (problem if error > tolerance else None), error
+    moved = distance(got, expected, "int8")
+    problem = f"{what} in {', '.join(lower)} move the output {moved:.2f} of its size away from {whole}, {ROUNDING} is allowed"
+    return (None if moved <= ROUNDING else problem), error
 
 
 def random_input(bundle: Bundle, seed: int = 0) -> Any:
@@ -155,3 +209,156 @@ def random_input(bundle: Bundle, seed: int = 0) -> Any:
     tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
     rng = np.random.default_rng(seed)
     return plain({name: rng.standard_normal(tensors[name].shape).astype(np.dtype(tensors[name].dtype)) for name in bundle.manifest.inputs})
+
+
+class Reference:
+    """A bundle's whole model, which also tells the tensors between subgraphs.
+
+    Where its weights lie outside of the file it tells the output alone.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        file = bundle.file(bundle.manifest.whole)
+        opened = open_onnx(file)
+        proto = opened.proto
+        self.names = [value.name for value in proto.graph.output]
+        content = None
+        if not opened.external:
+            written = {name for node in proto.graph.node for name in node.output}
+            crossing = [t.name for t in bundle.manifest.tensors if t.name in written and t.name not in self.names]
+            for name in crossing:
+                proto.graph.output.add().name = name
+            self.names += crossing
+            content = proto.SerializeToString()
+        self._session = _session(file, content)
+
+    def run(self, x: Values) -> dict[str, Array]:
+        """Value of each tensor of `names` for an input, or for inputs by name."""
+        return dict(zip(self.names, _run(self._session, x), strict=True))
+
+
+def run_file(file: Path, x: Values) -> dict[str, Array]:
+    """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for."""
+    session = _session(file)
+    return dict(zip([value.name for value in session.get_outputs()], _run(session, x), strict=True))
+
+
+def _session(file: Path, content: bytes | None = None) -> Any:
+    options = load_runtime().SessionOptions()
+    options.intra_op_num_threads = 1
+    return open_session(file, ["CPUExecutionProvider"], {"session.disable_quant_qdq": "1"}, options, content)
+
+
+def _run(session: Any, x: Values) -> list[Array]:
+    inputs = as_arrays(x, [value.name for value in session.get_inputs()])
+    try:
+        arrays: list[Array] = session.run(None, inputs)
+    except Exception as error:
+        raise StretchError(f"ONNX Runtime cannot run the model on this input: {first_line(error)}") from error
+    return arrays
+
+
+#: From the most to the least precise.
+_PRECISIONS = tuple(TOLERANCES)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A session's results that were found right."""
+
+    against: str  # File that they were compared with.
+    measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
+    error: float  # Of the worst tensor, by that measure.
+    tolerance: float  # Largest error allowed.
+    max_error: float  # Largest difference of the output over its largest element.
+    tensors: int  # Tensors that were compared.
+    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
+    expected: Values  # The output that was expected.
+
+
+def judge(session: Session, x: Values) -> Judgement:
+    """Run a session once and compare every tensor that crosses subgraphs, and the output."""
+    manifest = session.bundle.manifest
+    checks = manifest.checks
+    tensors = session.tensors(x)
+    reference = Reference(session.bundle)
+    expected = reference.run(x)
+    stored = _check_whole(session, reference, x, expected)
+    precision, worst, compared = "fp32", 0.0, len(manifest.outputs)
+    for sub in manifest.subgraphs:
+        precision = max(precision, sub.precision, key=_PRECISIONS.index)
+        for name in sub.outputs:
+            if name not in expected:
+                continue
+            error, most = distance(tensors[name], expected[name], precision), allowed(checks, name, precision)
+            if not error <= most:
+                raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
+            worst, compared = max(worst, error), compared + 1
+    output, final = (manifest.named(values) for values in (tensors, expected))
+    check_output(session, plain(output), plain(final))
+    worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
+    measure = "largest" if precision == "fp32" else "rms"
+    largest = max_error(output, final)
+    tolerance = max(allowed(checks, name, precision) for name in expected)
+    return Judgement(manifest.whole, measure, worst, tolerance, largest, compared, stored, plain(final))
+
+
+def check_output(session: Session, output: Values, expected: Values) -> None:
+    """Compare a later output with the one that was judged."""
+    manifest = session.bundle.manifest
+    precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
+    names = manifest.results or manifest.outputs
+    got, right = (as_arrays(values, names) for values in (output, expected))
+    for name, tensor in zip(names, manifest.outputs, strict=True):
+        error, most = distance(got[name], right[name], precision), allowed(manifest.checks, tensor, precision)
+        if not error <= most:
+            what = "the output" if len(right) == 1 else f"the output `{name}`"
+            raise StretchError(f"{what} {_words(error, precision, most)} {manifest.whole}", _HINT)
+
+
+_HINT = "run `stretch verify`, and try other delegates with --map"
+
+
+def _check_whole(session: Session, reference: Reference, x: Values, results: Mapping[str, Array]) -> bool:
+    """Compare the whole model with the bundle's sample."""
+    bundle = session.bundle
+    whole, outputs = bundle.manifest.whole, bundle.manifest.outputs
+    if not all(np.isfinite(results[name]).all() for name in outputs):
+        raise StretchError(f"{bundle.file(whole)} gives NaN or infinity for this input", "write the bundle again with `stretch branch`")
+    sample = read_sample(bundle.manifest.checks)
+    if sample is None:
+        return False
+    known = random_input(bundle, sample.seed)
+    now = results if digest(known) == digest(x) else reference.run(known)
+    if problem := sample.problem(known, now[outputs[0]], allowed(bundle.manifest.checks, outputs[0])):
+        raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
+    return True
+
+
+def _blame(
+    session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str
+) -> StretchError:
+    """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
+    bundle = session.bundle
+    place = session.places[sub.name]
+    recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
+    got = tensors[tensor]
+    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed(bundle.manifest.checks, tensor, precision):
+        return StretchError(
+            f"the output of subgraph `{sub.name}` {difference} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
+            "write the bundle again with `stretch branch`",
+        )
+    return StretchError(
+        f"the output of subgraph `{sub.name}` on processor `{place.processor}` (delegate `{place.delegate}`) {difference} {bundle.manifest.whole}",
+        f"try another delegate with --map {place.processor}=cpu",
+    )
+
+
+def _words(error: float, precision: str, most: float) -> str:
+    """How far off something is, as the middle of a sentence that ends with the reference."""
+    limit = f"{most:g} is allowed in {precision}"
+    if not np.isfinite(error):
+        return "holds NaN or infinity, unlike that of"
+    if precision == "fp32":
+        return f"is off by {error:.2g} of its largest element ({limit}), compared with"
+    return f"is off by {error:.2g} of its size ({limit}), compared with"

@@ -1,6 +1,7 @@
 """What a delegate must do, and the list of all delegates."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from predictors.registry import Registry
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress
@@ -302,6 +304,9 @@ class Delegate(ABC):
 class CoreDelegate(Delegate):
     """A delegate that computes on CPU cores, one thread on each."""
 
+    #: What installs `package`; empty where it may not be missing.
+    install: ClassVar[str] = ""
+
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         self._cores = cores
 
@@ -309,6 +314,20 @@ class CoreDelegate(Delegate):
     def create(cls, cores: tuple[int, ...]) -> Self:
         """A delegate with one thread on each of `cores`."""
         return cls(cores)
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether its package is missing."""
+        missing = cls.install and importlib.util.find_spec(cls.package) is None
+        return f"{cls.package} is not installed ({cls.install})" if missing else None
+
+
+def load_package(name: str, hint: str) -> ModuleType:
+    """The package of a delegate's runtime, imported where it is first needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingBackendError(f"{name} is not installed", hint) from error
 
 
 delegates: Registry[type[Delegate]] = Registry("delegate")
@@ -373,19 +392,22 @@ _STDERR = threading.Lock()
 
 
 @contextlib.contextmanager
-def stderr_into(file: IO[Any]) -> Iterator[None]:
+def output_into(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
     """Have what the process writes to standard error go to a file, native code included; the file is at its beginning afterwards.
+
+    Args:
+        descriptor: 1 for standard output in its place.
 
     Raises:
         OSError: Or ValueError or AttributeError, before anything is changed, where there is no standard error.
     """
-    sys.stderr.flush()
-    real = os.dup(2)
-    os.dup2(file.fileno(), 2)
+    (sys.stdout if descriptor == 1 else sys.stderr).flush()
+    real = os.dup(descriptor)
+    os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        os.dup2(real, 2)
+        os.dup2(real, descriptor)
         os.close(real)
         file.seek(0)
 
@@ -401,7 +423,7 @@ def quiet(*notes: bytes) -> Iterator[None]:
         try:
             with contextlib.ExitStack() as stack:
                 with contextlib.suppress(OSError, ValueError, AttributeError):  # there is no standard error
-                    stack.enter_context(stderr_into(held))
+                    stack.enter_context(output_into(held))
                 yield
         finally:
             for line in held:

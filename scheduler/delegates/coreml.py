@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from predictors.errors import StretchError
 from predictors.files import cache_folder
-from scheduler.delegates.base import Delegate, NodePlace, UnableError, delegates, stderr_into
+from scheduler.delegates.base import Delegate, NodePlace, UnableError, delegates, output_into
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
@@ -85,7 +85,7 @@ class CoreMlDelegate(Delegate):
         options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
         parts = [NodePlace(name, op, "part of Core ML's program") for name, op in open_onnx(model).named]
         with tempfile.TemporaryFile("w+") as log:
-            with stderr_into(log):
+            with output_into(log):
                 self._session(model, options | {"ProfileComputePlan": "1"})
             return [*parts, *planned(log.read())]
 

@@ -1,6 +1,5 @@
 """The `cpu` delegate: ONNX Runtime, one thread by default, writing into the caller's buffers."""
 
-import importlib.util
 import json
 import tempfile
 from collections import deque
@@ -11,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import MissingBackendError
-from scheduler.delegates.base import CoreDelegate, NodePlace, delegates
+from scheduler.delegates.base import CoreDelegate, NodePlace, delegates, load_package
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
@@ -66,12 +64,12 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
     return places + added
 
 
-def profile_kernels(session_of: Any, runs: int = 5) -> dict[str, tuple[str, float]]:
-    """Operator type and milliseconds of each kernel, the median of `runs` runs on a zero input."""
+def profile_kernels(session_of: Any) -> dict[str, tuple[str, float]]:
+    """Operator type and milliseconds of each kernel, the median of five runs on a zero input."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(str(Path(folder) / "ort"))
         feed = {i.name: np.zeros(i.shape, np.float32) for i in session.get_inputs()}
-        for _ in range(runs + 1):
+        for _ in range(6):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text())
     times: dict[str, list[float]] = {}
@@ -100,13 +98,9 @@ class CpuDelegate(CoreDelegate):
 
     summary = "ONNX Runtime on CPU cores"
     fuses = package = "onnxruntime"
+    install = INSTALL
     precisions = ("fp32", "fp16", "int8")
     reentrant = True
-
-    @classmethod
-    def unavailable(cls) -> str | None:
-        """Whether ONNX Runtime is missing."""
-        return None if importlib.util.find_spec("onnxruntime") else f"onnxruntime is not installed ({INSTALL})"
 
     def compile(self, model: Path) -> SessionCompiled:
         """Load `model` into a session, optimised for this machine."""
@@ -141,9 +135,4 @@ class CpuDelegate(CoreDelegate):
 
 def load_runtime() -> ModuleType:
     """The package `onnxruntime`."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingBackendError("the `cpu` delegate needs ONNX Runtime, which is not installed", INSTALL) from error
-    module: ModuleType = onnxruntime
-    return module
+    return load_package("onnxruntime", INSTALL)

@@ -5,22 +5,219 @@ brings a library that registers one more execution provider, and Qualcomm's
 libraries. Nothing is left to the CPU: what the DSP cannot run is refused.
 """
 
+import ctypes
 import hashlib
+import importlib
+import os
 import platform
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from predictors.errors import StretchError, first_line
+import numpy as np
+
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line, install_line
 from predictors.files import cache_folder
 from scheduler.bundle.load import Bundle
-from scheduler.delegates.base import Delegate, NodePlace, delegates
+from scheduler.delegates.base import Array, Delegate, NodePlace, delegates, output_into
 from scheduler.delegates.ort_session import SessionCompiled
-from scheduler.delegates.qnn_context import find_chip, open_context
-from scheduler.delegates.qnn_library import INSTALL, PROVIDER, load_library, missing, session_options
 from scheduler.formats.onnx import open_onnx
+
+INSTALL = install_line("qnn")
+
+#: Name under which the plug-in is registered with ONNX Runtime.
+PROVIDER = "QNNExecutionProvider"
+
+_LOADING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class QnnLibrary:
+    """The loaded provider."""
+
+    devices: tuple[Any, ...]  # ONNX Runtime's devices of this provider.
+    backend: str  # Path of the HTP library.
+    versions: str  # What a compiled subgraph depends on beside its file.
+
+
+def missing() -> str | None:
+    """What keeps the provider from being loaded, or None if all files are there."""
+    package = _package()
+    if package is None:
+        return "onnxruntime-qnn is not installed"
+    for what, file in (("provider", package.get_library_path()), ("HTP", package.get_qnn_htp_path())):
+        if not Path(file).is_file():
+            return f"onnxruntime-qnn has no {what} library ({Path(file).name} is missing)"
+    return None
+
+
+def load_library() -> QnnLibrary:
+    """Load the libraries and register the provider with ONNX Runtime."""
+    problem = missing()
+    if problem:
+        raise MissingBackendError(f"the `dsp` delegate cannot run: {problem}", INSTALL)
+    with _LOADING:
+        return _load()
+
+
+def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: Mapping[str, str] | None = None) -> Any:
+    """Options of an ONNX Runtime session on this provider, one thread.
+
+    Args:
+        settings: Entries of the session's configuration.
+        provider: Options of the provider beside its backend, such as the chip.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    # Failures come as exceptions; ONNX Runtime would print them as well.
+    options.log_severity_level = 4
+    for key, value in settings.items():
+        options.add_session_config_entry(key, value)
+    options.add_provider_for_devices(library.devices, {"backend_path": library.backend, **(provider or {})})
+    return options
+
+
+def _package() -> ModuleType | None:
+    try:
+        return importlib.import_module("onnxruntime_qnn")
+    except ImportError:
+        return None
+
+
+@cache
+def _load() -> QnnLibrary:
+    import onnxruntime
+
+    package = _package()
+    assert package is not None
+    backend = str(package.get_qnn_htp_path())
+    # Loaded here first: the provider keeps the linker's reason to itself.
+    try:
+        # it prints a line where programs expect data, which lies in the C library's buffer at first
+        with Path(os.devnull).open("w+b") as nowhere, output_into(nowhere, 1):
+            ctypes.CDLL(backend)
+            ctypes.CDLL(None).fflush(None)
+    except OSError as error:
+        raise MissingBackendError(f"the `dsp` delegate cannot load {Path(backend).name}: {error}", INSTALL) from error
+    try:
+        if not _devices(onnxruntime):
+            onnxruntime.register_execution_provider_library(PROVIDER, str(package.get_library_path()))
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        raise MissingBackendError(f"the `dsp` delegate cannot load the QNN provider: {first_line(error)}", INSTALL) from error
+    try:
+        ours = version("onnxruntime-qnn")
+    except PackageNotFoundError:
+        ours = "unknown"
+    devices = _devices(onnxruntime)
+    if not devices:
+        raise StretchError("the QNN provider finds no device on this machine", "choose another delegate with --map dsp=cpu")
+    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {ours}, {platform.machine()}")
+
+
+def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:
+    return tuple(device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER)
+
+
+#: What compiles, in a process of its own: QNN's offline compiler keeps the chip it was first asked for as long as its process lives,
+#: so each file is made by a fresh one; then the same file gives the same code every time.
+_START = "import sys; from scheduler.delegates.dsp import compile_and_run; compile_and_run(*sys.argv[1:])"
+
+#: Longest time that one subgraph may take to compile and run once, s.
+LIMIT = 900
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip as QNN counts it."""
+
+    name: str  # What it is sold as.
+    soc_model: int  # Its number in QNN.
+    htp_arch: int  # Version of its Hexagon tensor processor.
+
+
+#: Chips that code can be compiled for (Qualcomm's QNN documentation, list of SoCs).
+CHIPS = {
+    "sm8350": Chip("Snapdragon 888", 30, 68),
+    "sm8450": Chip("Snapdragon 8 Gen 1", 36, 69),
+    "sm8550": Chip("Snapdragon 8 Gen 2", 43, 73),
+}
+
+
+def find_chip(name: str) -> Chip:
+    """The chip called `name`."""
+    if name not in CHIPS:
+        raise UnknownNameError.among("chip", name, list(CHIPS))
+    return CHIPS[name]
+
+
+def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
+    """Compile a subgraph for a chip and run the code once on the simulator of this machine.
+
+    Args:
+        model: Int8 ONNX file with its weights inside.
+        chip: A key of `CHIPS`.
+        out: ONNX file to write, whose one node holds the code (EPContext).
+    """
+    find_chip(chip)
+    load_library()
+    inputs_file, got = out.with_suffix(".in.npy"), out.with_suffix(".out.npy")
+    np.save(inputs_file, x)
+    command = [sys.executable, "-c", _START, str(model), chip, str(out), str(inputs_file), str(got)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+        if done.returncode or not got.is_file():
+            reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+            raise StretchError(f"QNN cannot compile {model.name} for {chip}: {reason}")
+        outputs: Array = np.load(got, allow_pickle=False)
+    except subprocess.TimeoutExpired as error:
+        raise StretchError(f"QNN did not compile {model.name} for {chip} within {LIMIT} s") from error
+    finally:
+        inputs_file.unlink(missing_ok=True)
+        got.unlink(missing_ok=True)
+    return outputs
+
+
+def open_context(file: Path, chip: str) -> Any:
+    """An ONNX Runtime session of code that was compiled for a chip; nothing is left to the CPU."""
+    return _chip_session(file, find_chip(chip), {})
+
+
+def _chip_session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
+    import onnxruntime
+
+    provider = {"soc_model": str(chip.soc_model), "htp_arch": str(chip.htp_arch)}
+    options = session_options(load_library(), {"session.disable_cpu_ep_fallback": "1", **settings}, provider)
+    try:
+        return onnxruntime.InferenceSession(str(file), options)
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        reason = first_line(error)
+        raise StretchError(f"the QNN provider cannot load {file.name} for {chip.name}: {reason}") from error
+
+
+def compile_and_run(model: str, chip: str, out: str, inputs_file: str, got: str) -> None:
+    """What the process of `compile_context` does; exits with a sentence where that fails."""
+    settings = {"ep.context_enable": "1", "ep.context_file_path": out, "ep.context_embed_mode": "1"}
+    try:
+        _chip_session(Path(model), find_chip(chip), settings)
+        session = open_context(Path(out), chip)
+    except StretchError as error:
+        sys.exit(error.message)
+    (y,) = session.run(None, {session.get_inputs()[0].name: np.load(inputs_file, allow_pickle=False)})
+    np.save(got, y)
+
 
 #: Makes a session from a file with session settings.
 Open = Callable[[Path, dict[str, str]], Any]
@@ -72,7 +269,7 @@ class DspDelegate(Delegate):
     Args:
         cache: Folder of compiled subgraphs; the user's cache folder if None.
         chip: Run the code that a bundle brings for this chip (a key of
-            `scheduler.delegates.qnn_context.CHIPS`) instead of compiling its
+            `scheduler.delegates.dsp.CHIPS`) instead of compiling its
             subgraphs: whoever asks for it trusts who made the bundle.
     """
 
@@ -101,7 +298,7 @@ class DspDelegate(Delegate):
         """Compile an int8 subgraph for the DSP, or load it compiled."""
         library = load_library()
         opened = open_onnx(model)
-        name = subgraph_name(opened.proto, model)
+        name = next((entry.value for entry in opened.proto.metadata_props if entry.key == "stretch.subgraph"), model.stem)
         check_int8(opened.proto, name)
         inputs, outputs = opened.ends
         if opened.external:
@@ -138,11 +335,6 @@ class DspDelegate(Delegate):
 def is_simulated() -> bool:
     """Whether the DSP of this machine is the simulator: its results count, its times mean nothing."""
     return platform.machine() in ("x86_64", "AMD64")
-
-
-def subgraph_name(proto: Any, model: Path) -> str:
-    """Name of the subgraph in an ONNX file, of the file itself where it does not say."""
-    return next((entry.value for entry in proto.metadata_props if entry.key == "stretch.subgraph"), model.stem)
 
 
 def check_int8(proto: Any, name: str) -> None:

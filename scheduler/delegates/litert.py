@@ -5,7 +5,6 @@ Metal on macOS.
 """
 
 import glob
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -14,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line, install_line
-from scheduler.bundle.tflite_file import TfliteFile, check_belongs, load_tflite, parse_tflite
+from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, load_tflite
 from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
-from scheduler.delegates.process.delegate import ChildProcess, ProcessCompiled
+from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -191,24 +190,9 @@ class LiteRtDelegate(CoreDelegate):
         return places
 
     def _file(self, bundle: "Bundle") -> TfliteFile:
-        name = bundle.manifest.tflite
-        if name is None:
-            raise StretchError(
-                f"{bundle.path} has no TFLite file, which the litert delegate runs",
-                f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`",
-            )
-        path = bundle.file(name)
+        path = bundle.file(bundle.manifest.tflite or "")
         if path not in self._files:
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise StretchError(f"cannot read {path}: {error.strerror}") from error
-            # Runtimes follow what is in a file without a second look.
-            if hashlib.sha256(data).hexdigest() != bundle.manifest.files[name].sha256:
-                raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
-            file = parse_tflite(data, path)
-            check_belongs(file, bundle.manifest)
-            self._files[path] = file
+            self._files[path] = bundle_tflite(bundle)[1]
         return self._files[path]
 
     def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:
@@ -241,26 +225,30 @@ def _ms(step: Any, runs: int = 3) -> float:
 
 
 def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
-    """Names of the tensors that XNNPACK computes: what lies between the ends of its partitions."""
-    interpreter = compiled._interpreter
+    """Names of the tensors that XNNPACK computes."""
     try:
-        steps = interpreter._get_ops_details()
-        names = {detail["index"]: detail["name"] for detail in interpreter.get_tensor_details()}
+        steps = compiled._interpreter._get_ops_details()
+        names = {detail["index"]: detail["name"] for detail in compiled._interpreter.get_tensor_details()}
     except (AttributeError, RuntimeError, ValueError):  # not part of the public interface
         return set()
-    producers = {int(out): step for step in steps if step["op_name"] != "DELEGATE" for out in step["outputs"]}
-    inside: set[str] = set()
-    for step in steps:
-        if step["op_name"] != "DELEGATE":
-            continue
-        border, left = {int(i) for i in step["inputs"]}, [int(i) for i in step["outputs"]]
+    return {names.get(int(out), "") for part in partitions(steps) for i in part for out in steps[i]["outputs"]}
+
+
+def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Operators of each partition that a delegate took: it stands behind them, and its borders tell what is in it."""
+    producers = {int(out): i for i, step in enumerate(steps) if step["op_name"] != "DELEGATE" for out in step["outputs"]}
+    parts = []
+    for step in (step for step in steps if step["op_name"] == "DELEGATE"):
+        border, left, inside = {int(t) for t in step["inputs"]}, [int(t) for t in step["outputs"]], dict[int, None]()
         while left:
             tensor = left.pop()
-            if tensor in border or tensor not in producers or names.get(tensor, "") in inside:
+            maker = producers.get(tensor)
+            if tensor in border or maker is None or maker in inside:
                 continue
-            inside.add(names.get(tensor, ""))
-            left += [int(i) for i in producers[tensor]["inputs"]]
-    return inside
+            inside[maker] = None
+            left += [int(t) for t in steps[maker]["inputs"]]
+        parts.append(list(inside))
+    return parts
 
 
 def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[int, tuple[int, ...]] | None = None) -> Any:
@@ -344,7 +332,7 @@ class AcceleratedCompiled(Compiled):
 
 
 @delegates.register(NAME)
-class LiteRtGpuDelegate(LiteRtDelegate):
+class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
     """Runs signatures of the bundle's TFLite file on a GPU, whole or not at all.
 
     A bundle's signature is compiled by a child process, which has this delegate too and calls `compile`.
@@ -352,7 +340,6 @@ class LiteRtGpuDelegate(LiteRtDelegate):
 
     summary = "LiteRT on a GPU through WebGPU or Metal, in a process of its own (never ran on one yet)"
     precisions = ("fp32", "fp16")
-    asynchronous = shares = True
     #: What compiles the model: a name of LiteRT's `HardwareAccelerator`.
     accelerator: ClassVar[str] = "GPU"
     #: Where Linux lists the devices that it needs one of.
@@ -360,13 +347,7 @@ class LiteRtGpuDelegate(LiteRtDelegate):
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         super().__init__(cores)
-        self._line: ChildProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    @classmethod
-    def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose child is pinned to `cores`."""
-        return cls(cores)
 
     @classmethod
     def unavailable(cls) -> str | None:
@@ -402,12 +383,11 @@ class LiteRtGpuDelegate(LiteRtDelegate):
         assert self._folder is not None
         path = Path(self._folder.name) / f"{name}.tflite"
         path.write_bytes(file.alone(name))
-        key, reply = self._line.make(do="compile", model=str(path))
-        there = [{tensor: tuple(shape) for tensor, shape in reply[what]} for what in ("inputs", "outputs")]
-        for shapes, known in zip(there, file.ends(name), strict=True):
+        compiled = self._line.compile(path)
+        for shapes, known in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
             if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in known.items()]:
                 raise StretchError(f"LiteRT gives the tensors of signature `{name}` other shapes than the plan of {file.path}")
-        return ProcessCompiled(self._line, key, there[0], there[1])
+        return compiled
 
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
         """Each operator, without times: the accelerator tells none."""
@@ -415,17 +395,6 @@ class LiteRtGpuDelegate(LiteRtDelegate):
 
     def close(self) -> None:
         """End the child, at once."""
-        if self._line is not None and self._folder is not None:
-            self._line.end()
+        super().close()
+        if self._folder is not None:
             self._folder.cleanup()
-
-    def abort(self, why: str) -> bool:
-        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
-        if self._line is not None:
-            self._line.abort(why)
-        return self._line is not None
-
-    @property
-    def restarting(self) -> bool:
-        """Whether a new child is being made ready."""
-        return self._line is not None and self._line.reviving

@@ -4,19 +4,17 @@ ncnn's tensors have no batch and at most four axes. So a subgraph is written for
 the axes of the ONNX file but the first, and what cannot be said so is an `UnableError`: another delegate runs it.
 """
 
-import importlib.util
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError, install_line
+from predictors.errors import StretchError, install_line
 from scheduler.cores import pinned
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates, quiet
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates, load_package, quiet
 from scheduler.formats.onnx import OnnxFile, open_onnx
 
 INSTALL = install_line("ncnn")
@@ -501,7 +499,7 @@ class NcnnInvocation(Invocation):
 
     def __init__(self, network: "NcnnCompiled", inputs: Sequence[Array], outputs: Sequence[Array], cores: tuple[int, ...]) -> None:
         # ncnn crashes on activations of memory that is not its own
-        mats = [_ncnn().Mat(array.shape[:0:-1]) for array in inputs]
+        mats = [load_package("ncnn", INSTALL).Mat(array.shape[:0:-1]) for array in inputs]
         self._inputs = list(zip(network.blobs[0], mats, map(np.asarray, mats), inputs, strict=True))
         self._outputs = list(zip(network.blobs[1], outputs, strict=True))
         self._network, self._cores = network, cores if len(cores) > 1 else ()
@@ -548,7 +546,7 @@ class NcnnCompiled(Compiled):
 
 def _compiled(model: Path, cores: tuple[int, ...], vulkan: bool) -> NcnnCompiled:
     """Write an ONNX file as an ncnn network and load it."""
-    ncnn, opened = _ncnn(), open_onnx(model)
+    ncnn, opened = load_package("ncnn", INSTALL), open_onnx(model)
     network = NcnnNetwork(opened, vulkan)
     net = ncnn.Net()
     net.opt.use_vulkan_compute = vulkan
@@ -571,13 +569,9 @@ class NcnnDelegate(CoreDelegate):
 
     summary = "ncnn on CPU cores"
     package = "ncnn"
+    install = INSTALL
     precisions = ("fp32", "fp16")
     falls_back_on = "cpu"
-
-    @classmethod
-    def unavailable(cls) -> str | None:
-        """Whether ncnn is missing."""
-        return None if importlib.util.find_spec("ncnn") else f"ncnn is not installed ({INSTALL})"
 
     def compile(self, model: Path) -> NcnnCompiled:
         """Write an ONNX file as an ncnn network and load it."""
@@ -624,17 +618,8 @@ def _device() -> int | None:
     """The type of the first Vulkan device; None if there is none."""
     # ncnn lists each device and what it can on lines of their own, as ``[0 NAME]``
     with _LOCK, quiet(b"["):
-        ncnn = _ncnn()
+        ncnn = load_package("ncnn", INSTALL)
         return int(ncnn.get_gpu_info(0).type()) if ncnn.get_gpu_count() else None
-
-
-def _ncnn() -> ModuleType:
-    try:
-        import ncnn
-    except ImportError as error:
-        raise MissingBackendError("the `ncnn` delegates need ncnn, which is not installed", INSTALL) from error
-    module: ModuleType = ncnn
-    return module
 
 
 def _attributes(node: Any) -> dict[str, Any]:

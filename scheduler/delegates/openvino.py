@@ -1,18 +1,26 @@
 """The delegates `openvino` (CPU cores), `openvino:GPU` and `openvino:NPU`: OpenVINO on whatever of Intel's its plug-ins drive."""
 
 import glob
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from predictors.errors import MissingBackendError, StretchError, install_line
+from predictors.errors import StretchError, install_line
 from predictors.files import cache_folder
-from scheduler.delegates.base import Array, AsyncInvocation, Compiled, CoreDelegate, Delegate, NodePlace, UnableError, delegates
+from scheduler.delegates.base import (
+    Array,
+    AsyncInvocation,
+    Compiled,
+    CoreDelegate,
+    Delegate,
+    NodePlace,
+    UnableError,
+    delegates,
+    load_package,
+)
 from scheduler.formats.onnx import open_onnx
 
 INSTALL = install_line("openvino")
@@ -74,7 +82,7 @@ class OpenVinoCompiled(Compiled):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenVinoInvocation:
         """A request that reads `inputs` and writes `outputs` in place."""
         self.check(inputs, outputs)
-        tensor = _openvino().Tensor
+        tensor = load_package("openvino", INSTALL).Tensor
         request = self._model.create_infer_request()
         tensors = []
         for i, array in enumerate(inputs):
@@ -100,13 +108,9 @@ class OpenVinoDelegate(CoreDelegate):
 
     summary = "OpenVINO on CPU cores"
     fuses, package = "onnxruntime", "openvino"
+    install = INSTALL
     precisions = ("fp32", "fp16", "int8")
     reentrant = True
-
-    @classmethod
-    def unavailable(cls) -> str | None:
-        """Whether OpenVINO is missing."""
-        return None if importlib.util.find_spec("openvino") else f"openvino is not installed ({INSTALL})"
 
     def compile(self, model: Path) -> OpenVinoCompiled:
         """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling one."""
@@ -148,7 +152,7 @@ class DeviceDelegate(Delegate):
         # the library is loaded only where there is something to find: beside other compilers in one process it may crash
         if sys.platform == "linux" and not any(_read(path) == _INTEL for path in glob.glob(cls.makers)):
             return f"this machine has no {cls.device} of Intel's that Linux drives"
-        devices: list[str] = _openvino().Core().available_devices
+        devices: list[str] = load_package("openvino", INSTALL).Core().available_devices
         if any(name.partition(".")[0] == cls.device for name in devices):
             return None
         return f"OpenVINO finds no {cls.device} (it finds {', '.join(devices)}): its driver is missing, or too old for this version"
@@ -205,7 +209,7 @@ _FLOAT16 = 10
 def _compile(model: Path, device: str, options: dict[str, Any]) -> Any:
     """A compiled model of OpenVINO's for a device, tuned for the time of one inference."""
     try:
-        return _openvino().Core().compile_model(str(model), device, {"PERFORMANCE_HINT": "LATENCY"} | options)
+        return load_package("openvino", INSTALL).Core().compile_model(str(model), device, {"PERFORMANCE_HINT": "LATENCY"} | options)
     except RuntimeError as error:
         raise StretchError(f"OpenVINO cannot compile {model} for the {device}: {_reason(error)}") from error
 
@@ -254,15 +258,6 @@ def _read(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
-
-
-def _openvino() -> ModuleType:
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingBackendError("the `openvino` delegate needs OpenVINO, which is not installed", INSTALL) from error
-    module: ModuleType = openvino
-    return module
 
 
 def _miscomputed(node: Any) -> bool:

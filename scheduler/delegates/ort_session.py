@@ -40,13 +40,16 @@ class SessionCompiled(Compiled):
         return SessionInvocation(self._session, binding, (*inputs, *outputs))
 
 
-def open_session(model: Path, providers: Sequence[Any], settings: Mapping[str, str], options: Any = None) -> Any:
+def open_session(
+    model: Path, providers: Sequence[Any], settings: Mapping[str, str], options: Any = None, content: bytes | None = None
+) -> Any:
     """An `onnxruntime.InferenceSession` of a file.
 
     Args:
         providers: Execution providers in order, each a name or a name and its options.
         settings: Entries of the session's configuration.
         options: `onnxruntime.SessionOptions` to begin with; the defaults if None.
+        content: What is loaded in place of the file's own content.
 
     Raises:
         StretchError: If ONNX Runtime cannot load the file so.
@@ -58,7 +61,7 @@ def open_session(model: Path, providers: Sequence[Any], settings: Mapping[str, s
     for key, value in settings.items():
         options.add_session_config_entry(key, value)
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=list(providers))
+        return onnxruntime.InferenceSession(content or str(model), options, providers=list(providers))
     # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
         raise StretchError(f"ONNX Runtime cannot load {model}: {first_line(error)}") from error

@@ -110,72 +110,18 @@ class _Record:
     passed: int | None = None  # Inferences that went well on trial; None as long as it does not have its work again.
 
 
-class Probation:
-    """The state of all sites."""
-
-    def __init__(self, policy: FaultPolicy) -> None:
-        self._policy = policy
-        self._ended = 0
-        self._records: dict[Site, _Record] = {}
-
-    def handle(self, event: Event) -> list[Decision]:
-        """Take in one event."""
-        match event:
-            case Failed(site, step, reason, for_good):
-                return self._failed(site, f"`{step}`: {reason}", for_good=for_good)
-            case Returned(site):
-                record = self._records.get(site)
-                if record is not None and record.trial:
-                    record.passed = 0
-                return []
-            case Ended():
-                self._ended += 1
-                return [decision for site in list(self._records) for decision in self._due(site)]
-
-    def retired(self, site: Site) -> bool:
-        """Whether a site is left alone."""
-        record = self._records.get(site)
-        return record is not None and not record.trial
-
-    def _failed(self, site: Site, reason: str, *, for_good: bool) -> list[Decision]:
-        record = self._records.get(site)
-        if record is not None and not record.trial and not (for_good and record.until is not None):
-            return []  # of several inferences in flight the first has told
-        again = record is not None and record.trial
-        back_off = min(self._policy.longest, 2 * record.back_off) if again and record is not None else self._policy.back_off
-        self._records[site] = _Record(back_off, None if for_good else self._ended + back_off)
-        return [self._decision(site, "retired", reason, None if for_good else back_off)]
-
-    def _due(self, site: Site) -> list[Decision]:
-        record = self._records[site]
-        if record.trial:
-            if record.passed is None:
-                return []
-            record.passed += 1
-            if record.passed < self._policy.trial:
-                return []
-            del self._records[site]
-            return [self._decision(site, "restored", f"{self._policy.trial} inferences in a row went well")]
-        if record.until is None or self._ended < record.until:
-            return []
-        record.trial = True
-        return [self._decision(site, "on trial", f"{record.back_off} inferences have gone by")]
-
-    def _decision(self, site: Site, what: What, reason: str, inferences: int | None = None) -> Decision:
-        return Decision(inference=self._ended, site=site, what=what, reason=reason, inferences=inferences)
-
-
 #: Delegates that do the work of one that failed, the first that can: any machine has them.
 STAND_INS = ("cpu", "reference")
 
 
 class Keeper:
-    """Faults of one session."""
+    """The state of all sites of one session, told from any thread."""
 
     def __init__(self, policy: FaultPolicy) -> None:
         self.policy = policy
-        self._probation = Probation(policy)
         self._lock = threading.Lock()
+        self._ended = 0
+        self._records: dict[Site, _Record] = {}
         self._decisions: list[Decision] = []
         self._carried_out = 0
 
@@ -185,10 +131,12 @@ class Keeper:
         with self._lock:
             return tuple(self._decisions)
 
-    def tell(self, event: Event) -> None:
-        """Have something decided where an event asks for it."""
+    def tell(self, event: Event) -> list[Decision]:
+        """Take in one event; what is decided where it asks for that."""
         with self._lock:
-            self._decisions += self._probation.handle(event)
+            decisions = self._handle(event)
+            self._decisions += decisions
+            return decisions
 
     @property
     def pending(self) -> bool:
@@ -203,7 +151,46 @@ class Keeper:
             self._carried_out = len(self._decisions)
             return decisions
 
-    def retired(self, place: Placement) -> bool:
-        """Whether the site of a placement is left alone."""
+    def retired(self, site: Site) -> bool:
+        """Whether a site is left alone."""
         with self._lock:
-            return self._probation.retired(Site.of(place))
+            return site in self._records and not self._records[site].trial
+
+    def _handle(self, event: Event) -> list[Decision]:
+        match event:
+            case Failed(site, step, reason, for_good):
+                return self._failed(site, f"`{step}`: {reason}", for_good=for_good)
+            case Returned(site):
+                if site in self._records and self._records[site].trial:
+                    self._records[site].passed = 0
+                return []
+            case Ended():
+                self._ended += 1
+                return [decision for site in list(self._records) for decision in self._due(site)]
+
+    def _failed(self, site: Site, reason: str, *, for_good: bool) -> list[Decision]:
+        record = self._records.get(site)
+        if record is not None and not record.trial and not (for_good and record.until is not None):
+            return []  # of several inferences in flight the first has told
+        again = record is not None and record.trial
+        back_off = min(self.policy.longest, 2 * record.back_off) if again and record is not None else self.policy.back_off
+        self._records[site] = _Record(back_off, None if for_good else self._ended + back_off)
+        return [self._decision(site, "retired", reason, None if for_good else back_off)]
+
+    def _due(self, site: Site) -> list[Decision]:
+        record = self._records[site]
+        if record.trial:
+            if record.passed is None:
+                return []
+            record.passed += 1
+            if record.passed < self.policy.trial:
+                return []
+            del self._records[site]
+            return [self._decision(site, "restored", f"{self.policy.trial} inferences in a row went well")]
+        if record.until is None or self._ended < record.until:
+            return []
+        record.trial = True
+        return [self._decision(site, "on trial", f"{record.back_off} inferences have gone by")]
+
+    def _decision(self, site: Site, what: What, reason: str, inferences: int | None = None) -> Decision:
+        return Decision(inference=self._ended, site=site, what=what, reason=reason, inferences=inferences)

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from math import isfinite
 from time import perf_counter_ns
 
 import numpy as np
 
 from scheduler.cores import available_cores
-from scheduler.measure.turns import Ratio, play_round, ratio_interval
+from scheduler.measure.steady import Known, play_round, ratio_interval
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -27,10 +26,9 @@ _ALONE = "alone"
 class Timing:
     """How long one contestant took."""
 
-    name: str
-    median_ms: float
-    p90_ms: float
-    runs: int
+    name: str  # Which.
+    median_ms: float  # Median over the rounds.
+    p90_ms: float  # What nine rounds of ten stay under.
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,11 @@ class Benchmark:
     traces: tuple[Trace, ...]  # The measured inferences of the bundle.
     output: Values  # What the last of them gave.
     seconds: float  # How long the rounds went on.
+
+    @property
+    def runs(self) -> int:
+        """Rounds that counted."""
+        return len(self.traces)
 
     @property
     def best_sequential(self) -> Timing | None:
@@ -147,11 +150,11 @@ class _Rounds:
     def narrow(self, width: float) -> bool:
         """Whether every ratio of a rival to the bundle is known to `width` of itself."""
         intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
-        return all(ratio.high / ratio.value - 1 <= width and 1 - ratio.low / ratio.value <= width for ratio in intervals)
+        return all(ratio.width <= width for ratio in intervals)
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
         """The rounds summed up."""
-        timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90)), len(v)) for n, v in self.times.items()}
+        timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90))) for n, v in self.times.items()}
         ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
         efficiency = float(np.median([ms / trace.makespan_ms for ms, trace in zip(ideal, self._traces, strict=True)]))
         sequential, same_macs = _best(timings, "original"), _best(timings, "sequential_same_macs")
@@ -251,7 +254,7 @@ class Verdict:
 
     text: str  # One sentence.
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
-    ratios: Mapping[str, Ratio]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
+    ratios: Mapping[str, Known]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
     precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
 
     @property
@@ -262,9 +265,7 @@ class Verdict:
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The bundle against each control."""
-        return tuple(
-            Comparison(name=name, ratio=r.value, low=r.low, high=r.high if isfinite(r.high) else None) for name, r in self.ratios.items()
-        )
+        return tuple(Comparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
 
 
 def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:
@@ -282,7 +283,7 @@ def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simu
     return Verdict(text, winner, ratios, kinds)
 
 
-def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Ratio]) -> tuple[str, str | None]:
+def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Known]) -> tuple[str, str | None]:
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None:
         whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
@@ -330,20 +331,14 @@ class Rate:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Measured rates, all on the cores of the session."""
+    """Inferences a second, all on the cores of the session."""
 
-    submitted: Rate  # The bundle with `in_flight` inferences at once.
-    one_at_a_time: Rate  # The bundle, each inference after the other.
-    one_core: Rate  # The same net as one graph on one core, one after the other.
-    all_cores: Rate  # The same net as one graph on all the cores, one after the other.
     in_flight: int  # Inferences at once.
     rounds: int  # Rounds that counted.
     burst: int  # Inferences of a round, each contestant.
-
-    @property
-    def over_one_core(self) -> float:
-        """Rate with several in flight over that of one core."""
-        return self.submitted.per_second / self.one_core.per_second
+    over_one_core: float  # Rate with several in flight over that of the net as one graph on one core.
+    #: The bundle with several in flight, the bundle one at a time, the net as one graph on one core, and on all the cores.
+    contestants: tuple[Rate, ...]
 
 
 def throughput(
@@ -382,7 +377,5 @@ def throughput(
                 measured[name].append(per_second)
         if step is not None:
             step()
-    several, single, one_core, all_cores = (
-        Rate(name, float(np.median(values)), float(np.percentile(values, 10))) for name, values in measured.items()
-    )
-    return Throughput(several, single, one_core, all_cores, in_flight, rounds, burst)
+    rates = [Rate(name, float(np.median(values)), float(np.percentile(values, 10))) for name, values in measured.items()]
+    return Throughput(in_flight, rounds, burst, rates[0].per_second / rates[2].per_second, tuple(rates))

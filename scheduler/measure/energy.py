@@ -183,7 +183,6 @@ class MeasuredEnergy:
 
     mj: float | None  # Median over the loops, mJ: of all that the counter covers, whoever uses it. None where it could not be measured.
     counter: str | None  # What measured it; None where nothing did.
-    inferences: int  # How many were run for it.
     reason: str | None  # Why it could not be measured; None where it was.
 
 
@@ -198,20 +197,16 @@ def find_meter(root: Path = SYS_CLASS) -> Meter:
 
 def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int = LOOPS) -> MeasuredEnergy:
     """Energy of one inference, with all else that the counter covers."""
-    done, samples = 0, []
     try:
         meter = find_meter(root)
-        for _ in range(loops):
-            count, mj = _one_loop(run, meter)
-            done += count
-            samples.append(mj / count)
+        mj = median(_one_loop(run, meter) for _ in range(loops))
     except CounterError as error:
-        return MeasuredEnergy(None, None, done, error.message + (f" ({error.hint})" if error.hint else ""))
-    return MeasuredEnergy(median(samples), meter.name, done, None)
+        return MeasuredEnergy(None, None, error.message + (f" ({error.hint})" if error.hint else ""))
+    return MeasuredEnergy(mj, meter.name, None)
 
 
-def _one_loop(run: Callable[[], object], meter: Meter) -> tuple[int, float]:
-    """Inferences of a loop that the counter tells well, and what they took, mJ."""
+def _one_loop(run: Callable[[], object], meter: Meter) -> float:
+    """What an inference took in a loop that the counter tells well, mJ."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
     # a loop goes on until the counter has moved, so that none takes nothing
     while (seconds := perf_counter() - since) < meter.least_s or mj <= 0:
@@ -219,4 +214,4 @@ def _one_loop(run: Callable[[], object], meter: Meter) -> tuple[int, float]:
             raise CounterError(f"{meter.name} has not moved for {seconds:.1f} s")
         run()
         count, mj = count + 1, meter.read_mj() - begin
-    return count, mj
+    return mj / count

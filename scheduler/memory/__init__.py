@@ -5,10 +5,9 @@ planner of its own is found as it is.
 """
 
 from predictors.registry import import_modules
-from scheduler.memory.lifetimes import Lifetime, Lifetimes, chained
-from scheduler.memory.plan import MemoryPlan, Planner, planners
+from scheduler.memory.plan import Lifetime, Lifetimes, MemoryPlan, Planner, planners
 
-__all__ = ["Lifetime", "Lifetimes", "MemoryPlan", "Planner", "chained", "plan_memory", "planners"]
+__all__ = ["Lifetime", "Lifetimes", "MemoryPlan", "Planner", "plan_memory", "planners"]
 
 import_modules(__name__, __path__)
 

@@ -1,12 +1,165 @@
-"""What a memory planner gives, where each tensor lies, and the planners of paper 000, section 5."""
+"""Where each tensor lies: lifetimes as a partial order, and the planners of paper 000, section 5.
 
-from collections.abc import Callable, Iterable, Mapping
+Steps that may run at the same time have no order. Two tensors may share memory only if one of them is certainly dead
+before the other is first written, whatever runs when. In a chain of steps that is the familiar comparison of intervals;
+between branches that run side by side it never holds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
+from predictors.fusion import Kernel
+from predictors.graph import OpGraph
 from predictors.registry import Registry
-from scheduler.memory.lifetimes import Lifetimes
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """One tensor."""
+
+    name: str  # Unique among the tensors planned together.
+    bytes: int  # Its size, above zero.
+    steps: tuple[int, ...]  # Numbers of the steps that write or read it, at least one.
+
+
+class Lifetimes:
+    """Tensors and the order of the steps that use them.
+
+    Args:
+        tensors: In the order in which they are first written.
+        after: For each step, the steps that must have ended before it starts;
+            each is of a smaller number. None for steps that run one after the other.
+
+    Raises:
+        ValueError: If a name is there twice, a size is not above zero, a tensor
+            is not used, or a step comes before one that it needs.
+    """
+
+    def __init__(self, tensors: Sequence[Lifetime], after: Sequence[Sequence[int]] | None = None) -> None:
+        self.tensors = tuple(tensors)
+        if len({tensor.name for tensor in tensors}) != len(tensors):
+            raise ValueError("two tensors have the same name")
+        for tensor in tensors:
+            if tensor.bytes < 1 or not tensor.steps or min(tensor.steps) < 0:
+                raise ValueError(f"tensor `{tensor.name}` has {tensor.bytes} bytes and {len(tensor.steps)} steps")
+        count = max((step for tensor in tensors for step in tensor.steps), default=-1) + 1
+        if after is not None and len(after) < count:
+            raise ValueError(f"a tensor is used by step {count - 1}, and there are {len(after)}")
+        self._after = [tuple(needed) for needed in after] if after is not None else [(i - 1,) if i else () for i in range(count)]
+        for step, needed in enumerate(self._after):
+            if any(not 0 <= other < step for other in needed):
+                raise ValueError(f"step {step} needs a step that does not come before it")
+
+    @cached_property
+    def before(self) -> NDArray[np.bool_]:
+        """Element (a, b): tensor a is dead before tensor b is first written, whatever runs when."""
+        earlier = self._earlier
+        masks = [sum(1 << step for step in set(tensor.steps)) for tensor in self.tensors]
+        order = np.zeros((len(masks), len(masks)), np.bool_)
+        for j, tensor in enumerate(self.tensors):
+            common = ~0
+            for step in tensor.steps:
+                common &= earlier[step]
+            for i, mask in enumerate(masks):
+                order[i, j] = i != j and mask & common == mask
+        return order
+
+    @property
+    def overlap(self) -> NDArray[np.bool_]:
+        """Element (a, b): tensors a and b may be alive at the same time; a tensor overlaps itself."""
+        overlap: NDArray[np.bool_] = ~(self.before | self.before.T)
+        return overlap
+
+    @cached_property
+    def lower_bound(self) -> int:
+        """Bytes that no plan can do without: the heaviest set of tensors any two of which overlap.
+
+        By Dilworth's theorem for weights, the value of the least flow that
+        carries each tensor's bytes through it along chains of tensors that can
+        follow one another, solved as a linear program.
+        """
+        if not self.tensors:
+            return 0
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_array, eye_array, hstack
+
+        before, count = self.before, len(self.tensors)
+        direct = before & ~((before.astype(np.float32) @ before.astype(np.float32)) > 0)  # without steps that others make
+        sources, targets = np.nonzero(direct)
+        edges, ones = np.arange(len(sources)), np.ones(len(sources))
+        weights = np.array([tensor.bytes for tensor in self.tensors], float)
+        scale = float(weights.max())
+        # Flow on edges, then what enters and what leaves at each tensor; flow through a tensor ≥ its bytes.
+        into, out = (coo_array((ones, (ends, edges)), (count, len(edges))) for ends in (targets, sources))
+        balance = hstack([into - out, eye_array(count), -eye_array(count)]).tocsr()
+        cost = np.concatenate([0 * ones, np.ones(count), np.zeros(count)])
+        solved = linprog(cost, A_ub=-balance.maximum(0), b_ub=-weights / scale, A_eq=balance, b_eq=np.zeros(count), method="highs")
+        return round(float(solved.fun) * scale)
+
+    @cached_property
+    def _earlier(self) -> list[int]:
+        """For each step, the steps that have certainly ended before it starts, as bits."""
+        masks: list[int] = []
+        for needed in self._after:
+            bits = 0
+            for other in needed:
+                bits |= masks[other] | 1 << other
+            masks.append(bits)
+        return masks
+
+
+def graph_lifetimes(graph: OpGraph, kernels: Sequence[Kernel], item_bytes: int = 4, lanes: int = 4, concurrent: bool = False) -> Lifetimes:
+    """Tensors that kernels hand to each other; the graph's input and output belong to the caller and are left out.
+
+    Args:
+        graph: The operators, such as a whole branched network.
+        lanes: Channels are stored in multiples of this many (4 in the PHWC4 layout of paper 000).
+        concurrent: Whether kernels of different subgraphs (the ``subgraph`` tag
+            of their operators) run as soon as what they read is there; else all
+            run one after the other.
+    """
+    step_of = {name: i for i, kernel in enumerate(kernels) for name in kernel.ops}
+    written = {kernel.ops[-1]: i for i, kernel in enumerate(kernels)}
+
+    def source(name: str) -> str | None:
+        """The tensor whose memory a tensor is: operators without a kernel only give it another name."""
+        while name not in step_of:
+            inputs = graph.by_name[name].inputs
+            if not inputs:
+                return None  # the graph's input
+            name = inputs[0]
+        return name
+
+    uses: dict[str, list[int]] = {name: [step] for name, step in written.items()}
+    needed: list[set[int]] = [set() for _ in kernels]
+    for step, kernel in enumerate(kernels):
+        for name in kernel.ops:
+            for read in graph.by_name[name].inputs:
+                tensor = source(read)
+                if tensor is not None and step_of[tensor] != step:
+                    uses.setdefault(tensor, [step_of[tensor]]).append(step)
+                    needed[step].add(step_of[tensor])
+    result = source(graph.output)
+    tensors = []
+    for name, steps in sorted(uses.items(), key=lambda item: item[1][0]):
+        if name != result:
+            shape = graph.by_name[name].shape
+            stored = (shape[0], -(-shape[1] // lanes) * lanes, *shape[2:]) if len(shape) > 1 else shape
+            tensors.append(Lifetime(name, prod(stored) * item_bytes, tuple(sorted(set(steps)))))
+    if not concurrent:
+        return Lifetimes(tensors)
+    last: dict[str, int] = {}
+    for step, kernel in enumerate(kernels):
+        subgraph = graph.by_name[kernel.ops[-1]].tags.get("subgraph", "")
+        if subgraph in last:
+            needed[step].add(last[subgraph])
+        last[subgraph] = step
+    return Lifetimes(tensors, [tuple(sorted(steps)) for steps in needed])
 
 
 @dataclass(frozen=True)

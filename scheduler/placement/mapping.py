@@ -1,17 +1,69 @@
-"""Which of this machine's cores and delegates stand in for a device's processors."""
+"""Which of this machine's cores and delegates stand in for a device's processors, and which of the processors runs each subgraph.
+
+Paper 003, section 6.2: the scheduler follows the processor that an operator carries as an attribute, unless that
+processor is not available or the user puts energy first.
+"""
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Literal
+
+import msgspec
 
 from predictors.errors import MissingBackendError, UsageError
-from predictors.host import host_among, is_host
-from scheduler.bundle.manifest import Manifest
+from predictors.host import HOST, host_among, is_host, kind_of
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.cores import available_cores, little_core
-from scheduler.delegates import Delegate, get_delegate, origin
+from scheduler.delegates import Delegate, delegates, get_delegate, load_plugins, origin
 from scheduler.placement.place import Dispatch, Placement
-from scheduler.placement.processors import drivers, first_driver
+
+
+def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
+    """Name and class of the delegates that drive a kind of processor by themselves, those of other packages included, sorted by name."""
+    _load_plugins_once()
+    return [(name, delegates.get(name)) for name in delegates if kind in delegates.get(name).drives]
+
+
+def first_driver(able: Iterable[str]) -> str | None:
+    """Of delegates that are available, by name, the one that drives a processor: the first preferred one, else the first.
+
+    Those behind a preferred one are not looked at, so `able` may find out one by one.
+    """
+    first = None
+    for name in able:
+        if delegates.get(name).preferred():
+            return name
+        first = first or name
+    return first
+
+
+@cache
+def _load_plugins_once() -> None:
+    """Those that cannot be loaded are passed over; `stretch list delegates` tells of them."""
+    load_plugins()
+
+
+def is_integer_only(processor: str) -> bool:
+    """Whether it has no floating point: every delegate that drives it runs int8 alone."""
+    able = [set(delegate.precisions) for _, delegate in drivers(kind_of(processor))]
+    return bool(able) and all(precisions == {"int8"} for precisions in able)
+
+
+def device_dispatch(processor: str) -> Dispatch:
+    """How work reaches it on its device (paper 003, section 6.2): a CPU runs it on the calling thread, others as their delegate does."""
+    if is_host(processor):
+        return "inline"
+    return "async" if any(delegate.asynchronous for _, delegate in drivers(kind_of(processor))) else "blocking"
+
+
+def host_of(manifest: Manifest) -> str:
+    """The processor that joins branches and computes in floating point."""
+    return manifest.joins[0].processor if manifest.joins else HOST
+
 
 #: Names the delegates that may drive a processor by themselves, separated by commas; all if not set.
 DRIVERS_VARIABLE = "NN_STRETCH_DRIVERS"
@@ -206,3 +258,104 @@ def mapping_of_used(
         if processors and name not in processors:
             raise UsageError(f"processor `{name}` is mapped, but --processors leaves it out")
     return {name: target for name, target in mapping.items() if name not in idle}
+
+
+Priority = Literal["latency", "energy"]
+
+
+def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, priority: Priority | None = None) -> Manifest:
+    """The manifest with each subgraph on the processor that is to run it.
+
+    Without a priority the design stands as far as `allowed` goes. ``latency``
+    distributes the branches of each segment so that the busiest processor is
+    done first, and leaves portions, which wait for each other, where they were
+    planned; ``energy`` gives each subgraph the processor that takes least
+    energy for it. Both go by the predictions for the device that the bundle carries.
+
+    Args:
+        allowed: Processors that may be used; None for all.
+        priority: What matters most; None for the design.
+    """
+    used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
+    for name in allowed or ():
+        if name not in used:
+            raise UsageError(f"the bundle does not use processor `{name}`", f"the bundle uses {', '.join(used)}")
+    usable = list(dict.fromkeys(allowed)) if allowed else used
+    if priority is not None:
+        _check_predictions(manifest, usable, priority)
+    segments: dict[str, list[SubgraphEntry]] = {}
+    for entry in manifest.subgraphs:
+        segments.setdefault(entry.segment, []).append(entry)
+    chosen: dict[str, str] = {}
+    for entries in segments.values():
+        chosen |= _segment(entries, usable, priority)
+    moved = tuple(entry if chosen[entry.name] == entry.processor else _moved(entry, chosen[entry.name]) for entry in manifest.subgraphs)
+    return msgspec.structs.replace(manifest, subgraphs=moved)
+
+
+def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: Priority | None) -> dict[str, str]:
+    """Processor of each branch of a segment."""
+    stays = {entry.name: entry.processor for entry in entries if entry.processor in usable}
+    if priority is None and len(stays) == len(entries):
+        return stays
+    options = [[stays[entry.name]] if priority is None and entry.name in stays else _able(entry, usable) for entry in entries]
+    if any(name not in entry.alternatives for entry, names in zip(entries, options, strict=True) for name in names):
+        # Nothing is known of the times: the first allowed processor, as the user wrote them.
+        return {entry.name: stays.get(entry.name, usable[0]) for entry in entries}
+    if _handing_on(entries):
+        # Portions that wait for each other are far too many to try all ways; each goes where it is cheapest, or stays.
+        return {
+            entry.name: entry.processor
+            if priority == "latency" and entry.processor in names
+            else min(names, key=lambda name: _cost([entry], [name], priority))
+            for entry, names in zip(entries, options, strict=True)
+        }
+    ways = product(*options)
+    best = min(
+        ways, key=lambda names: (*_cost(entries, names, priority), sum(a != e.processor for a, e in zip(names, entries, strict=True)))
+    )
+    return {entry.name: name for entry, name in zip(entries, best, strict=True)}
+
+
+def _handing_on(entries: Sequence[SubgraphEntry]) -> bool:
+    """Whether subgraphs of a segment read what others of it write."""
+    written = {name for entry in entries for name in entry.outputs}
+    return any(name in written for entry in entries for name in entry.inputs)
+
+
+def _able(entry: SubgraphEntry, usable: Sequence[str]) -> list[str]:
+    # A float subgraph is not moved to where there is no floating point.
+    able = [name for name in usable if name == entry.processor or entry.precision == "int8" or not is_integer_only(name)]
+    return able or list(usable)
+
+
+def _cost(entries: Sequence[SubgraphEntry], names: Sequence[str], priority: Priority | None) -> tuple[float, float]:
+    """What is compared first and second: time of the busiest processor and energy, or the other way round."""
+    busy: dict[str, float] = {}
+    energy = 0.0
+    for entry, name in zip(entries, names, strict=True):
+        way = entry.alternatives[name]
+        busy[name] = busy.get(name, 0.0) + way.ms
+        energy += way.mj or 0.0
+    slowest = max(busy.values())
+    return (energy, slowest) if priority == "energy" else (slowest, energy)
+
+
+def _check_predictions(manifest: Manifest, usable: Sequence[str], priority: Priority) -> None:
+    for entry in manifest.subgraphs:
+        for name in _able(entry, usable):
+            way = entry.alternatives.get(name)
+            if way is None or (priority == "energy" and way.mj is None):
+                what = "energy" if way is not None else "time"
+                raise UsageError(
+                    f"--priority {priority} needs the predicted {what} of subgraph `{entry.name}` on `{name}`, which the bundle does not carry",
+                    "write it again with `stretch branch`"
+                    if way is None
+                    else f"state power_w of `{name}` in the profile of {manifest.device}, then write the bundle again with `stretch branch`",
+                )
+
+
+def _moved(entry: SubgraphEntry, processor: str) -> SubgraphEntry:
+    known: Mapping[str, object] = entry.alternatives
+    ms = entry.alternatives[processor].ms if processor in known else None
+    return msgspec.structs.replace(entry, processor=processor, predicted_ms=ms)

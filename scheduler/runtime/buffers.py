@@ -122,7 +122,7 @@ class Buffers:
         self.lifetimes = self._lifetimes(plan)
         able = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
         self.memory: MemoryPlan = able(self.lifetimes, ALIGNMENT)
-        self.arrays: dict[str, Array] = self._allocated(shared_bytes if shared else _private_bytes)
+        self.arrays: dict[str, Array] = self._allocated(shared_bytes if shared else lambda size: np.zeros(size, np.uint8))
         for name, (join, start) in slices.items():  # outermost first
             self.arrays[name] = self._place(join, name, start)
         self.joins: dict[str, Callable[[], None] | None] = {
@@ -251,10 +251,6 @@ class Buffers:
                 np.copyto(place, source)
 
         return copy
-
-
-def _private_bytes(size: int) -> NDArray[np.uint8]:
-    return np.zeros(size, np.uint8)
 
 
 def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:

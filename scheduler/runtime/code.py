@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Literal
 
 from predictors.errors import StretchError, first_line
-from scheduler.bundle.load import Bundle
+from scheduler.bundle.load import Bundle, naming
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import UnableError
 from scheduler.faults.policy import STAND_INS, Failed, Keeper, Site
 from scheduler.placement.place import Dispatch, Placement, fallback_placement
-from scheduler.runtime.distance import allowed
-from scheduler.runtime.failures import delegate_failure
+from scheduler.runtime.sequential import allowed
+from scheduler.runtime.threads import delegate_failure
 
 #: What became of a call that takes too long.
 Aborted = Literal["ended", "restarting", "no"]
@@ -45,8 +45,12 @@ class CompiledSubgraphs:
             if key not in self._compiled:
                 delegate = self._delegate(place)
                 # Helper threads of a backend inherit the affinity of the thread that compiles.
-                with pinned(place.cores), _named(self._bundle):
-                    self._compiled[key] = _compile(delegate, self._bundle, name, place.delegate)
+                with pinned(place.cores), naming(self._bundle), _blamed(place.delegate, f"compile `{name}`"):
+                    compiled = delegate.compile_from(self._bundle, name)
+                if not isinstance(compiled, Compiled):
+                    wrong = TypeError(f"it returned {type(compiled).__name__}, not Compiled")
+                    raise delegate_failure(place.delegate, f"compile `{name}`", wrong)
+                self._compiled[key] = compiled
             return self._compiled[key]
 
     def ready(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
@@ -79,7 +83,7 @@ class CompiledSubgraphs:
         """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself."""
         for onto in STAND_INS:
             instead = fallback_placement(place, onto, str(error), queues)
-            if onto == place.delegate or (self.keeper is not None and self.keeper.retired(instead)):
+            if onto == place.delegate or (self.keeper is not None and self.keeper.retired(Site.of(instead))):
                 continue
             try:
                 self.get(name, instead)
@@ -95,7 +99,7 @@ class CompiledSubgraphs:
         """
         for onto in STAND_INS:
             instead = replace(place, delegate=onto)
-            if onto != place.delegate and not (self.keeper is not None and self.keeper.retired(instead)):
+            if onto != place.delegate and not (self.keeper is not None and self.keeper.retired(Site.of(instead))):
                 with contextlib.suppress(StretchError):
                     return onto, self.get(name, instead)
         return None
@@ -161,41 +165,20 @@ class CompiledSubgraphs:
         key = (place.delegate, place.cores)
         if key not in self._delegates:
             value = self._given.get(place.delegate)
-            self._delegates[key] = value or _create(*key)
             if value is None:
-                self._own.append(self._delegates[key])
+                with _blamed(place.delegate, "start"):
+                    value = get_delegate(place.delegate).create(place.cores)
+                self._own.append(value)
+            self._delegates[key] = value
         return self._delegates[key]
 
 
 @contextlib.contextmanager
-def _named(bundle: Bundle) -> Iterator[None]:
-    """Let failures name the bundle's folder, not the descriptor that its files are opened through."""
+def _blamed(name: str, what: str) -> Iterator[None]:
+    """Have an error that no delegate of ours raises name the package of the delegate."""
     try:
         yield
-    except StretchError as error:
-        error.message = bundle.named(error.message)
-        error.args = (error.message,)
-        raise
-
-
-def _create(name: str, cores: tuple[int, ...]) -> Delegate:
-    """A delegate made by its name."""
-    try:
-        return get_delegate(name).create(cores)
     except Exception as error:
         if isinstance(error, StretchError) or origin(name) is None:
             raise
-        raise delegate_failure(name, "start", error) from error
-
-
-def _compile(delegate: Delegate, bundle: Bundle, subgraph: str, name: str) -> Compiled:
-    """A subgraph made ready."""
-    try:
-        compiled = delegate.compile_from(bundle, subgraph)
-    except Exception as error:
-        if isinstance(error, StretchError) or origin(name) is None:
-            raise
-        raise delegate_failure(name, f"compile `{subgraph}`", error) from error
-    if not isinstance(compiled, Compiled):
-        raise delegate_failure(name, f"compile `{subgraph}`", TypeError(f"it returned {type(compiled).__name__}, not Compiled"))
-    return compiled
+        raise delegate_failure(name, what, error) from error

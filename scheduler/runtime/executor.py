@@ -29,8 +29,6 @@ from scheduler.faults.policy import Ended, Site
 from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
 from scheduler.runtime.code import CompiledSubgraphs
-from scheduler.runtime.distance import Check
-from scheduler.runtime.failures import HangError, hang_reason, step_failure
 from scheduler.runtime.inputs import Values, plain
 from scheduler.runtime.machine import (
     CALLING_THREAD,
@@ -55,7 +53,8 @@ from scheduler.runtime.machine import (
 )
 from scheduler.runtime.plan import ExecutionPlan, plan_of
 from scheduler.runtime.record import Recorder
-from scheduler.runtime.threads import LOOK_S, TIME_LIMIT_S, QueueThreads, Watch, interrupt, note_hang
+from scheduler.runtime.sequential import Check
+from scheduler.runtime.threads import LOOK_S, TIME_LIMIT_S, HangError, QueueThreads, Watch, hang_reason, interrupt, note_hang, step_failure
 from scheduler.runtime.trace import QueueDepth, Span, Trace
 
 #: Traces that are kept, of the submitted inferences that ended last.

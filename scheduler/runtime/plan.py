@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.manifest import Manifest, TflitePlan
 from scheduler.bundle.rows import Rows
 
 
@@ -62,11 +62,11 @@ class ExecutionPlan:
         return self.subgraphs.get(name) or self.joins[name]
 
 
-def make_plan(manifest: Manifest) -> ExecutionPlan:
+def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
     """The plan of a bundle.
 
     Args:
-        manifest: The bundle's description; its steps may stand in any order.
+        manifest: The bundle's description, or that in its TFLite file; its steps may stand in any order.
     """
     return plan_of(
         manifest.inputs,

@@ -139,7 +139,7 @@ class Scheduler:
             UsageError: If an input, the deadline or the priority makes no sense, or no model is named of several.
             StretchError: If the scheduler is closed.
         """
-        return self.sessions[self._model(model)].submit(x, deadline_ms=deadline_ms, priority=priority)
+        return self.sessions[chosen(self._sessions, model)].submit(x, deadline_ms=deadline_ms, priority=priority)
 
     def run(self, x: Any, model: str | None = None) -> Any:
         """Run one inference; see `submit`."""
@@ -172,14 +172,16 @@ class Scheduler:
             session.__exit__(kind, error, traceback)
         self._driver.threads.close(lambda: kind is not KeyboardInterrupt)
 
-    def _model(self, name: str | None) -> str:
-        if name is None:
-            if len(self._sessions) > 1:
-                raise UsageError("this scheduler has several models", f"name one of {', '.join(self._sessions)}")
-            return next(iter(self._sessions))
-        if name not in self._sessions:
-            raise UnknownNameError.among("model", name, list(self._sessions))
-        return name
+
+def chosen(models: Collection[str], name: str | None) -> str:
+    """The name of one of several models; None stands for the only one."""
+    if name is None:
+        if len(models) > 1:
+            raise UsageError("there are several models", f"name one of {', '.join(models)}")
+        return next(iter(models))
+    if name not in models:
+        raise UnknownNameError.among("model", name, list(models))
+    return name
 
 
 def _named(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path | str]) -> dict[str, Bundle]:

@@ -17,17 +17,15 @@ from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
 from scheduler.faults.policy import Decision, Ended, Failed, FaultPolicy, Keeper, Returned, Site
 from scheduler.memory import planners
-from scheduler.placement.mapping import bundle_precisions, mapping_of_used, place_processors, target_placement
+from scheduler.placement.mapping import Priority, bundle_precisions, choose_processors, mapping_of_used, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
-from scheduler.placement.priority import Priority, choose_processors
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Executor, Tenant
-from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.inputs import as_arrays, check_inputs, plain
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder
-from scheduler.runtime.threads import TIME_LIMIT_S
+from scheduler.runtime.threads import TIME_LIMIT_S, HangError, hang_reason
 from scheduler.runtime.trace import QueueDepth, Trace
 
 
@@ -70,11 +68,6 @@ class Recovery:
         self.home = dict(home)
         self.keeper = keeper
         self._code = code
-
-    @property
-    def pending(self) -> bool:
-        """Whether something was decided that is not carried out."""
-        return self.keeper.pending
 
     def carry_out(self, runner: Executor) -> None:
         """Do what was decided since the last time, while nothing runs."""
@@ -135,7 +128,7 @@ class Session:
         processors: Processors that may be used; None for all.
         delegates: Delegate objects to use instead of ones made by name.
         priority: ``latency`` or ``energy``, which then decides the processor of a
-            subgraph; None for the design alone (see `scheduler.placement.priority.choose_processors`).
+            subgraph; None for the design alone (see `scheduler.placement.mapping.choose_processors`).
         in_flight: Inferences that `submit` runs at once, each with buffers of its own.
         time_limit: Seconds that one call of a delegate may take. A run that takes longer ends with a `StretchError`, and the session too.
         memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
@@ -452,7 +445,7 @@ class Session:
             return executor
         if executor.hang is not None:
             executor = self._left_behind(executor.hang)
-        if not self._recovery.pending:
+        if not self._recovery.keeper.pending:
             return executor
         executor = self._drained(executor)
         self._recovery.carry_out(executor)

@@ -1,4 +1,4 @@
-"""A thread for each queue, created once and pinned, and a watch that notices calls which do not end.
+"""A thread for each queue, created once and pinned, a watch that notices calls which do not end, and the one sentence a caller gets when a step fails.
 
 A hand-off through two queues is the quickest of what there is; `ThreadPoolExecutor` adds a future with its lock and
 condition to every call. A call that hangs cannot be ended from outside: the thread that made it is given up, and whoever
@@ -17,6 +17,64 @@ from time import perf_counter_ns
 from predictors import system
 from predictors.errors import StretchError
 from scheduler.cores import pin_thread
+from scheduler.delegates.base import origin
+from scheduler.placement.place import Placement
+
+
+class HangError(StretchError):
+    """A delegate did not come back, and cannot be stopped: its thread is lost.
+
+    Attributes:
+        subgraph: What hangs.
+        place: Where it runs.
+        limit_s: How long it was waited for, s.
+    """
+
+    subgraph: str
+    place: Placement
+    limit_s: float
+
+    @classmethod
+    def of(cls, subgraph: str, place: Placement, limit_s: float) -> "HangError":
+        """The error of a subgraph that hangs."""
+        result = cls(
+            f"subgraph `{subgraph}` {_late(limit_s)} on processor `{place.processor}` (delegate `{place.delegate}`)",
+            f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
+        )
+        result.subgraph, result.place, result.limit_s = subgraph, place, limit_s
+        return result
+
+
+def hang_reason(limit_s: float) -> str:
+    """What is wrong with a call that takes too long, as the end of a sentence."""
+    return f"it {_late(limit_s)}"
+
+
+def _late(limit_s: float) -> str:
+    return f"did not end within {limit_s:g} s"
+
+
+def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
+    """An error that names the step, where it ran and why it failed."""
+    words = (str(cause) if cause is not None else text).strip() or text.strip()
+    reason = words.splitlines()[0] if words else type(cause).__name__
+    if place is None:
+        return StretchError(f"join `{step}` failed: {reason}")
+    return StretchError(
+        f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}", _authors(place.delegate)
+    )
+
+
+def delegate_failure(name: str, what: str, cause: Exception) -> StretchError:
+    """An error that names a delegate which broke off, and the package it is from."""
+    reason = (str(cause).strip().splitlines() or [""])[0]
+    return StretchError(f"the delegate `{name}` failed to {what}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name))
+
+
+def _authors(name: str) -> str | None:
+    where = origin(name)
+    return f"`{name}` is a plug-in ({where}): report it to its authors" if where else None
+
 
 #: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
 LOOK_S = 0.5

@@ -35,9 +35,8 @@ from scheduler.runtime.machine import (
 )
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.heat import Heat
 from scheduler.simulate.networks import Doing, Network, StepTime, alternative_of, device_placements, step_times
-from scheduler.simulate.scene import Free, Scene
+from scheduler.simulate.scene import Free, Heat, Scene
 
 _NS = 1e6
 
@@ -281,6 +280,11 @@ class Flow:
             else:
                 self._tell(Probed(number, probe.processor, probe.expected_ms, ms), now, rates)
 
+    def served(self) -> "Served":
+        """Results of the inferences that are over."""
+        latencies = tuple(ms for _, ms in sorted(self.latencies.items()))
+        return Served(latencies, dict(self.ran), tuple(trace for _, trace in sorted(self.traces.items())), tuple(self.decided))
+
     def _tell(self, event: Ran | Probed, now: float, rates: Mapping[str, float]) -> None:
         """Let the policy hear of something, and do what it decides."""
         assert self.policy is not None
@@ -402,7 +406,7 @@ class Clock:
                 self._end_part(task)
             if self._heat is not None:
                 self._heat.set(self._shares())
-        return Simulated(tuple(_served(flow) for flow in self._flows), self._now, self._busy, self._communication)
+        return Simulated(tuple(flow.served() for flow in self._flows), self._now, self._busy, self._communication)
 
     def _change(self) -> None:
         """Apply the next change of load, frequency or temperature."""
@@ -538,12 +542,6 @@ class Clock:
                 task.left = max(0.0, task.left - (self._now - task.since) * task.rate)
                 task.since, task.rate = self._now, rate
                 task.end = self._now + task.left / rate if rate else inf
-
-
-def _served(flow: Flow) -> Served:
-    """Results of a client's completed inferences."""
-    latencies = tuple(ms for _, ms in sorted(flow.latencies.items()))
-    return Served(latencies, dict(flow.ran), tuple(trace for _, trace in sorted(flow.traces.items())), tuple(flow.decided))
 
 
 def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:

@@ -32,8 +32,8 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
 from scheduler.formats.onnx import open_onnx
+from scheduler.placement.mapping import device_dispatch
 from scheduler.placement.place import Placement, place_subgraphs
-from scheduler.placement.processors import device_dispatch
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
 
@@ -173,18 +173,13 @@ def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor
         producer = by_name.get(tensors[name].producer)
         holder = producer.processor if producer is not None else host
         shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
-        arriving += links.ms(holder, entry.processor, prod(shape), _crossing(entry, producer))
+        # crosses in the precision of the processor that is not the CPU
+        precision = producer.planned_precision if is_host(entry.processor) and producer is not None else entry.planned_precision
+        arriving += links.ms(holder, entry.processor, prod(shape), precision)
     for name in entry.outputs:
         if any(reader not in by_name for reader in tensors[name].consumers):
             leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
     return arriving, leaving
-
-
-def _crossing(entry: SubgraphEntry, producer: SubgraphEntry | None) -> str:
-    """Precision of a tensor that a subgraph reads while it crosses: that of the processor that is not the CPU."""
-    if is_host(entry.processor) and producer is not None:
-        return producer.planned_precision
-    return entry.planned_precision
 
 
 @dataclass(frozen=True)

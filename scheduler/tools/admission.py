@@ -61,7 +61,6 @@ class Kept:
 
     requests: int  # How many had to be over before it ended.
     missed: int  # How many of them were not over in time.
-    alone_ms: float  # One inference without a concurrent workload.
     worst_ms: float | None  # Longest time from a request to its output; None if none was over.
 
 
@@ -89,7 +88,7 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     most = max(busy.values(), default=0.0)
 
     def kept(factor: float) -> dict[str, Kept]:
-        return _simulated(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], alone, scene)
+        return _simulated(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], scene)
 
     met = kept(1.0) if most <= 1 + _ROUNDING else {}
     holds = bool(met) and not any(one.missed for one in met.values())
@@ -109,7 +108,7 @@ def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, f
     return busy
 
 
-def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Sequence[float], scene: Scene) -> dict[str, Kept]:
+def _simulated(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> dict[str, Kept]:
     """How demands are met, simulated until the rarest has come often enough."""
     periods = [1e3 / demand.per_second for demand in demands]
     allowed = [demand.deadline_ms or scene.in_flight * period for demand, period in zip(demands, periods, strict=True)]
@@ -124,17 +123,17 @@ def _simulated(networks: Sequence[Network], demands: Sequence[Demand], alone: Se
     ran = Clock(network, first, others, sharing=TurnTaking(tuple(demands[index].weight for index in order))).run()
     served = dict(zip(order, ran.clients, strict=True))
     return {
-        network.name: _kept(served[index], periods[index], allowed[index], alone[index], ran.elapsed_ms, scenes[index].runs)
+        network.name: _kept(served[index], periods[index], allowed[index], ran.elapsed_ms, scenes[index].runs)
         for index, network in enumerate(networks)
     }
 
 
-def _kept(served: Served, period: float, allowed: float, alone: float, elapsed: float, runs: int) -> Kept:
+def _kept(served: Served, period: float, allowed: float, elapsed: float, runs: int) -> Kept:
     """How one demand was met."""
     ended = served.latencies_ms
     due = min(runs, max(0, floor((elapsed - allowed) / period) + 1))
     late = sum(ms > allowed for ms in ended)
-    return Kept(max(due, len(ended)), late + max(0, due - len(ended)), alone, max(ended, default=None))
+    return Kept(max(due, len(ended)), late + max(0, due - len(ended)), max(ended, default=None))
 
 
 def _greatest(holds: Callable[[float], bool], low: float, high: float) -> float:

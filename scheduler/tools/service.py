@@ -13,9 +13,9 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
-from scheduler.runtime.scheduler import Scheduler, SharedSession
+from scheduler.runtime.scheduler import Scheduler, SharedSession, chosen
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.networks import Network, StepTime
@@ -240,7 +240,7 @@ class Service:
             UsageError: If the priority or the deadline makes no sense, or no model is named of several.
             StretchError: If the service is closed.
         """
-        name = self._named(model)
+        name = chosen(self._sessions, model)
         now = time.monotonic()
         request = ServiceRequest(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
         with self._changed:
@@ -282,7 +282,7 @@ class Service:
             UsageError: If nothing is demanded, or several sessions are not those of one scheduler.
             StretchError: If an inference fails.
         """
-        sessions = {self._named(name): self._sessions[self._named(name)] for name in demands}
+        sessions = {name: self._sessions[chosen(self._sessions, name)] for name in demands}
         if len(sessions) > 1 and not all(isinstance(session, SharedSession) for session in sessions.values()):
             raise UsageError(
                 "sessions that know nothing of each other promise nothing together", "give the service a Scheduler of the bundles"
@@ -304,7 +304,7 @@ class Service:
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
         """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
-        return self._counters.outcomes(self._named(model))
+        return self._counters.outcomes(chosen(self._sessions, model))
 
     def prometheus(self) -> str:
         """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
@@ -334,15 +334,6 @@ class Service:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         """Close it; after an error without what waits."""
         self.close(drain=kind is None)
-
-    def _named(self, model: str | None) -> str:
-        if model is None:
-            if len(self._sessions) > 1:
-                raise UsageError("this service has several models", f"name one of {', '.join(self._sessions)}")
-            return next(iter(self._sessions))
-        if model not in self._sessions:
-            raise UnknownNameError.among("model", model, list(self._sessions))
-        return model
 
     def _serve(self) -> None:
         """The thread that hands requests on, until the service is closed and nothing is left."""

@@ -20,13 +20,12 @@ from predictors.thermal import Thermal
 from scheduler.adapt.policy import Prefer, Rules
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
-from scheduler.placement.priority import choose_processors
+from scheduler.placement.mapping import choose_processors
 from scheduler.progress import Progress, silent
 from scheduler.runtime.inputs import checked_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.clock import Clock, Served, Simulated, TurnTaking
-from scheduler.simulate.heat import Heat, powers
 from scheduler.simulate.networks import (
     Network,
     StepTable,
@@ -37,7 +36,7 @@ from scheduler.simulate.networks import (
     with_times,
     without_bytes,
 )
-from scheduler.simulate.scene import MOST_RUNS, Arrivals, Frequency, Load, Scene, parse_arrivals
+from scheduler.simulate.scene import MOST_RUNS, Arrivals, Frequency, Heat, Load, Scene, parse_arrivals, powers
 from scheduler.tools.admission import Demand, Kept, admit
 
 
@@ -399,7 +398,7 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
     admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    kept = [admission.kept.get(network.name, Kept(0, 0, 0.0, None)) for network in named]
+    kept = [admission.kept.get(network.name, Kept(0, 0, None)) for network in named]
     answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(named, demands, kept, strict=True)]
     return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
 

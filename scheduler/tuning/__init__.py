@@ -1,5 +1,237 @@
-"""Tuning: what was measured to be quickest on a device, and where that is kept."""
+"""Tuning: which candidate is quickest, measured so that noise does not decide, and tuned parameters on disk, one file a device and driver."""
 
-from scheduler.tuning.cache import Entry, TuningCache, shipped_entries, tuning_folder
+import contextlib
+import hashlib
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
 
-__all__ = ["Entry", "TuningCache", "shipped_entries", "tuning_folder"]
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.files import cache_folder, write_whole
+
+T = TypeVar("T")
+
+#: Times that each candidate is measured, interleaved; the least counts.
+REPEATS = 3
+#: A candidate whose first time is this many times the best is not measured again.
+HOPELESS = 1.5
+#: Part of the default's time that a candidate must stay below: noise must not replace a choice.
+BETTER = 0.97
+
+
+@dataclass(frozen=True)
+class Quickest(Generic[T]):
+    """The quickest candidate."""
+
+    best: T | None  # Which; None if the default is not beaten.
+    best_ms: float  # Its least time, or the default's.
+    default_ms: float  # The default's least time.
+
+
+def quickest(
+    candidates: Sequence[T],
+    measure: Callable[[T | None], float | None],
+    spent: Callable[[], bool] = lambda: False,
+) -> Quickest[T]:
+    """Measure candidates against the default in turns and take the quickest; never one that is slower than the default.
+
+    Paper 002 times each candidate once and takes the first of the quickest. On
+    a machine that others share, two single times of one and the same candidate
+    differ by half; hence the turns, and the margin.
+
+    Args:
+        measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
+    """
+    contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
+    times = race(contenders, REPEATS, HOPELESS, spent=spent)
+    if 0 not in times:
+        raise StretchError("the kernel does not run with its default work-group")
+    default = times.pop(0)
+    best = min(times, key=lambda i: (times[i], i), default=None)
+    if best is None or times[best] > BETTER * default:
+        return Quickest(None, default, default)
+    return Quickest(candidates[best - 1], times[best], default)
+
+
+def race(
+    contenders: Sequence[Callable[[], float | None]],
+    rounds: int,
+    hopeless: float,
+    trial: int = 1,
+    spent: Callable[[], bool] = lambda: False,
+) -> dict[int, float]:
+    """The least time of each contender, measured in turns, so that what disturbs the machine for a while disturbs them all.
+
+    Args:
+        contenders: Each gives its time in milliseconds, None if the device refuses it. The first is what the
+            others would replace: it is measured in every round; if it is refused, nobody else is measured.
+    """
+    times: dict[int, float] = {}
+    for turn in range(rounds):
+        best = float("inf")
+        for i, measure in enumerate(contenders):
+            if i and spent():
+                break
+            if i and turn >= trial and times.get(i, float("inf")) > hopeless * best:
+                continue
+            ms = measure()
+            if ms is not None:
+                times[i] = min(ms, times.get(i, ms))
+            if i == 0:
+                if 0 not in times:
+                    return {}
+                best = min(times.values())
+    return times
+
+
+SCHEMA = 1
+
+#: Larger files are not ours.
+MAX_BYTES = 64 << 20
+MAX_ENTRIES = 200_000
+
+_Text = Annotated[str, msgspec.Meta(max_length=500)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was found for one kernel and shape."""
+
+    kind: Literal["schedule", "workgroup"]  # ``schedule``: template parameters, ``workgroup``: a local size.
+    kernel: _Text  # Name of the kernel.
+    source: _Text  # Hash of the kernel's source, so that another version of it is tuned anew.
+    shape: _Text  # What it computes, in words.
+    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]  # What to compile or launch it with.
+    ms: float  # Its time with them.
+    default_ms: float  # Its time without tuning.
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What it is found by."""
+        return self.kind, self.kernel, self.source, self.shape
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    schema: int
+    device: str
+    driver: str
+    entries: Annotated[list[Entry], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+class _Schema(msgspec.Struct):
+    """What a file of any version has."""
+
+    schema: int
+
+
+def tuning_folder() -> Path:
+    """``$XDG_CACHE_HOME/nn-stretch/tuning``, below ``~/.cache`` by default."""
+    return cache_folder("tuning")
+
+
+class TuningCache:
+    """The tuned parameters of one device.
+
+    What cannot be read, or was made on another device or driver, is ignored
+    with a warning: tuning again rewrites it.
+
+    Args:
+        folder: Where the files are; `tuning_folder` if None.
+    """
+
+    def __init__(self, device: str, driver: str, folder: Path | None = None) -> None:
+        self._device = device
+        self._driver = driver
+        name = hashlib.sha256(f"{device}\0{driver}".encode()).hexdigest()[:24]
+        self.path = (folder or tuning_folder()) / f"{name}.json"
+        self._entries = {entry.key: entry for entry in self._read()}
+
+    def entries(self, kind: Literal["schedule", "workgroup"]) -> list[Entry]:
+        """All entries of one kind."""
+        return [entry for entry in self._entries.values() if entry.kind == kind]
+
+    def save(self, entries: Iterable[Entry]) -> None:
+        """Add entries, replacing those of the same key, and write the file whole or not at all.
+
+        What another process has written in the meantime stays. Where the folder
+        cannot be written, a warning is given and nothing is kept on disk.
+        """
+        new = {entry.key: entry for entry in entries}
+        self._entries = {entry.key: entry for entry in self._read()} | self._entries | new
+        try:
+            write_entries(self.path, self._device, self._driver, self._entries.values())
+        except (OSError, StretchError) as error:
+            warnings.warn(f"the tuning cache {self.path} cannot be written: {error}", stacklevel=2)
+
+    def _read(self) -> list[Entry]:
+        return read_entries(self.path, self._device, self._driver)
+
+
+def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
+    """The entries of a file; none where it is missing, and none with a warning where it is damaged, too new or of another device or driver."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise msgspec.ValidationError("it is too large")
+        content = path.read_bytes()
+        schema = msgspec.json.decode(content, type=_Schema).schema
+        if schema != SCHEMA:
+            raise msgspec.ValidationError(f"it has schema {schema} and not {SCHEMA}")
+        parsed = msgspec.json.decode(content, type=_File)
+        if (parsed.device, parsed.driver) != (device, driver):
+            raise msgspec.ValidationError(f"it was made on {parsed.device} ({parsed.driver})")
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
+        warnings.warn(f"the tuning cache {path} is ignored, for it cannot be used: {error}", stacklevel=4)
+        return []
+    return parsed.entries
+
+
+def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]) -> None:
+    """Write a file of entries whole or not at all."""
+    content = _File(SCHEMA, device, driver, sorted(entries, key=lambda entry: entry.key))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1), "tuning cache")
+
+
+#: Stands where a user's file names the driver: a shipped one is for every driver of the kind of device.
+ANY_DRIVER = "any"
+
+FOLDER = Path(__file__).with_name("tables")
+
+
+def shipped_path(kind: str) -> Path:
+    """The file of a kind of device, whether there is one or not."""
+    return FOLDER / f"{kind.replace(' ', '-')}.json"
+
+
+def shipped_entries(kind: str) -> list[Entry]:
+    """What is shipped for a kind of device; nothing for most."""
+    return read_entries(shipped_path(kind), kind, ANY_DRIVER)
+
+
+@contextlib.contextmanager
+def interruption_waits() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end of the block, whether it ends well or not.
+
+    Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if pressed:
+            raise KeyboardInterrupt

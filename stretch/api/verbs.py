@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.simulate.clock import Simulated
-    from scheduler.tools.explain.answer import RuntimeExplanation
+    from scheduler.tools.explain.model import RuntimeExplanation
     from scheduler.tools.simulation import SimulateAnswer
     from stretch.capture.inputs import InputShapes
     from stretch.evaluation.measure import EvaluateAnswer
@@ -478,10 +478,9 @@ def simulate(
     """
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
-    from scheduler.measure.trace_files import write_perfetto
-    from scheduler.simulate.heat import thermal_of
+    from scheduler.runtime.trace import write_perfetto
     from scheduler.simulate.networks import read_steps
-    from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads
+    from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads, thermal_of
     from scheduler.tools.simulation import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
     from scheduler.tools.simulation import simulate as simulate_bundle
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from scheduler.bundle.load import Bundle
-    from scheduler.checks.judge import Judgement
+    from scheduler.checks.verify import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort, Throughput
-    from scheduler.placement.priority import Priority
+    from scheduler.placement.mapping import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
     from scheduler.tools.boards.board import Where
@@ -90,8 +90,8 @@ def run(
     from scheduler.formats.npy import read_npy
     from scheduler.measure.benchmark import Effort
     from scheduler.measure.energy import measure_energy
-    from scheduler.measure.trace_files import write_csv, write_perfetto
     from scheduler.runtime.session import Session
+    from scheduler.runtime.trace import write_csv, write_perfetto
     from stretch.tools.report.execution import phone_page, run_page
 
     if adb:
@@ -170,7 +170,7 @@ def _measure(
     out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
 ) -> "tuple[Benchmark, Judgement | None, Throughput | None]":
     """Check the results, time the contestants and, if requested, measure the throughput."""
-    from scheduler.checks.judge import check_output, judge
+    from scheduler.checks.verify import check_output, judge
     from scheduler.measure.benchmark import benchmark, throughput
 
     right = judge(session, x) if session.computes else None
@@ -180,8 +180,8 @@ def _measure(
         check_output(session, result.output, right.expected)
     if in_flight is None:
         return result, right, None
-    with out.progress("measuring throughput", total=1 + result.branched.runs) as step:
-        return result, right, throughput(session, x, in_flight, rounds=result.branched.runs, step=step)
+    with out.progress("measuring throughput", total=1 + result.runs) as step:
+        return result, right, throughput(session, x, in_flight, rounds=result.runs, step=step)
 
 
 def _tell_placements(out: Output, session: "Session", priority: str | None) -> None:

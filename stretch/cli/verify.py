@@ -61,7 +61,7 @@ def _verify_bundle(out: Output, bundle: Path, trust: list[Path], key: Path | Non
 
 
 def _verify_measurement(out: Output, file: Path) -> bool:
-    from scheduler.tools.bench.answer import check_bench
+    from scheduler.tools.bench.compare import check_bench
 
     with out.progress("checking") as step:
         checked = check_bench(file, step)

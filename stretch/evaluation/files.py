@@ -16,7 +16,7 @@ from scheduler.bundle.agreement import BundleAgreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.cores import available_cores
-from scheduler.placement.processors import host_of, is_integer_only
+from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from scheduler.runtime.session import Session
 from stretch.evaluation.measure import Net, evaluate

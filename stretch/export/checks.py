@@ -19,11 +19,9 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.rows import Rows, cut
 from scheduler.bundle.statements import MAX_ROUNDING, ROUNDING
-from scheduler.checks.sample import KEY, Sample
-from scheduler.checks.verify import TOLERANCE, random_input
-from scheduler.runtime.distance import MARGIN
+from scheduler.checks.verify import KEY, TOLERANCE, Sample, random_input
 from scheduler.runtime.inputs import as_arrays
-from scheduler.runtime.sequential import relative
+from scheduler.runtime.sequential import MARGIN, relative
 from stretch.capture import Captured
 from stretch.capture.inputs import ONLY, Inputs
 from stretch.capture.results import pairs
@@ -71,7 +69,7 @@ def check_export(
 
     Returns:
         max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
-        `TOLERANCE` (`scheduler.runtime.distance.allowed`); and ``sample``, torch's result
+        `TOLERANCE` (`scheduler.runtime.sequential.allowed`); and ``sample``, torch's result
     """
     drawn = random_input(Bundle(folder, manifest), SEED)
     inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]

@@ -22,8 +22,7 @@ from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import read_alone
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.checks.verify import random_input
-from scheduler.delegates.qnn_context import LIMIT, compile_context, find_chip, open_context
-from scheduler.delegates.qnn_library import load_library
+from scheduler.delegates.dsp import LIMIT, compile_context, find_chip, load_library, open_context
 from scheduler.progress import Progress, silent
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.quantize.replay import Loss, loss, replay, runner
@@ -45,7 +44,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
 
     Args:
         bundle: A bundle with int8 subgraphs on a dsp.
-        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+        chips: Keys of `scheduler.delegates.dsp.CHIPS`.
     """
     manifest = bundle.manifest
     for chip in chips:
@@ -375,7 +374,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
 
     Args:
         bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
-        chips: Keys of `scheduler.delegates.qnn_context.CHIPS`.
+        chips: Keys of `scheduler.delegates.dsp.CHIPS`.
     """
     chosen = _chosen(bundle, out, chips)
     manifest = bundle.manifest

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
-from scheduler.placement.processors import host_of, is_integer_only
+from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.lowering import CALIBRATION_IMAGES, ROUNDED, Lowered, PrecisionLowering, is_partial_sum
 from stretch.export.repredict import repredict

@@ -15,10 +15,8 @@ import msgspec
 
 from predictors import system
 from predictors.errors import StretchError
-from scheduler.bundle.held import in_use, unused
-from scheduler.bundle.load import MANIFEST, Bundle, read_bundle, read_manifest
+from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle, in_use, read_bundle, read_manifest, unused
 from scheduler.bundle.manifest import FileEntry, Manifest
-from scheduler.bundle.signature import SIGNATURE
 
 #: "Exchange the two names" and "fail if the new name is taken", from <linux/fs.h>.
 _NOREPLACE, _EXCHANGE = 1, 2

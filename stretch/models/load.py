@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line, need
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError, first_line, install_line, need
 from predictors.files import MAX_WHOLE
-from predictors.install import install_line
 from scheduler.bundle.preprocessing import IMAGENET, TABLE_HINT, Preprocessing
 from stretch.models.families import find_family, model_names
 

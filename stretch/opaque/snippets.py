@@ -17,8 +17,7 @@ import torch
 from onnx import helper
 from torch import nn
 
-from predictors.errors import MissingBackendError, StretchError, first_line, need
-from predictors.install import install_line
+from predictors.errors import MissingBackendError, StretchError, first_line, install_line, need
 from predictors.shapes import Shape
 from stretch.formats.onnx import OPSET
 from stretch.opaque.calls import Calls, CheckedCalls, type_of

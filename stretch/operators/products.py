@@ -8,8 +8,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, integer, ints
-from predictors.windows import same_padding
+from predictors.shapes import Attr, Attrs, Shape, integer, ints, same_padding
 from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
 from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules, pair, supported, window_padding
 from stretch.operators.lowerings import Lowering, lowerings, onnx_node

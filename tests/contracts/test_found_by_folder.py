@@ -48,7 +48,7 @@ def greet(out: Output) -> None:
 
 PLANNER = '''"""A memory planner of a file."""
 
-from scheduler.memory.lifetimes import Lifetimes
+from scheduler.memory.plan import Lifetimes
 from scheduler.memory.plan import MemoryPlan, planners, shared_objects
 
 

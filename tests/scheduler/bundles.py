@@ -15,6 +15,14 @@ from scheduler.formats.onnx.file import state
 SIDE = 8
 
 
+def onnx_model(nodes, inputs, outputs, weights=(), opset=20):
+    """A model of these nodes; shapes of inputs and outputs by name, weights as arrays by name."""
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in values.items()] for values in (inputs, outputs)]
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in dict(weights).items()]
+    graph = helper.make_graph(nodes, "graph", *ends, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
 #: Of a 3×3 convolution without bias.
 CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1, "bias": False}
 
@@ -33,7 +41,7 @@ class Builder:
     batch: int = 1
     seed: int = 0
     nodes: list = field(default_factory=list)
-    weights: list = field(default_factory=list)
+    weights: dict = field(default_factory=dict)
     tensors: list = field(default_factory=list)
     subgraphs: list = field(default_factory=list)
     joins: list = field(default_factory=list)
@@ -48,7 +56,7 @@ class Builder:
     def conv(self, name, segment, processor, read, write, channels):
         """A 3×3 convolution and a ReLU as a subgraph of its own."""
         n, c, h, w = self.shapes[read]
-        weight = numpy_helper.from_array(self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32), f"{name}.w")
+        weight = {f"{name}.w": self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32)}
         window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
         nodes = [
             stating(
@@ -58,12 +66,12 @@ class Builder:
             ),
             stating("relu", helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu")),
         ]
-        self._subgraph(name, segment, processor, (read,), {write: (n, channels, h, w)}, nodes, [weight], n * channels * h * w * c * 9)
+        self._subgraph(name, segment, processor, (read,), {write: (n, channels, h, w)}, nodes, weight, n * channels * h * w * c * 9)
 
     def head(self, name, segment, processor, read, write, classes):
         """Global mean, flatten, linear."""
         n, c, _, _ = self.shapes[read]
-        weight = numpy_helper.from_array(self.rng.normal(0, 0.5, (classes, c)).astype(np.float32), f"{name}.w")
+        weight = {f"{name}.w": self.rng.normal(0, 0.5, (classes, c)).astype(np.float32)}
         nodes = [
             stating(
                 "global_avg_pool", helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool"), {"keepdims": True}
@@ -75,7 +83,7 @@ class Builder:
                 {"out_features": classes, "bias": False},
             ),
         ]
-        self._subgraph(name, segment, processor, (read,), {write: (n, classes)}, nodes, [weight], n * classes * c)
+        self._subgraph(name, segment, processor, (read,), {write: (n, classes)}, nodes, weight, n * classes * c)
 
     def mix(self, name, segment, processor, reads, sums, positives):
         """Several tensors of one shape added, written as they are and after a ReLU."""
@@ -84,7 +92,7 @@ class Builder:
             stating("add", helper.make_node("Sum", list(reads), [sums], name=f"{name}/sum")),
             stating("relu", helper.make_node("Relu", [sums], [positives], name=f"{name}/relu")),
         ]
-        self._subgraph(name, segment, processor, tuple(reads), {sums: shape, positives: shape}, nodes, [], 0)
+        self._subgraph(name, segment, processor, tuple(reads), {sums: shape, positives: shape}, nodes, {}, 0)
 
     def join(self, name, segment, kind, reads, write):
         """A meeting point."""
@@ -98,17 +106,14 @@ class Builder:
     def _subgraph(self, name, segment, processor, reads, writes, nodes, weights, macs):
         self.shapes |= writes
         self.nodes += nodes
-        self.weights += weights
+        self.weights |= weights
         file = f"{name}.onnx"
         self._save(file, nodes, weights, reads, tuple(writes))
         self.subgraphs.append(SubgraphEntry(name, segment, processor, file, reads, tuple(writes), macs, predicted_ms=1.0))
 
     def _save(self, file, nodes, weights, reads, writes):
-        def values(names):
-            return [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name]) for name in names]
-
-        graph = helper.make_graph(nodes, file.removesuffix(".onnx"), values(reads), values(writes), weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        inputs, outputs = ({name: self.shapes[name] for name in names} for names in (reads, writes))
+        model = onnx_model(nodes, inputs, outputs, weights)
         onnx.checker.check_model(model)
         onnx.save(model, str(self.path / file))
         self.files[file] = None

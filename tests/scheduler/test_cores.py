@@ -23,7 +23,7 @@ def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
     assert os.sched_getaffinity(0) == before
 
 
-def describe(folder, capacities):
+def described(folder, capacities):
     for core, capacity in zip(sorted(os.sched_getaffinity(0)), capacities, strict=False):
         (folder / f"cpu{core}").mkdir()
         (folder / f"cpu{core}" / "cpu_capacity").write_text(f"{capacity}\n")
@@ -33,7 +33,7 @@ def describe(folder, capacities):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_little_core_is_the_least_able_one(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    assert little_core((), describe(tmp_path, [1024, *[250] * (len(cores) - 1)])) == cores[1]
+    assert little_core((), described(tmp_path, [1024, *[250] * (len(cores) - 1)])) == cores[1]
 
 
 def test_profile_decides_on_an_arm_machine_that_does_not_tell(tmp_path, monkeypatch):

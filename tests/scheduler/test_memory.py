@@ -1,4 +1,4 @@
-"""What holds for every planner."""
+"""Planners of memory, and lifetimes as a partial order."""
 
 import itertools
 
@@ -7,8 +7,122 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.memory import Lifetime, Lifetimes, plan_memory, planners
+from predictors.fusion import fuse
+from predictors.graph import Op, OpGraph
+from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, planners
+from scheduler.memory.plan import graph_lifetimes, plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
+
+TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
+
+
+def test_plan_that_lets_live_tensors_meet_is_found_out():
+    assert "`a` and `b` overlap" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 3}, (7,)).problem(TWO)
+
+
+def test_plan_that_leaves_its_arena_is_found_out():
+    assert "`b` leaves its arena" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 4}, (7,)).problem(TWO)
+
+
+def test_steps_in_a_row_compare_as_intervals():
+    lifetimes = Lifetimes([Lifetime("a", 1, (0, 1)), Lifetime("b", 1, (1, 2)), Lifetime("c", 1, (2, 3))])
+    assert lifetimes.before.tolist() == [[False, False, True], [False, False, False], [False, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "after", "message"),
+    [
+        ([Lifetime("a", 1, (0,)), Lifetime("a", 1, (0,))], None, "same name"),
+        ([Lifetime("a", 0, (0,))], None, "0 bytes"),
+        ([Lifetime("a", 1, ())], None, "0 steps"),
+        ([Lifetime("a", 1, (2,))], [(), ()], "used by step 2"),
+        ([Lifetime("a", 1, (0,))], [(1,), ()], "does not come before"),
+    ],
+)
+def test_what_is_no_order_is_refused(tensors, after, message):
+    with pytest.raises(ValueError, match=message):
+        Lifetimes(tensors, after)
+
+
+def conv(name, read, subgraph):
+    attrs = {"out_channels": 8, "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "groups": 1, "bias": True}
+    return Op(name, "conv", (read,), attrs, tags={"subgraph": subgraph})
+
+
+@pytest.fixture(scope="module")
+def branched():
+    """A stem, two branches of two convolutions, a join, a head; 8 channels of 4 × 4 floats are 512 bytes."""
+    ops = [
+        Op("x", "input", (), {"shape": (1, 6, 4, 4)}),
+        conv("stem", "x", "stem"),
+        conv("a1", "stem", "a"),
+        conv("a2", "a1", "a"),
+        conv("b1", "stem", "b"),
+        conv("b2", "b1", "b"),
+        Op("join", "concat", ("a2", "b2"), {"axis": 1}, tags={"subgraph": "join"}),
+        Op("same", "identity", ("join",), tags={"subgraph": "join"}),
+        conv("head", "same", "head"),
+    ]
+    return OpGraph.build("net", ops, "head")
+
+
+def names(lifetimes):
+    return {tensor.name: i for i, tensor in enumerate(lifetimes.tensors)}
+
+
+def test_one_after_the_other_a_branch_reuses_what_the_other_needed(branched):
+    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
+    at = names(built)
+    assert set(at) == {"stem", "a1", "a2", "b1", "b2", "join"}
+    assert built.before[at["a1"], at["b1"]]
+    assert {tensor.bytes for tensor in built.tensors} == {512, 1024}
+
+
+def test_side_by_side_branches_share_nothing(branched):
+    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"), concurrent=True)
+    at = names(built)
+    assert built.overlap[at["a1"], at["b1"]]
+    assert built.overlap[at["a1"], at["b2"]]
+    assert built.before[at["stem"], at["join"]]
+    sequential = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
+    assert plan_memory(built).total_bytes >= plan_memory(sequential).total_bytes
+
+
+def test_tensor_that_only_changes_its_name_is_read_through(branched):
+    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
+    join = built.tensors[names(built)["join"]]
+    assert len(join.steps) == 2
+
+
+def test_channels_are_stored_in_whole_slices(branched):
+    half = graph_lifetimes(branched, fuse(branched, "tflite_gpu"), item_bytes=2, lanes=32)
+    assert {tensor.bytes for tensor in half.tensors} == {32 * 16 * 2}
+
+
+def test_the_largest_tensor_takes_over_the_object_that_the_paper_names(memory_example):
+    plan = plan_flow(memory_example)
+    assert plan.arenas["4"] == plan.arenas["0"]
+    assert sorted(plan.sizes) == [4, 8, 8, 64]
+
+
+def test_tensors_reuse_the_objects_that_the_paper_names(memory_example):
+    plan = plan_greedy(memory_example)
+    assert plan.arenas["2"] == plan.arenas["0"]
+    assert plan.arenas["4"] == plan.arenas["1"]
+    assert plan.sizes == (32, 64, 8)
+
+
+def test_tensor_fits_between_two_that_live_longer():
+    lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
+    plan = plan_offset(lifetimes)
+    assert plan.problem(lifetimes) is None
+    assert plan.total_bytes == lifetimes.lower_bound
+
+
+def test_alignment_below_one_is_refused(memory_example):
+    with pytest.raises(ValueError, match="above zero"):
+        plan_offset(memory_example, 0)
+
 
 NAMES = list(planners)
 

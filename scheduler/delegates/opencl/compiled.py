@@ -11,11 +11,21 @@ import numpy as np
 
 from predictors.errors import StretchError, first_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
-from scheduler.delegates.opencl.device import OpenDevice
-from scheduler.delegates.opencl.launch import Argument, Float, Ints, Launch, Size, TensorArgument, Weights, Zeros
-from scheduler.delegates.opencl.memory import intermediates
-from scheduler.delegates.opencl.programs import Programs
-from scheduler.delegates.opencl.tensors import TEXEL, TensorView
+from scheduler.delegates.opencl.device import OpenDevice, programs_of
+from scheduler.delegates.opencl.graph import KernelGraph
+from scheduler.delegates.opencl.launch import (
+    TEXEL,
+    Argument,
+    Float,
+    Ints,
+    Launch,
+    Size,
+    TensorArgument,
+    TensorView,
+    Weights,
+    Zeros,
+    intermediates,
+)
 from scheduler.memory import Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_offset
 
@@ -41,11 +51,8 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandSpan:
-    """When a command passed each stage, in nanoseconds on the device's clock."""
+    """When a kernel ran, in nanoseconds on the device's clock."""
 
-    name: str  # Node that a kernel computes, or what else the command did.
-    queued: int  # Put into the queue by the host.
-    submitted: int  # Handed to the device.
     started: int  # Begun.
     ended: int  # Done.
 
@@ -143,20 +150,7 @@ class OpenCLInvocation(AsyncInvocation):
 
     def spans(self) -> list[CommandSpan]:
         """Each launch of the last run, in order."""
-        return [_span(command.launch.node, event) for command, event in zip(self._commands, self._events, strict=True)]
-
-    def commands(self) -> list[CommandSpan]:
-        """All commands of the last run: hand-over of the buffers, launches, return of the buffers."""
-        with suppress(self._cl.Error):
-            return [*(_span("map", e) for e in self._before if e is not None), *self.spans(), *(_span("unmap", e) for e in self._after)]
-        return []
-
-    def communication_ms(self) -> float:
-        """Time of the last run in which no kernel ran: from the queued hand-over to the first start, from the last end to the return (paper 003, section 5)."""
-        spans, all_commands = self.spans(), self.commands()
-        if not spans or not all_commands:
-            return 0.0
-        return (spans[0].started - all_commands[0].queued + all_commands[-1].ended - spans[-1].ended) / 1e6
+        return [CommandSpan(event.profile.start, event.profile.end) for event in self._events]
 
     def _memory(self, flags: int, array: Array) -> Any:
         if self._shared:
@@ -184,11 +178,6 @@ class OpenCLInvocation(AsyncInvocation):
         return DeviceError(self._device.name, "failed", error)
 
 
-def _span(name: str, event: Any) -> CommandSpan:
-    times = event.profile
-    return CommandSpan(name, times.queued, times.submit, times.start, times.end)
-
-
 def _release(queue: Any, mapped: list[Any], kept: object) -> None:
     """Hand the buffers over for good; `kept` is what must outlive that."""
     for array in mapped:
@@ -210,26 +199,25 @@ class OpenCLCompiled(Compiled):
     """Launches with everything they need but the caller's memory.
 
     Args:
+        graph: Whose inputs and outputs are those of the subgraph.
         launches: In the order in which they run.
-        inputs: Name and shape of each input.
-        outputs: Name and shape of each output.
         half: Whether blocked tensors and weights are stored in half precision.
     """
 
     def __init__(
         self,
         device: OpenDevice,
-        programs: Programs,
+        graph: KernelGraph,
         launches: Sequence[Launch],
-        inputs: Mapping[str, tuple[int, ...]],
-        outputs: Mapping[str, tuple[int, ...]],
         *,
         half: bool = False,
         planner: Planner = plan_offset,
     ) -> None:
-        super().__init__(inputs, outputs)
-        self.device = device
-        self._programs = programs
+        import pyopencl as cl
+
+        super().__init__(*({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs)))
+        self._cl, self.device = cl, device
+        self._programs = programs_of(device, half)
         self._half = half
         self._item_bytes = device.traits.blocking(half).item_bytes
         self._constants: dict[int, Any] = {}
@@ -244,15 +232,10 @@ class OpenCLCompiled(Compiled):
             for launch in self.launches:
                 for argument in launch.arguments:
                     self._upload(argument)
-        except (MemoryError, _error_type()) as error:
+        except (MemoryError, cl.Error) as error:
             raise DeviceError(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
         self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
-
-    @property
-    def arena_bytes(self) -> int:
-        """Memory of all intermediate tensors."""
-        return self.allocation.total_bytes
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenCLInvocation:
         """Set every kernel's arguments, with the caller's memory as inputs and outputs."""
@@ -264,7 +247,7 @@ class OpenCLCompiled(Compiled):
             return OpenCLInvocation(
                 self.device, self.commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
             )
-        except _error_type() as error:
+        except self._cl.Error as error:
             raise DeviceError(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
     def profile(self, runs: int = 3) -> list[LaunchTime]:
@@ -283,8 +266,6 @@ class OpenCLCompiled(Compiled):
         Args:
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
         """
-        import pyopencl as cl
-
         commands = []
         regions = self._regions()
         for launch in self.launches:
@@ -294,7 +275,7 @@ class OpenCLCompiled(Compiled):
                 arguments += self._values(argument, external, regions)
             kernel.set_args(*arguments)
             # A kernel that needs many registers allows fewer work-items than its device.
-            limit = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
+            limit = kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
             legal = launch.within(limit, self.device.traits.max_sizes)
             commands.append(Command(launch, kernel, legal.global_size, legal.local, regions))
         return commands
@@ -328,25 +309,21 @@ class OpenCLCompiled(Compiled):
 
     def _weight_image(self, values: Array, power: int) -> Any:
         """Weights as an image whose rows are filled one after the other."""
-        import pyopencl as cl
-
         width = 1 << power
         texels = np.zeros((-(-values.size // (TEXEL * width)), width, TEXEL), values.dtype)
         texels.reshape(-1)[: values.size] = values.reshape(-1)
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-        return cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
+        flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
+        return self._cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
 
     def _row_image(self, view: TensorView, regions: dict[str, Any]) -> Any:
         """The arena of a tensor as an image of one row, which is kept with the regions; drivers refuse one of a part of a buffer."""
-        import pyopencl as cl
-
         arena = self.allocation.arenas[view.buffer]
         name = f"image {arena}"
         if name not in regions:
             sizes = self.allocation.sizes
-            regions[name] = cl.create_image(
+            regions[name] = self._cl.create_image(
                 self.device.context,
-                cl.mem_flags.READ_WRITE,
+                self._cl.mem_flags.READ_WRITE,
                 self._texel(),
                 (sizes[arena] // (TEXEL * self._item_bytes),),
                 buffer=self.device.arenas.take(sizes)[arena],
@@ -364,14 +341,14 @@ class OpenCLCompiled(Compiled):
         return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.in_buffers()
 
     def _texel(self) -> Any:
-        import pyopencl as cl
-
-        return cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.HALF_FLOAT if self._half else cl.channel_type.FLOAT)
+        return self._cl.ImageFormat(
+            self._cl.channel_order.RGBA, self._cl.channel_type.HALF_FLOAT if self._half else self._cl.channel_type.FLOAT
+        )
 
     def _buffer(self, values: Array) -> Any:
-        import pyopencl as cl
-
-        return cl.Buffer(self.device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(values))
+        return self._cl.Buffer(
+            self.device.context, self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(values)
+        )
 
     def _regions(self) -> dict[str, Any]:
         """A region of the queue's arenas for each intermediate tensor."""
@@ -380,10 +357,3 @@ class OpenCLCompiled(Compiled):
             tensor.name: arenas[self.allocation.arenas[tensor.name]].get_sub_region(self.allocation.offsets[tensor.name], tensor.bytes)
             for tensor in self.intermediates.tensors
         }
-
-
-def _error_type() -> type[Exception]:
-    import pyopencl
-
-    error: type[Exception] = pyopencl.Error
-    return error

@@ -1,219 +1,44 @@
 """The `opencl` delegate: kernels of our own on a GPU, or on CPU cores through PoCL."""
 
-import itertools
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-
-from predictors.errors import StretchError
-from scheduler.delegates.base import Compiled, Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
+from scheduler.delegates.base import Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import OpenDevice, is_cpu_device, missing, open_device
-from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import KernelGraph, read_graph
-from scheduler.delegates.opencl.launch import Launch, Size
-from scheduler.delegates.opencl.lower import lower, refusals
-from scheduler.delegates.opencl.programs import programs_of, source_hash
+from scheduler.delegates.opencl.device import device_traits, find_device, missing, open_device
+from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
+from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.templates import lower, refusals
 from scheduler.delegates.opencl.tuner import (
-    Limits,
+    CONVOLUTIONS,
+    TURNS,
+    Mode,
     ScheduleTuner,
-    Size3,
     Tuned,
+    TunedGroup,
+    apply_groups,
     cached_schedules,
     entries,
-    exhaustive,
-    fast,
-    fast_convolution,
     faster,
     faster_nodes,
+    group_entries,
+    group_key,
+    in_turns,
     open_cache,
     shipped_schedules,
+    tuned_groups,
     tuned_key,
 )
 from scheduler.memory import Planner
 from scheduler.memory.plan import plan_offset
 from scheduler.progress import Progress, silent
-from scheduler.tuning.cache import Entry, TuningCache
-from scheduler.tuning.interrupt import interruption_waits
-from scheduler.tuning.search import REPEATS, quickest
+from scheduler.tuning import interruption_waits
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
-
-Mode = Literal["fast", "exhaustive"]
-
-#: Kernels to which FAST's rule for convolutions applies.
-CONVOLUTIONS = ("conv", "depthwise", "stem")
-
-
-@dataclass(frozen=True)
-class TunedGroup:
-    """What was found for one launch."""
-
-    launch: Launch  # The launch as it was.
-    before_ms: float  # Its time with the work-group of its template.
-    after_ms: float  # Its time with the chosen one.
-    local: Size | None  # The chosen size; None for the template's own.
-    tried: int  # Measurements made.
-
-
-def group_key(launch: Launch) -> str:
-    """What a work-group's time depends on beside device and kernel source."""
-    macros = " ".join(f"{key}={value}" for key, value in launch.defines)
-    return f"{launch.shape} | {macros} | {'x'.join(map(str, launch.grid))}"[:500]
-
-
-def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]:
-    """Launches with the work-groups that tuning found for them."""
-    known = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
-    changed = []
-    for launch in launches:
-        size = known.get((launch.kernel, source_hash(launch.kernel), group_key(launch)))
-        if size is not None:
-            local = tuple(size[axis] for axis in ("X", "Y", "Z")[: len(launch.grid)] if axis in size)
-            launch = replace(launch, local=local or None)
-        changed.append(launch)
-    return changed
-
-
-class LaunchTimer:
-    """Runs single launches of a subgraph on zeros and reads the device's clock."""
-
-    def __init__(self, device: OpenDevice, compiled: OpenCLCompiled) -> None:
-        import pyopencl as cl
-
-        self._cl = cl
-        self._device = device
-        ends = {**compiled.inputs, **compiled.outputs}
-        zeros = {name: np.zeros(shape, np.float32) for name, shape in ends.items()}
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        self._buffers = {name: cl.Buffer(device.context, flags, hostbuf=array) for name, array in zeros.items()}
-        # What makes the commands keeps weights and intermediates.
-        self._owner = compiled
-        self._commands = compiled.commands(self._buffers)
-        self._warm: set[tuple[int, Size | None]] = set()
-
-    def most_items(self, index: int) -> int:
-        """Most work-items of a work-group of a launch's kernel (K in paper 002)."""
-        device = self._device.queue.device
-        return int(self._commands[index].kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, device))
-
-    def ms(self, index: int, local: Size | None) -> float:
-        """Time of one run of a launch with a work-group size, the driver's choice if None.
-
-        The first run of a size is not the one that counts: PoCL compiles the kernel for it.
-        """
-        command = self._commands[index]
-        grid = replace(command.launch, local=local).global_size
-        try:
-            if (index, local) not in self._warm:
-                self._cl.enqueue_nd_range_kernel(self._device.queue, command.kernel, grid, local).wait()
-                self._warm.add((index, local))
-            event = self._cl.enqueue_nd_range_kernel(self._device.queue, command.kernel, grid, local)
-            event.wait()
-            nanoseconds: int = event.profile.end - event.profile.start
-        except self._cl.Error as error:
-            raise StretchError(f"`{command.launch.kernel}` does not run with the work-group {local}: {error}") from error
-        return nanoseconds / 1e6
-
-
-class GroupTuner:
-    """Times work-group sizes of every launch of a subgraph, each launch by itself, on the device's clock.
-
-    Args:
-        mode: Which candidates: one by formula, or every one.
-    """
-
-    def __init__(self, device: OpenDevice, compiled: OpenCLCompiled, mode: Mode) -> None:
-        self._device = device
-        self._compiled = compiled
-        self._mode = mode
-
-    def tune(self, budget_s: float, progress: Progress = silent) -> Iterator[TunedGroup]:
-        """Choose a work-group for each launch; launches that are alike share one, and so does what the budget leaves out."""
-        end = time.monotonic() + budget_s
-        done: set[tuple[str, str]] = set()
-        timer = LaunchTimer(self._device, self._compiled)
-        launches = self._compiled.launches
-        for i, (launch, after) in enumerate(itertools.zip_longest(launches, launches[1:])):
-            key = (launch.kernel, group_key(launch))
-            if key not in done and time.monotonic() < end:
-                done.add(key)
-                yield self._tune(timer, i, launch, end)
-            progress(after.kernel if after else "")
-
-    def _tune(self, timer: "LaunchTimer", index: int, launch: Launch, end: float) -> TunedGroup:
-        limits = Limits(timer.most_items(index), _three(self._device.traits.max_sizes))
-        candidates = [size for size in self._candidates(launch, limits) if size != launch.local]
-
-        def measure(size: Size | None) -> float | None:
-            try:
-                return timer.ms(index, launch.local if size is None else size)
-            except StretchError:
-                return None  # the driver refuses the size
-
-        chosen = quickest(candidates, measure, REPEATS, spent=lambda: time.monotonic() > end)
-        return TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best, chosen.measured)
-
-    def _candidates(self, launch: Launch, limits: Limits) -> Sequence[Size]:
-        rank = len(launch.grid)
-        if self._mode == "exhaustive":
-            return list(dict.fromkeys(size[:rank] for size in exhaustive(launch.grid, limits)))
-        rule = fast_convolution if launch.kernel in CONVOLUTIONS else fast
-        return [rule(launch.grid, limits)[:rank]]
-
-
-def group_entries(groups: Iterable[TunedGroup]) -> list[Entry]:
-    """What was found, as the cache keeps it; where the template's own size is best, nothing is kept."""
-    return [
-        Entry(
-            "workgroup",
-            group.launch.kernel,
-            source_hash(group.launch.kernel),
-            group_key(group.launch),
-            dict(zip("XYZ", group.local, strict=False)),
-            group.after_ms,
-            group.before_ms,
-        )
-        for group in groups
-        if group.local is not None
-    ]
-
-
-def _three(sizes: tuple[int, ...]) -> Size3:
-    padded = (*sizes, 1, 1, 1)
-    return padded[0], padded[1], padded[2]
-
-
-#: Turns in which a subgraph is measured before and after tuning.
-TURNS = 7
-
-
-class Tuner(Protocol):
-    """What the delegate does for tuning."""
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of an element as tensors are stored."""
-        ...
-
-    def build(self, model: Path) -> OpenCLCompiled:
-        """The kernels of a subgraph as they are now."""
-        ...
-
-    def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[Tuned]:
-        """Schedules of convolutions, kept."""
-        ...
-
-    def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
-        """Work-groups of launches, kept."""
-        ...
 
 
 class OpenCLTuning(Tuning):
@@ -225,12 +50,12 @@ class OpenCLTuning(Tuning):
         mode: ``fast`` or ``exhaustive`` for work-groups, None for the schedules of convolutions.
     """
 
-    def __init__(self, delegate: Tuner, model: Path, name: str, mode: Mode | None) -> None:
+    def __init__(self, delegate: "OpenCLDelegate", model: Path, name: str, mode: Mode | None) -> None:
         self._delegate = delegate
         self._model = model
         self._name = name
         self._mode = mode
-        self._before = delegate.build(model)
+        self._before = delegate.compile(model)
         device = self._before.device
         super().__init__(f"{device.name}, {device.driver}", self._steps())
 
@@ -252,7 +77,7 @@ class OpenCLTuning(Tuning):
 
     def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
         """Each launch, measured before and after in turns."""
-        times = measure_in_turns(self._before, self._delegate.build(self._model))
+        times = in_turns((self._before, self._delegate.compile(self._model)), TURNS)
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
     def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> TunedKernel:
@@ -270,17 +95,6 @@ class OpenCLTuning(Tuning):
             after_ms=None if new is None else new.ms,
             choice=choices.get(tuned_key(launch)),
         )
-
-
-def measure_in_turns(before: OpenCLCompiled, after: OpenCLCompiled) -> tuple[list[Any], list[Any]]:
-    """The least time of each launch before and after tuning, both measured in turns."""
-    profiles: list[list[Any]] = [before.profile(1), after.profile(1)]
-    for _ in range(TURNS):
-        for i, compiled in enumerate((before, after)):
-            profiles[i] = [
-                min(one, other, key=lambda launch: launch.ms) for one, other in zip(profiles[i], compiled.profile(1), strict=True)
-            ]
-    return profiles[0], profiles[1]
 
 
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -357,17 +171,21 @@ class OpenCLDelegate(Delegate):
     @classmethod
     def needs_core(cls) -> bool:
         """Whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
-        return is_cpu_device()
+        return device_traits(find_device()).cpu
 
-    def compile(self, model: Path) -> Compiled:
-        """Make a subgraph ready with kernels of our own.
+    def compile(self, model: Path) -> OpenCLCompiled:
+        """Choose and build the kernels of a subgraph.
 
         Raises:
-            StretchError: As `build`; an `UnableError` where another delegate may run it.
+            MissingBackendError: If pyopencl or a device is missing.
+            UnsupportedError: If no kernel computes one of its operators.
+            BuildError: If the driver does not compile a kernel.
+            DeviceError: If the device has no memory for it, or refuses a kernel.
         """
-        return self.build(model)
+        graph = self.prepared(model)
+        return self._compiled(graph, self.lowered(graph))
 
-    def compile_from(self, bundle: "Bundle", name: str) -> Compiled:
+    def compile_from(self, bundle: "Bundle", name: str) -> OpenCLCompiled:
         """Make a bundle's subgraph ready, one in fp16 with half-precision storage.
 
         Raises:
@@ -393,21 +211,8 @@ class OpenCLDelegate(Delegate):
             return self
         return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self.falls_back_on is not None)
 
-    def build(self, model: Path) -> OpenCLCompiled:
-        """Choose and build the kernels of a subgraph.
-
-        Raises:
-            MissingBackendError: If pyopencl or a device is missing.
-            UnsupportedError: If no kernel computes one of its operators.
-            BuildError: If the driver does not compile a kernel.
-            DeviceError: If the device has no memory for it, or refuses a kernel.
-        """
-        graph = read_graph(model)
-        return self._compiled(graph, self.lowered(graph))
-
     def lowered(self, graph: KernelGraph) -> list[Launch]:
-        """The launches that compute a graph; the graph is simplified and fused in place."""
-        self._prepare(graph)
+        """The launches that compute a graph of `prepared`."""
         if not self._options.tuned:
             return self._launches(graph, {})
         device = open_device(self._cores)
@@ -447,7 +252,7 @@ class OpenCLDelegate(Delegate):
             schedules: Parameters by kernel and shape; others are taken untuned.
 
         Raises:
-            StretchError: As `build`.
+            StretchError: As `compile`.
         """
         graph = self.prepared(model)
         return self._compiled(graph, self._launches(graph, schedules))
@@ -458,9 +263,7 @@ class OpenCLDelegate(Delegate):
         return lower(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, schedules))
 
     def _compiled(self, graph: KernelGraph, launches: Sequence[Launch]) -> OpenCLCompiled:
-        device = open_device(self._cores)
-        inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-        return OpenCLCompiled(device, programs_of(device, self._half), launches, inputs, outputs, half=self._half, planner=self._planner)
+        return OpenCLCompiled(open_device(self._cores), graph, launches, half=self._half, planner=self._planner)
 
     def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
@@ -468,11 +271,11 @@ class OpenCLDelegate(Delegate):
         What was found until an interruption is kept as well.
         """
         device = open_device(self._cores)
-        graph = read_graph(model)
+        graph = self.prepared(model)
         compiled = self._compiled(graph, self.lowered(graph))
         groups: list[TunedGroup] = []
         try:
-            for group in GroupTuner(device, compiled, mode).tune(budget_s, progress):
+            for group in tuned_groups(device, compiled, mode, budget_s, progress):
                 groups.append(group)  # noqa: PERF402 - an interruption leaves results so far
         finally:
             chosen = {(group.launch.kernel, group_key(group.launch)): group.local for group in groups if group.local is not None}
@@ -492,7 +295,8 @@ class OpenCLDelegate(Delegate):
     def prepared(self, model: Path) -> KernelGraph:
         """A subgraph as it is lowered: simplified and fused."""
         graph = read_graph(model)
-        self._prepare(graph)
+        simplify(graph)
+        fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
         return graph
 
     def refusals(self, graph: KernelGraph) -> dict[str, str]:
@@ -500,16 +304,12 @@ class OpenCLDelegate(Delegate):
         traits = open_device(self._cores).traits
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
-    def _prepare(self, graph: KernelGraph) -> None:
-        simplify(graph)
-        fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
-
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""
         graph = read_graph(model)
         names = {node.name: node.op for node in graph.nodes}
         try:
-            compiled = self.build(model)
+            compiled = self.compile(model)
         except UnableError as error:
             return [
                 NodePlace(name, op, f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}")

@@ -7,26 +7,24 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from typing import Literal
+
+import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import OpenDevice
-from scheduler.delegates.opencl.fuse import FusedActivation
-from scheduler.delegates.opencl.graph import KernelGraph, KernelNode
-from scheduler.delegates.opencl.launch import Launch
-from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.programs import programs_of, source_hash
+from scheduler.delegates.opencl.compiled import LaunchTime, OpenCLCompiled
+from scheduler.delegates.opencl.device import OpenDevice, source_hash
+from scheduler.delegates.opencl.graph import FusedActivation, KernelGraph, KernelNode
+from scheduler.delegates.opencl.launch import Launch, Size
 from scheduler.delegates.opencl.schedule import Options, Parameters, Schedules
+from scheduler.delegates.opencl.templates import lower
 from scheduler.progress import Progress, silent
-from scheduler.tuning import Entry, TuningCache, shipped_entries
-from scheduler.tuning.search import race
+from scheduler.tuning import BETTER, Entry, TuningCache, quickest, race, shipped_entries
 
 #: File of the kernel whose schedule a problem of this name asks for.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
 #: A candidate that took this many times the best one in its first two runs is not run again.
 HOPELESS = 1.3
-#: Part of the default's time that a candidate must stay below: noise must not replace a choice.
-BETTER = 0.97
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Tuned:
     before_ms: float  # Time with the schedule that is taken untuned.
     after_ms: float  # Time with the one that was chosen.
     choice: Parameters  # The parameters chosen.
-    tried: int  # Number of candidates measured.
     node: str = ""  # Node at which it was found; others of its shape take the same.
     default: Parameters = field(default_factory=dict)  # The parameters that are taken untuned.
 
@@ -153,7 +150,7 @@ class ScheduleTuner:
         use_untuned = int(any(launch.kernel == "winograd_in" for launch in automatic.launches))
         before = times["on" if use_untuned else "off"]
         use = int(times["on"] < BETTER * times["off"])
-        yield Tuned(kernel, shape, before, times["on" if use else "off"], {"USE": use}, 2, default={"USE": use_untuned})
+        yield Tuned(kernel, shape, before, times["on" if use else "off"], {"USE": use}, default={"USE": use_untuned})
 
     def _choose(
         self,
@@ -168,7 +165,7 @@ class ScheduleTuner:
         choice, after = min(times, key=lambda trial: trial[1])
         if after > BETTER * before:
             choice, after = default, before
-        return Tuned(*key, before_ms=before, after_ms=after, choice=dict(choice), tried=len(times), default=dict(default))
+        return Tuned(*key, before_ms=before, after_ms=after, choice=dict(choice), default=dict(default))
 
     def measure(
         self,
@@ -194,43 +191,40 @@ class ScheduleTuner:
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
-        times, _ = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
+        times = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
         return [(candidate, times[i]) for i, (candidate, _) in enumerate(trials)]
 
     def _compile(self, graph: KernelGraph, options: Options, schedules: Schedules) -> OpenCLCompiled:
         copy = KernelGraph(list(graph.nodes), dict(graph.constants), dict(graph.shapes), graph.inputs, graph.outputs)
         launches = lower(copy, self._device.traits.blocking(self._half), self._device.traits, options, schedules)
-        inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-        return OpenCLCompiled(self._device, programs_of(self._device, self._half), launches, inputs, outputs, half=self._half)
+        return OpenCLCompiled(self._device, graph, launches, half=self._half)
 
 
-def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> list[Tuned]:
-    """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before.
-
-    Args:
-        rounds: Times that both are profiled, in turns.
-    """
-    nodes = faster_nodes(before, after, rounds)
+def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled) -> list[Tuned]:
+    """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before."""
+    nodes = faster_nodes(before, after)
     return [tuned if tuned.node in nodes else replace(tuned, choice=tuned.default, after_ms=tuned.before_ms) for tuned in tuned_nodes]
 
 
-def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int = 3) -> set[str]:
+def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled) -> set[str]:
     """Nodes of a subgraph whose launches take less time in its second form, both profiled in turns."""
-    old, new = node_times(before, after, rounds)
+    old, new = node_times(before, after, 3)
     return {node for node, ms in new.items() if ms <= BETTER * old.get(node, 0.0)}
 
 
 def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     """Least time of each node's launches in two forms of a subgraph, profiled in turns."""
     times: tuple[dict[str, float], dict[str, float]] = ({}, {})
-    for _ in range(rounds):
-        for best, compiled in zip(times, (before, after), strict=True):
-            total: dict[str, float] = {}
-            for timing in compiled.profile(2):
-                total[timing.launch.node] = total.get(timing.launch.node, 0.0) + timing.ms
-            for node, ms in total.items():
-                best[node] = min(ms, best.get(node, ms))
+    for total, launches in zip(times, in_turns((before, after), rounds), strict=True):
+        for timing in launches:
+            total[timing.launch.node] = total.get(timing.launch.node, 0.0) + timing.ms
     return times
+
+
+def in_turns(forms: Sequence[OpenCLCompiled], rounds: int) -> list[list[LaunchTime]]:
+    """The least time of each launch of several forms of a subgraph, profiled in turns."""
+    profiles = [[compiled.profile(2) for compiled in forms] for _ in range(rounds)]
+    return [[min(times, key=lambda timing: timing.ms) for times in zip(*runs, strict=True)] for runs in zip(*profiles, strict=True)]
 
 
 def tuned_key(launch: Launch) -> tuple[str, str]:
@@ -293,11 +287,12 @@ class Limits:
         return min(size) >= 1 and prod(size) <= self.items and all(n <= most for n, most in zip(size, self.sizes, strict=True))
 
 
-def three(grid: tuple[int, ...]) -> Size3:
-    """A grid of one to three dimensions as one of three."""
-    if not 1 <= len(grid) <= 3 or min(grid) < 1:
-        raise ValueError(f"{grid} is no grid of one to three dimensions")
-    return (grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1)
+def three(sizes: tuple[int, ...]) -> Size3:
+    """Sizes of one to three dimensions as three."""
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+        raise ValueError(f"{sizes} is no grid of one to three dimensions")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 def greatest_divisor(n: int, most: int) -> int:
@@ -319,14 +314,10 @@ def fast(grid: tuple[int, ...], limits: Limits) -> Size3:
     return _within((x, min(plane // x, gy), z), limits)
 
 
-def fast_convolution(grid: tuple[int, ...], limits: Limits, most_z: int = 16) -> Size3:
-    """The one size that FAST takes for a convolution (paper 002, section 4.1).
-
-    Args:
-        most_z: Most in the last dimension: 16, on Adreno but the 3xx series 64.
-    """
+def fast_convolution(grid: tuple[int, ...], limits: Limits) -> Size3:
+    """The one size that FAST takes for a convolution (paper 002, section 4.1)."""
     gx, gy, gz = three(grid)
-    z = greatest_divisor(gz, min(most_z, limits.sizes[2], limits.items))
+    z = greatest_divisor(gz, min(16, limits.sizes[2], limits.items))
     plane = min(256, limits.items) // z or 1
     x = min(gx, plane)
     y = min(plane // x, gy)
@@ -335,17 +326,14 @@ def fast_convolution(grid: tuple[int, ...], limits: Limits, most_z: int = 16) ->
     return _within((x, y, z), limits)
 
 
-def exhaustive(grid: tuple[int, ...], limits: Limits, loose: bool = False) -> list[Size3]:
+def exhaustive(grid: tuple[int, ...], limits: Limits) -> list[Size3]:
     """Every size that EXHAUSTIVE tries (paper 002, section 4.2).
 
     Triples of divisors of the grid's dimensions with 32 to K work-items; where
     there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
-
-    Args:
-        loose: Also take divisors of a dimension's next five numbers.
     """
     dimensions = three(grid)
-    choices = [_divisors(g, 5 if loose else 0) for g in dimensions]
+    choices = [[d for d in range(1, g + 1) if g % d == 0] for g in dimensions]
     sizes = [size for size in _triples(choices) if limits.allow(size) and prod(size) >= LEAST_ITEMS]
     if not sizes:
         parts = [sorted({-(-g // i) for i in range(1, 5)}) for g in dimensions]
@@ -361,10 +349,6 @@ def _triples(choices: list[list[int]]) -> list[Size3]:
     return [(x, y, z) for z in choices[2] for y in choices[1] for x in choices[0]]
 
 
-def _divisors(n: int, further: int) -> list[int]:
-    return sorted({d for m in range(n, n + further + 1) for d in range(1, m + 1) if m % d == 0 and d <= n + further})
-
-
 def _within(size: Size3, limits: Limits) -> Size3:
     """The size cut down to the device's limits, which the paper's formulas leave to the driver."""
     x, y, z = (max(1, min(n, most)) for n, most in zip(size, limits.sizes, strict=True))
@@ -376,3 +360,136 @@ def _within(size: Size3, limits: Limits) -> Size3:
         else:
             z = max(1, z // 2)
     return x, y, z
+
+
+#: Rounds in which a subgraph is measured before and after tuning.
+TURNS = 4
+
+Mode = Literal["fast", "exhaustive"]
+
+#: Kernels to which FAST's rule for convolutions applies.
+CONVOLUTIONS = ("conv", "depthwise", "stem")
+
+
+@dataclass(frozen=True)
+class TunedGroup:
+    """What was found for one launch."""
+
+    launch: Launch  # The launch as it was.
+    before_ms: float  # Its time with the work-group of its template.
+    after_ms: float  # Its time with the chosen one.
+    local: Size | None  # The chosen size; None for the template's own.
+
+
+def group_key(launch: Launch) -> str:
+    """What a work-group's time depends on beside device and kernel source."""
+    macros = " ".join(f"{key}={value}" for key, value in launch.defines)
+    return f"{launch.shape} | {macros} | {'x'.join(map(str, launch.grid))}"[:500]
+
+
+def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]:
+    """Launches with the work-groups that tuning found for them."""
+    known = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
+    changed = []
+    for launch in launches:
+        size = known.get((launch.kernel, source_hash(launch.kernel), group_key(launch)))
+        if size is not None:
+            local = tuple(size[axis] for axis in ("X", "Y", "Z")[: len(launch.grid)] if axis in size)
+            launch = replace(launch, local=local or None)
+        changed.append(launch)
+    return changed
+
+
+class LaunchTimer:
+    """Runs single launches of a subgraph on zeros and reads the device's clock."""
+
+    def __init__(self, device: OpenDevice, compiled: OpenCLCompiled) -> None:
+        import pyopencl as cl
+
+        self._cl = cl
+        self._device = device
+        ends = {**compiled.inputs, **compiled.outputs}
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in ends.items()}
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self._buffers = {name: cl.Buffer(device.context, flags, hostbuf=array) for name, array in zeros.items()}
+        # What makes the commands keeps weights and intermediates.
+        self._owner = compiled
+        self._commands = compiled.commands(self._buffers)
+        self._warm: set[tuple[int, Size | None]] = set()
+
+    def most_items(self, index: int) -> int:
+        """Most work-items of a work-group of a launch's kernel (K in paper 002)."""
+        device = self._device.queue.device
+        return int(self._commands[index].kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, device))
+
+    def ms(self, index: int, local: Size | None) -> float:
+        """Time of one run of a launch with a work-group size, the driver's choice if None.
+
+        The first run of a size is not the one that counts: PoCL compiles the kernel for it.
+        """
+        command = self._commands[index]
+        grid = replace(command.launch, local=local).global_size
+        try:
+            if (index, local) not in self._warm:
+                self._cl.enqueue_nd_range_kernel(self._device.queue, command.kernel, grid, local).wait()
+                self._warm.add((index, local))
+            event = self._cl.enqueue_nd_range_kernel(self._device.queue, command.kernel, grid, local)
+            event.wait()
+            nanoseconds: int = event.profile.end - event.profile.start
+        except self._cl.Error as error:
+            raise StretchError(f"`{command.launch.kernel}` does not run with the work-group {local}: {error}") from error
+        return nanoseconds / 1e6
+
+    def try_ms(self, index: int, default: Size | None, local: Size | None) -> float | None:
+        """`ms`, with the default where the size is None; None if the driver refuses the size."""
+        try:
+            return self.ms(index, default if local is None else local)
+        except StretchError:
+            return None
+
+
+def tuned_groups(
+    device: OpenDevice, compiled: OpenCLCompiled, mode: Mode, budget_s: float, progress: Progress = silent
+) -> Iterator[TunedGroup]:
+    """Time work-group sizes of every launch of a subgraph, each launch by itself, on the device's clock, and choose one for each.
+
+    Launches that are alike share one, and so does what the budget leaves out.
+
+    Args:
+        mode: Which candidates: one by formula, or every one.
+    """
+    end = time.monotonic() + budget_s
+    done: set[tuple[str, str]] = set()
+    timer, launches = LaunchTimer(device, compiled), compiled.launches
+    for i, (launch, after) in enumerate(itertools.zip_longest(launches, launches[1:])):
+        key = (launch.kernel, group_key(launch))
+        if key not in done and time.monotonic() < end:
+            done.add(key)
+            candidates = group_candidates(launch, mode, Limits(timer.most_items(i), three(device.traits.max_sizes[:3])))
+            chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), spent=lambda: time.monotonic() > end)
+            yield TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best)
+        progress(after.kernel if after else "")
+
+
+def group_candidates(launch: Launch, mode: Mode, limits: Limits) -> list[Size]:
+    """Work-group sizes beside that of a launch's template."""
+    convolution = launch.kernel in CONVOLUTIONS
+    sizes = exhaustive(launch.grid, limits) if mode == "exhaustive" else [(fast_convolution if convolution else fast)(launch.grid, limits)]
+    return [size for size in dict.fromkeys(size[: len(launch.grid)] for size in sizes) if size != launch.local]
+
+
+def group_entries(groups: Iterable[TunedGroup]) -> list[Entry]:
+    """What was found, as the cache keeps it; where the template's own size is best, nothing is kept."""
+    return [
+        Entry(
+            "workgroup",
+            group.launch.kernel,
+            source_hash(group.launch.kernel),
+            group_key(group.launch),
+            dict(zip("XYZ", group.local, strict=False)),
+            group.after_ms,
+            group.before_ms,
+        )
+        for group in groups
+        if group.local is not None
+    ]

@@ -37,7 +37,7 @@ class MeasurementLength:
 
     def __post_init__(self) -> None:
         """Reject parameters that give no interval."""
-        from scheduler.measure.turns import MOST_STARTS
+        from scheduler.measure.steady import MOST_STARTS
 
         if self.rounds < 1 or not 1 <= self.starts <= MOST_STARTS or self.warmup < 0:
             raise UsageError(

@@ -28,8 +28,7 @@ from packaging.requirements import Requirement
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from predictors.structs import filled
-from scheduler.bundle.load import MANIFEST, Bundle
-from scheduler.bundle.signature import SIGNATURE
+from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle
 from scheduler.tools.boards.agent import CHUNK, MARK
 from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,10 +14,10 @@ import msgspec
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.tflite_file import TfliteFile, TflitePlan, check_belongs, parse_tflite
+from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, parse_tflite
 from scheduler.formats.tflite import TABLES
 from scheduler.placement.place import Dispatch, Placement
-from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph, plan_of
+from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph, make_plan
 from scheduler.runtime.record import SCHEMA, Opening
 
 
@@ -101,14 +101,17 @@ namespace plan {
 def plan_header(content: bytes, path: Path) -> str:
     """The text of `plan.h` for a file."""
     file = parse_tflite(content, path)
-    plan = execution_plan(file.plan)
+    plan = make_plan(file.plan)
     tensors = {tensor.name: number for number, tensor in enumerate(file.plan.tensors)}
     for tensor in file.plan.tensors:
         if tensor.dtype != "float32" or len(tensor.shape) > MAX_RANK:
             raise StretchError(
                 f"tensor `{tensor.name}` of {path} is {tensor.dtype} with {len(tensor.shape)} axes", "the runner takes float32"
             )
-    processors = list(_by_start(plan))
+    # in the order in which the state machine sets them to work
+    processors = sorted(
+        dict.fromkeys(sub.processor for sub in plan.subgraphs.values()), key=lambda name: [*_KINDS].index(dispatch_of(name))
+    )
     steps = [plan.step(name) for name in sorted(plan.order, key=plan.order.__getitem__)]
     meetings = _meetings(plan)
     lines = [
@@ -146,25 +149,9 @@ def plan_header(content: bytes, path: Path) -> str:
     return "\n".join(lines)
 
 
-def execution_plan(plan: TflitePlan) -> ExecutionPlan:
-    """The plan of a TFLite file as the state machine has it."""
-    return plan_of(
-        plan.inputs,
-        plan.outputs,
-        [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs, s.rows) for s in plan.subgraphs],
-        [PlannedJoin(j.name, j.segment, j.kind, j.inputs, j.output, j.processor) for j in plan.joins],
-    )
-
-
 def dispatch_of(processor: str) -> Dispatch:
     """How the runner starts the work of a processor."""
     return _DISPATCH.get(processor, "blocking")
-
-
-def _by_start(plan: ExecutionPlan) -> Iterable[str]:
-    """Processors in the order in which the state machine sets them to work."""
-    names = dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
-    return (name for dispatch in _KINDS for name in names if dispatch_of(name) == dispatch)
 
 
 def _opening(plan: ExecutionPlan) -> bytes:
@@ -223,7 +210,7 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     """Write a folder that CMake builds a runner of one bundle in."""
     if out.exists():
         raise StretchError(f"{out} exists already", "choose a new folder with --out")
-    content = tflite_content(bundle)
+    content, _ = bundle_tflite(bundle)
     header = plan_header(content, bundle.path / str(bundle.manifest.tflite))
     sources = files("scheduler.tools.runner").joinpath("cpp")
     names = [source.name for source in sources.iterdir() if source.name.endswith((".h", ".cpp", ".txt"))]
@@ -240,21 +227,3 @@ def write_runner(bundle: Bundle, out: Path) -> list[str]:
     except (OSError, shutil.Error) as error:
         raise StretchError(f"cannot write {out}: {getattr(error, 'strerror', error)}", "choose a writable folder with --out") from error
     return sorted([*names, PLAN, MODEL])
-
-
-def tflite_content(bundle: Bundle) -> bytes:
-    """The bundle's TFLite file, checked."""
-    name = bundle.manifest.tflite
-    if name is None:
-        raise StretchError(
-            f"{bundle.path} has no TFLite file", f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`"
-        )
-    path = bundle.file(name)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise StretchError(f"cannot read {path}: {error.strerror}") from error
-    if hashlib.sha256(content).hexdigest() != bundle.manifest.files[name].sha256:
-        raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
-    check_belongs(parse_tflite(content, path), bundle.manifest)
-    return content

@@ -36,7 +36,7 @@ from predictors.join import combine
 from predictors.joins import meetings
 from scheduler.bundle.load import Bundle
 from scheduler.checks.verify import random_input
-from scheduler.measure.turns import ratio_interval
+from scheduler.measure.steady import ratio_interval
 from scheduler.placement.place import Placement
 from scheduler.runtime.inputs import as_arrays
 from scheduler.runtime.machine import Event, Instruction, Machine
@@ -148,7 +148,6 @@ class PageBundle:
                 "give the bundle that `stretch branch` wrote",
             )
         self.plan = make_plan(manifest)
-        self.files = frozenset(manifest.files)
         tensors = {tensor.name: tensor for tensor in manifest.tensors}
         joins = []
         for join in manifest.joins:
@@ -330,7 +329,6 @@ class PageServer:
             with tempfile.TemporaryDirectory() as folder:
                 context.load_cert_chain(_certificate(Path(folder), self.reachable_at()))
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
 
     def reachable_at(self) -> str:
         """The address that others know this machine by."""
@@ -349,23 +347,15 @@ class PageServer:
         """What to open in the browser."""
         return f"{'https' if self.secure else 'http'}://{self.reachable_at()}:{self.port}/{self.token}/"
 
-    def start(self) -> None:
-        """Serve in a thread until `close`."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-
     def __enter__(self) -> "PageServer":
-        """Serve."""
-        self.start()
+        """Serve in a thread."""
+        threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop."""
-        self.close()
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
 
     def page(self) -> dict[str, Any]:
         """What the page reads first."""
@@ -409,10 +399,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
         raise StretchError("the page sent no times of all contestants by rounds")
     ratios = {name: ratio_interval(values, times["branches"]) for name, values in times.items() if name != "branches"}
-    return {
-        name: BrowserRatio(over=name, ratio=item.value, low=item.low, high=item.high if np.isfinite(item.high) else None)
-        for name, item in ratios.items()
-    }
+    return {name: BrowserRatio(over=name, ratio=item.value, low=item.low or 0.0, high=item.high) for name, item in ratios.items()}
 
 
 def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
@@ -568,7 +555,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _bundle(self, name: str, rest: Sequence[str]) -> None:
         shown = next((shown for shown in self.server_page.shown if shown.name == name), None)
-        if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.files:
+        if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.manifest.files:
             self._send(HTTPStatus.OK, shown.bundle.file(file).read_bytes(), "application/octet-stream")
         elif shown is not None and len(rest) == 2 and (values := shown.tensors.get((rest[0], rest[1]))) is not None:
             self._send(HTTPStatus.OK, np.ascontiguousarray(values).tobytes(), "application/octet-stream")

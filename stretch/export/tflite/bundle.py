@@ -16,9 +16,9 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import Manifest, SubgraphEntry, Tensor
+from scheduler.bundle.manifest import Manifest, SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.rows import read_by
-from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc, parse_tflite
+from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.formats.tflite import MAX_FACTORS

@@ -14,7 +14,7 @@ from scheduler.formats.onnx import QUANTISERS, OnnxFile
 from scheduler.formats.tflite import LEAST_SCALE
 from stretch.export.onnx import weights_of
 from stretch.formats.tflite import Quant, RoundedWeights, SubgraphSource
-from stretch.quantize.fold import fold_batch_norms
+from stretch.quantize.qdq import fold_batch_norms
 
 Array = NDArray[Any]
 

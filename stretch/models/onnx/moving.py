@@ -14,7 +14,7 @@ from onnx import helper
 from torch import fx, nn
 
 from predictors.errors import StretchError, need
-from predictors.windows import same_padding
+from predictors.shapes import same_padding
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted, there
 from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned

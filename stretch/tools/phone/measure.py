@@ -26,11 +26,10 @@ from predictors.measurements.litert import ProfiledOperator, read_op_profile
 from predictors.measurements.tables import KernelLatency, Latency
 from predictors.structs import filled
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.tflite_file import MAX_BYTES, parse_tflite
+from scheduler.bundle.tflite_file import MAX_BYTES, bundle_tflite, parse_tflite
 from scheduler.formats.npy import read_npy
 from scheduler.runtime.record import replay
 from scheduler.runtime.sequential import Sequential, max_error
-from scheduler.tools.runner.sources import tflite_content
 from stretch.export.tflite.source import read_source
 from stretch.tools.phone import PhoneRequest
 from stretch.tools.profiling.writing import Table, brought_in
@@ -634,7 +633,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     """
     if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
-    content = tflite_content(bundle)
+    content, _ = bundle_tflite(bundle)
     mask = mask_of(request.cores)
     libraries = _files(request)
     npu = any("Dispatch" in path.name for path in libraries)

@@ -18,7 +18,7 @@ from predictors.host import HOST
 from predictors.shapes import Shape
 from scheduler.cores import available_cores
 from scheduler.delegates import Delegate, delegates, get_delegate
-from scheduler.placement.processors import drivers, first_driver
+from scheduler.placement.mapping import drivers, first_driver
 
 
 @dataclass(frozen=True)

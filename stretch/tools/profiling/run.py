@@ -49,7 +49,7 @@ from scheduler.measure.steady import (
     time_together,
 )
 from scheduler.runtime.threads import QueueThread
-from scheduler.tuning.interrupt import interruption_waits
+from scheduler.tuning import interruption_waits
 from stretch.environment import processor_name
 from stretch.tools.profiling.places import Place, write_network
 from stretch.tools.profiling.styles import STYLES, Drawing, draw

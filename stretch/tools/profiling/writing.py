@@ -23,7 +23,7 @@ from predictors.measurements.networks import Measurements as Loaded
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
 from scheduler.measure.steady import LinkTimes, Reads
-from scheduler.tuning.interrupt import interruption_waits
+from scheduler.tuning import interruption_waits
 
 
 @dataclass

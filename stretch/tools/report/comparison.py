@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.tools.bench.answer import BenchAnswer, BenchContender
+from scheduler.tools.bench.compare import BenchAnswer, BenchContender
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import chance
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice

@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from scheduler.answer import RunAnswer, TimingAnswer
+from scheduler.answer import RunAnswer
+from scheduler.measure.benchmark import Timing
 from scheduler.runtime.trace import Trace, typical
-from scheduler.tools.explain.answer import RuntimeExplanation
+from scheduler.tools.explain.model import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.stages.explain import Explanation
 from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline
@@ -113,7 +114,7 @@ def _run_facts(answer: RunAnswer) -> list[Fact]:
 def _contestants(answer: RunAnswer) -> "list[Chart | Grid]":
     """All that took turns, as a chart and in numbers."""
     timings = [
-        TimingAnswer(name="branched", median_ms=answer.median_ms, p90_ms=answer.p90_ms),
+        Timing("branched", answer.median_ms, answer.p90_ms),
         *(answer.same_net_whole_graph, answer.sequential, answer.sequential_same_macs, *answer.others),
     ]
     rows = list({timing.name: timing for timing in timings if timing is not None}.values())

@@ -9,26 +9,25 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.judge import judge, run_file
-from scheduler.checks.sample import KEPT, KEY, Sample, read_sample
-from scheduler.checks.verify import TOLERANCE, random_input, verify_bundle
-from scheduler.delegates import CpuDelegate
-from scheduler.delegates.base import Compiled, Invocation
-from scheduler.runtime import distance
+from scheduler.checks.verify import KEPT, KEY, TOLERANCE, Sample, judge, random_input, read_sample, run_file, verify_bundle
+from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
 from stretch.quantize.images import synthetic_images
+from tests.scheduler.doubles import Hooked
 
 
-def rehash(bundles, path, name):
-    entry = msgspec.to_builtins(bundles.file_entry(path / name))
-    bundles.edit(path, lambda m: m["files"].update({name: entry}))
+def rehash(bundles, path):
+    """Make the manifest say that every file is as it should be."""
+    bundles.edit(path, lambda m: m.update(files={n: msgspec.to_builtins(bundles.file_entry(path / n)) for n in m["files"]}))
 
 
-def change_weight(path, factor):
+def change_weight(path, factor, name=None):
+    """Multiply the weights of a name, or all."""
     model = onnx.load(path)
-    weight = model.graph.initializer[0]
-    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), weight.name))
+    for weight in model.graph.initializer:
+        if name in (None, weight.name):
+            weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), weight.name))
     path.write_bytes(model.SerializeToString())
 
 
@@ -42,7 +41,7 @@ def test_bundle_as_written_is_fine(bundle_dir):
 @pytest.mark.parametrize(("factor", "fine"), [(1 + 1e-7, True), (1.5, False)])
 def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashed(bundles, bundle_dir, factor, fine):
     change_weight(bundle_dir / "s2.gpu.onnx", factor)
-    rehash(bundles, bundle_dir, "s2.gpu.onnx")
+    rehash(bundles, bundle_dir)
     result = verify_bundle(bundle_dir)
     assert result.ok == fine
     assert (result.max_error <= TOLERANCE) == fine
@@ -52,7 +51,7 @@ def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashe
 
 def test_weights_that_give_nan_are_found(bundles, bundle_dir):
     change_weight(bundle_dir / "head.onnx", np.nan)
-    rehash(bundles, bundle_dir, "head.onnx")
+    rehash(bundles, bundle_dir)
     assert "NaN" in verify_bundle(bundle_dir).problems[0]
 
 
@@ -60,7 +59,7 @@ def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
     model = onnx.load(bundle_dir / "stem.onnx")
     model.graph.node[0].op_type = "NoSuchOp"
     (bundle_dir / "stem.onnx").write_bytes(model.SerializeToString())
-    rehash(bundles, bundle_dir, "stem.onnx")
+    rehash(bundles, bundle_dir)
     assert "stem/conv` (NoSuchOp): no bundle holds `NoSuchOp`: nn-stretch does not know" in verify_bundle(bundle_dir).problems[0]
 
 
@@ -76,7 +75,7 @@ def test_truncated_tflite_file_is_a_problem(bundles, tflite_dir):
     file = tflite_dir / "model.tflite"
     file.write_bytes(file.read_bytes()[:-200])
     assert "model.tflite has" in verify_bundle(tflite_dir).problems[0]
-    rehash(bundles, tflite_dir, "model.tflite")
+    rehash(bundles, tflite_dir)
     assert "is no TFLite file that nn-stretch wrote" in verify_bundle(tflite_dir).problems[0]
 
 
@@ -87,40 +86,21 @@ def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, k
     assert f"bundle.json: `{key}" in problem
 
 
-class Wrong(CpuDelegate):
+def wrong(subgraph, change):
     """ONNX Runtime, whose results for one subgraph are then changed."""
 
-    def __init__(self, subgraph, change):
-        super().__init__()
-        self._subgraph, self._change = subgraph, change
+    def hook(model, run, outputs):
+        run()
+        if model.stem == subgraph:
+            outputs[0][...] = change(outputs[0])
 
-    def compile(self, model):
-        right, change = super().compile(model), self._change if model.stem == self._subgraph else lambda y: y
-
-        class Changed(Compiled):
-            def bind(self, inputs, outputs):
-                call = right.bind(inputs, outputs)
-
-                class Call(Invocation):
-                    def run(self):
-                        call.run()
-                        outputs[0][...] = change(outputs[0])
-
-                return Call()
-
-        return Changed(right.inputs, right.outputs)
+    return Hooked(hook)
 
 
 def judged(path, subgraph=None, change=None):
-    delegates = None if change is None else {"reference": Wrong(subgraph, change)}
+    delegates = None if change is None else {"reference": wrong(subgraph, change)}
     with Session(path, {"gpu": "reference"} if delegates else None, delegates=delegates) as session:
         return judge(session, random_input(session.bundle))
-
-
-def rehash_file(bundles, path):
-    """Make the manifest say that every file is as it should be."""
-    entries = {f.relative_to(path).as_posix(): bundles.file_entry(f) for f in path.rglob("*.onnx")}
-    bundles.edit(path, lambda m: m.update(files={k: {"bytes": e.bytes, "sha256": e.sha256} for k, e in entries.items()}))
 
 
 @pytest.mark.parametrize("change", [lambda y: y * 1.86, lambda y: y * 0.99, lambda y: y * 0, lambda y: -y, lambda y: y[:, ::-1].copy()])
@@ -138,17 +118,13 @@ def test_delegate_that_gives_no_numbers_is_named(bundle_dir, value):
 
 
 def test_rounding_of_another_order_of_sums_passes(bundle_dir):
-    assert judged(bundle_dir, "s1.gpu", lambda y: y * np.float32(1 + 1e-5)).error < distance.TOLERANCE["fp32"]
+    assert judged(bundle_dir, "s1.gpu", lambda y: y * np.float32(1 + 1e-5)).error < TOLERANCES["fp32"]
 
 
 def test_swapped_and_rehashed_subgraph_is_named_by_its_file(bundles, tmp_path):
     path = bundles.two_branches(tmp_path / "b", processors=("cpu", "cpu[1large]"))
-    model = onnx.load(path / "s2.cpu.onnx")
-    shape = numpy_helper.to_array(model.graph.initializer[0]).shape
-    wrong = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(wrong, model.graph.initializer[0].name))
-    onnx.save(model, path / "s2.cpu.onnx")
-    rehash_file(bundles, path)
+    change_weight(path / "s2.cpu.onnx", -1)
+    rehash(bundles, path)
     with pytest.raises(StretchError, match=r"subgraph `s2.cpu` is off by .*s2.cpu.onnx computes something else"):
         judged(path)
 
@@ -160,23 +136,19 @@ def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bund
     bundles.edit(bundle_dir, lambda m: m["checks"].update({KEY: {n: getattr(sample, n) for n in sample.__struct_fields__}}))
     assert judged(bundle_dir).stored is True
     for file in bundle_dir.rglob("*.onnx"):
-        model = onnx.load(file)
-        for tensor in model.graph.initializer:
-            if tensor.name == "head.w":
-                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.1), tensor.name))
-        onnx.save(model, file)
-    rehash_file(bundles, bundle_dir)
+        change_weight(file, 1.1, "head.w")
+    rehash(bundles, bundle_dir)
     with pytest.raises(StretchError, match=r"differs by 0.1 of the largest number from what it gave when the bundle was written"):
         judged(bundle_dir)
 
 
 def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: [s.update(precision="fp16") for s in m["subgraphs"] if s["name"] == "s1.gpu"])
-    half = Wrong("s1.gpu", lambda y: y * 1.02)
+    half = wrong("s1.gpu", lambda y: y * 1.02)
     half.precisions = ("fp32", "fp16")
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
         verdict = judge(session, random_input(session.bundle))
-    assert (verdict.measure, verdict.tolerance) == ("rms", distance.TOLERANCE["fp16"])
+    assert (verdict.measure, verdict.tolerance) == ("rms", TOLERANCES["fp16"])
     assert 0.001 < verdict.error < 0.05
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):
         judged(bundle_dir, "s1.gpu", lambda y: y * 1.1)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, shape_inference
+
+from tests.scheduler.bundles import onnx_model
 
 OPSET = 20
 
@@ -22,13 +24,12 @@ class Case:
     def save(self, path):
         """Write the operator as a model; returns the output's shape."""
         names = [f"x{i}" for i in range(len(self.inputs))]
-        values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, x.shape) for n, x in zip(names, self.inputs, strict=True)]
-        weights = [numpy_helper.from_array(a, n) for n, a in self.constants.items() if a is not None]
+        inputs = {name: x.shape for name, x in zip(names, self.inputs, strict=True)}
+        weights = {name: array for name, array in self.constants.items() if array is not None}
         reads = names + [n if a is not None else "" for n, a in self.constants.items()]
         node = helper.make_node(self.op, reads, ["y"], name="node", **self.attrs)
-        graph = helper.make_graph([node], "case", values, [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)], weights)
         # Before opset 22 the inference counts pooling windows that start in the padding; no runtime computes them.
-        inferred = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+        inferred = onnx_model([node], inputs, {"y": None}, weights, 22)
         inferred = shape_inference.infer_shapes(inferred, strict_mode=True, data_prop=True)
         model = helper.make_model(inferred.graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
         onnx.save(model, str(path))
@@ -180,11 +181,6 @@ def squeezes(draw, op):
 
 
 @st.composite
-def transpose(draw):
-    return Case("Transpose", [floats(draw(images), draw(seeds))], {"perm": draw(st.permutations(range(4)))})
-
-
-@st.composite
 def layer_norm(draw):
     shape, seed = draw(images), draw(seeds)
     # One element alone has no deviation, and dividing by the epsilon's root only shows rounding.
@@ -242,7 +238,7 @@ OPS = {
     "Squeeze": squeezes("Squeeze"),
     "Sum": several("Sum"),
     "Tanh": elementwise("Tanh"),
-    "Transpose": transpose(),
+    "Transpose": elementwise("Transpose", perm=st.permutations(range(4))),
     "Unsqueeze": squeezes("Unsqueeze"),
 }
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of, kinds
-from scheduler.bundle.manifest import SubgraphEntry, Tensor
-from scheduler.bundle.tflite_file import METADATA, SCHEMA, TflitePlan, nhwc
+from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
+from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc
 
 #: Every kind that computes something.
 KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity and not kind_of(name).stated)

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from tests.scheduler.bundles import onnx_model
 
 X_SCALE, W_SCALE, Y_SCALE = 1 / 32, 1 / 64, 1 / 8
 
@@ -42,7 +43,7 @@ def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
         nodes = [*nodes[:2], helper.make_node("Det", ["x_real"], ["c"], name="det"), *nodes[4:]]
         shape = [1, 3]
         values = {k: v for k, v in values.items() if not k.startswith("w_")}
-    save(path, nodes, {k: np.asarray(v) for k, v in values.items()}, shape, name)
+    save(path, nodes, values, shape, name)
 
 
 def save_float(path, name="s1.dsp"):
@@ -53,30 +54,9 @@ def save_float(path, name="s1.dsp"):
 
 def save(path, nodes, values, shape, name):
     """A model with input x, output y and these nodes."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 3, 6, 6]), ("y", shape))]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(v, k) for k, v in values.items()])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = onnx_model(nodes, {"x": (1, 3, 6, 6)}, {"y": shape}, values)
     helper.set_model_props(model, {"stretch.subgraph": name})
     onnx.save(model, str(path))
-
-
-def broken_package(folder: Path, replace: dict[str, str | None]):
-    """A copy of onnxruntime_qnn whose files are links, some left out (None) or with other content; gives its parent."""
-    import onnxruntime_qnn
-
-    real = Path(onnxruntime_qnn.__file__).parent
-    copy = folder / "site" / "onnxruntime_qnn"
-    copy.mkdir(parents=True)
-    for file in real.iterdir():
-        if file.name not in replace and not file.is_dir():
-            if file.suffix == ".py":  # a link would be followed to the real folder
-                (copy / file.name).write_bytes(file.read_bytes())
-            else:
-                (copy / file.name).symlink_to(file)
-    for name, content in replace.items():
-        if content is not None:
-            (copy / name).write_text(content)
-    return copy.parent
 
 
 def python(code, *, path=None, cwd=None):

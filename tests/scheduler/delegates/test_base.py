@@ -1,5 +1,7 @@
-"""What all delegates have in common, and those of ONNX Runtime."""
+"""What every delegate has in common, and arrays that other processes map."""
 
+import gc
+import os
 import time
 
 import numpy as np
@@ -12,8 +14,9 @@ from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
 from scheduler.delegates.cpu import place_kernels
 from scheduler.delegates.null import NullDelegate
-from scheduler.delegates.ort_session import SessionCompiled
+from scheduler.shared import describe, opened, shared_bytes, shared_like
 from tests import onnx_runtime
+from tests.scheduler.bundles import onnx_model
 
 
 def installed(tmp_path, monkeypatch, name, target, code=""):
@@ -87,17 +90,6 @@ def test_delegate_without_kernels_of_its_own_says_that_it_has_nothing_to_tune(bu
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
 
-@pytest.fixture
-def compiled(bundle_dir):
-    session = onnx_runtime.session(bundle_dir / "stem.onnx")
-    return SessionCompiled(session, {"x": (1, 3, 8, 8)}, {"t0": (1, 6, 8, 8)})
-
-
-def test_buffers_of_another_shape_are_refused(compiled):
-    with pytest.raises(StretchError, match="`t0` has shape"):
-        compiled.bind([X], [np.zeros((1, 6, 8, 9), np.float32)])
-
-
 def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle_dir):
     joined = np.full((1, 20, 8, 8), 5, np.float32)
     CpuDelegate().compile(bundle_dir / "stem.onnx").run([X], [joined[:, 7:13]])
@@ -108,9 +100,8 @@ def test_writes_straight_into_a_slice_of_a_larger_buffer_and_nowhere_else(bundle
 
 
 def test_model_without_fixed_shapes_is_refused(tmp_path):
-    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 4]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(tmp_path / "m.onnx"))
+    model = onnx_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("batch", 4)}, {"y": ("batch", 4)})
+    onnx.save(model, str(tmp_path / "m.onnx"))
     with pytest.raises(StretchError, match=r"`x` of .* has no fixed shape"):
         CpuDelegate().compile(tmp_path / "m.onnx")
 
@@ -155,14 +146,61 @@ def test_operator_without_any_kernel_before_it_was_optimised_away():
     assert "optimised away" in placed({})["conv1"][1]
 
 
-IMAGE = np.zeros((1, 3, 8, 8), np.float32)
-
-
 @pytest.mark.parametrize(("seconds", "cost"), [(0.03, 0.03), ({"stem": 0.03}, 0.03), ({"other": 9.0}, 0.0)])
 def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, cost):
     output = np.full((1, 6, 8, 8), 7, np.float32)
-    call = NullDelegate(seconds).compile(bundle_dir / "stem.onnx").bind([IMAGE], [output])
+    call = NullDelegate(seconds).compile(bundle_dir / "stem.onnx").bind([X], [output])
     start = time.perf_counter()
     call.run()
     assert time.perf_counter() - start >= cost
     assert (output == 7).all()
+
+
+def test_class_of_every_delegate_of_the_folder_is_a_name_of_the_package():
+    import scheduler.delegates as package
+
+    ours = [delegates.get(name) for name in delegates if delegates.get(name).__module__.startswith("scheduler.delegates.")]
+    assert len(ours) >= 9
+    for our in ours:
+        assert getattr(package, our.__name__) is our
+
+
+def test_name_that_is_no_delegate_is_no_name_of_the_package():
+    with pytest.raises(ImportError, match="NoSuchDelegate"):
+        from scheduler.delegates import NoSuchDelegate  # noqa: F401
+
+
+ARRAYS = [np.zeros((2, 3), np.float32), np.zeros(5, np.int64), np.zeros((1, 1), np.uint8)]
+
+
+def test_what_one_writes_the_other_reads():
+    for number, current in enumerate(shared_like(ARRAYS)):
+        assert current.flags.c_contiguous
+        assert current.flags.writeable
+        other = opened(describe(current))
+        current[:] = number + 1
+        assert (other == number + 1).all()
+        other[:] = 7
+        assert (current == 7).all()
+    assert [(item.shape, item.dtype) for item in shared_like(ARRAYS)] == [(array.shape, array.dtype) for array in ARRAYS]
+
+
+def test_any_contiguous_view_is_described_and_nothing_else():
+    memory = shared_bytes(4096)
+    part = memory[128:256].view(np.float32).reshape(2, 16)
+    part[1] = 3
+    assert opened(describe(part[1])).tolist() == [3] * 16
+    assert describe(np.zeros(8, np.float32)) is None
+
+
+@pytest.mark.slow
+def test_nothing_of_it_is_left_when_it_goes():
+    def use():
+        shared_like(ARRAYS)[0][:] = 1
+
+    use()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        use()
+    assert len(os.listdir("/proc/self/fd")) == before

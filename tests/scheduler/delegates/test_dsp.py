@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from scheduler.delegates.dsp import DspDelegate, cached_context, check_int8
-from scheduler.delegates.qnn_context import compile_context
-from scheduler.delegates.qnn_library import INSTALL
+from scheduler.delegates.dsp import INSTALL, DspDelegate, cached_context, check_int8, compile_context
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.quantize.qdq import quantise
 from tests.effort import examples
@@ -198,7 +196,7 @@ def test_what_cannot_be_compiled_is_one_sentence_with_the_file(tmp_path):
 LOAD = """
 from predictors.errors import MissingBackendError
 from scheduler.delegates import DspDelegate
-from scheduler.delegates.qnn_library import load_library
+from scheduler.delegates.dsp import load_library
 print("unavailable:", DspDelegate.unavailable())
 try:
     load_library()

@@ -1,17 +1,22 @@
+"""Subgraphs on LiteRT, whose images have channels last."""
+
+import os
 import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
-from scheduler.delegates.litert import LiteRtDelegate
+from scheduler.delegates.base import quiet
+from scheduler.delegates.litert import LiteRtDelegate, to_nchw, to_nhwc
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
-from stretch.export.tflite.bundle import export_tflite
-from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
+from tests.scheduler.tools.runner import built
 
 pytest.importorskip("ai_edge_litert")
 
@@ -19,10 +24,7 @@ EVERYWHERE = {"cpu": "litert", "dsp": "litert"}
 
 
 def exported(folder, precision=None, batch=1):
-    floats = load_bundle(two_branches(folder / "floats", batch, ("cpu", "dsp")))
-    images = synthetic_images(floats.manifest.model.input_shape, 8)
-    export_tflite(floats, folder / "bundle", images, "synthetic", precision=precision)
-    return load_bundle(folder / "bundle", check_hashes=True)
+    return built.exported(folder, lambda path: two_branches(path, batch, ("cpu", "dsp")), precision)
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +95,30 @@ def test_buffers_of_another_shape_are_refused(bundle):
     compiled = LiteRtDelegate().compile_from(bundle, "stem")
     with pytest.raises(StretchError, match="has shape"):
         compiled.bind([np.zeros((1, 8, 8, 3), np.float32)], [np.zeros((1, 6, 8, 8), np.float32)])
+
+
+shapes = st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9))
+
+
+@given(shapes)
+def test_channels_go_last_and_come_back(shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    turned = np.empty((shape[0], *shape[2:], shape[1]), np.float32)
+    to_nhwc(x, turned)
+    assert np.array_equal(turned, x.transpose(0, 2, 3, 1))
+    back = np.full(shape, np.nan, np.float32)
+    to_nchw(turned, back)
+    assert np.array_equal(back, x)
+
+
+def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):
+    with quiet(b"INFO:", b"VERBOSE:"):
+        os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")
+    assert capfd.readouterr().err == "ERROR: a tensor is missing\n"
+
+
+def test_standard_error_is_back_after_an_error(capfd):
+    with pytest.raises(RuntimeError), quiet(b"INFO:", b"VERBOSE:"):
+        raise RuntimeError
+    os.write(2, b"INFO: later\n")
+    assert capfd.readouterr().err == "INFO: later\n"

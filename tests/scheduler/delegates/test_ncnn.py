@@ -4,14 +4,16 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
-from scheduler.delegates.base import Invocation, UnableError
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.ncnn import NcnnDelegate, VulkanDelegate
 from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
+from tests.scheduler.bundles import onnx_model
+from tests.scheduler.doubles import Hooked
 
 if problem := NcnnDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
@@ -22,11 +24,7 @@ BOTH = pytest.mark.parametrize("name", ["ncnn", VULKAN])
 
 
 def save(path, nodes, inputs, outputs, weights=()):
-    """An ONNX file of these nodes; shapes by name."""
-    values = [[helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in ends.items()] for ends in (inputs, outputs)]
-    tensors = [numpy_helper.from_array(array, name) for name, array in dict(weights).items()]
-    graph = helper.make_graph(nodes, "case", *values, tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    onnx.save(onnx_model(nodes, inputs, outputs, weights), str(path))
     return path
 
 
@@ -44,17 +42,6 @@ def test_bands_and_paths_on_it_beside_onnx_runtime_are_the_original(tmp_path, na
         assert near(session.submit(x).result(60), original(x))
 
 
-class Meeting(Invocation):
-    """A branch that begins once another one does."""
-
-    def __init__(self, both, inner):
-        self.both, self.inner = both, inner
-
-    def run(self):
-        self.both.wait(120)
-        self.inner.run()
-
-
 @pytest.mark.torch
 @pytest.mark.skipif(bool(reason), reason=reason or "")
 def test_branches_on_vulkan_run_while_those_of_onnx_runtime_do(tmp_path):
@@ -64,22 +51,13 @@ def test_branches_on_vulkan_run_while_those_of_onnx_runtime_do(tmp_path):
     # a branch that begins waits until the other one has begun, too: one after the other would never end
     both = threading.Barrier(2)
 
-    def meeting(name, cores):
-        delegate = get_delegate(name).create(cores)
-        compile_alone = delegate.compile
-
-        def compiled(model):
-            result = compile_alone(model)
-            if model.stem in ("s1.cpu", "s1.gpu"):
-                bound = result.bind
-                result.bind = lambda inputs, outputs: Meeting(both, bound(inputs, outputs))
-            return result
-
-        delegate.compile = compiled
-        return delegate
+    def meet(model, run, outputs):
+        if model.stem in ("s1.cpu", "s1.gpu"):
+            both.wait(120)
+        run()
 
     core = sorted(os.sched_getaffinity(0))[0]
-    delegates = {"vulkan": meeting("vulkan", ()), "cpu": meeting("cpu", (core,))}
+    delegates = {"vulkan": Hooked(meet, "vulkan"), "cpu": Hooked(meet)}
     with Session(made(tmp_path / "exact"), {"gpu": "vulkan", "cpu": f"cpu{core}"}, delegates=delegates) as session:
         session(images(1)[0])
         assert session.trace.overlap_ms("cpu", "gpu") > 0

@@ -9,8 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.delegates import get_delegate
-from scheduler.measure.steady import MOST_GBS, Handover, LinkTimes, Reads, fit_link, time_reads, time_steadily, time_together
-from scheduler.measure.turns import BATCHES, T_975, play_round, ratio_interval
+from scheduler.measure.steady import (
+    BATCHES,
+    MOST_GBS,
+    T_975,
+    Handover,
+    LinkTimes,
+    Reads,
+    fit_link,
+    play_round,
+    ratio_interval,
+    time_reads,
+    time_steadily,
+    time_together,
+)
 from stretch.tools.profiling.places import write_network
 from stretch.tools.profiling.run import computing, handed
 

@@ -13,36 +13,46 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Alternative
 from scheduler.delegates import CpuDelegate, delegates
-from scheduler.placement.mapping import parse_mapping, place_processors, target_placement
+from scheduler.placement.mapping import (
+    choose_processors,
+    device_dispatch,
+    first_driver,
+    is_integer_only,
+    parse_mapping,
+    place_processors,
+    target_placement,
+)
 from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
-from scheduler.placement.priority import choose_processors
-from scheduler.placement.processors import device_dispatch, first_driver, is_integer_only
 
 
 def brief(placed):
     return {name: (p.delegate, p.cores, p.dispatch) for name, p in placed.items()}
 
 
-def test_missing_gpu_gets_the_second_core_and_a_thread_of_its_own():
-    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    assert brief(placed) == {"cpu": ("cpu", (0,), "inline"), "gpu": ("cpu", (1,), "blocking")}
-    assert [p.stand_in for p in placed.values()] == [False, True]
+FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 
 
-def test_missing_dsp_shares_the_last_of_two_cores_one_subgraph_at_a_time():
-    placed = place_processors(["cpu", "gpu", "dsp"], cores=(0, 1))
-    assert placed["dsp"].queue == placed["gpu"].queue == "cpu1"
-
-
-def test_gpu_mapped_to_the_cpus_core_runs_inline_after_it():
-    placed = place_processors(["cpu", "gpu"], {"gpu": "cpu0", "cpu": "cpu0"}, cores=(0, 1))
-    assert {p.queue for p in placed.values()} == {"cpu0"}
-    assert {p.dispatch for p in placed.values()} == {"inline"}
-
-
-def test_target_names_delegate_and_cores():
-    placed = place_processors(["cpu", "gpu"], {"cpu": "reference0+1", "gpu": "null_async"}, cores=(0, 1))
-    assert brief(placed) == {"cpu": ("reference", (0, 1), "inline"), "gpu": ("null_async", (), "async")}
+@pytest.mark.parametrize(
+    ("processors", "mapping", "wanted"),
+    [
+        # a missing GPU gets the second core and a thread of its own, which a missing DSP shares
+        ("cpu gpu", {}, {"cpu": FIRST, "gpu": SECOND}),
+        ("cpu gpu dsp", {}, {"cpu": FIRST, "gpu": SECOND, "dsp": SECOND}),
+        ("cpu gpu", {"gpu": "cpu0", "cpu": "cpu0"}, {"cpu": FIRST, "gpu": FIRST}),
+        (
+            "cpu gpu",
+            {"cpu": "reference0+1", "gpu": "null_async"},
+            {"cpu": ("reference", (0, 1), "inline"), "gpu": ("null_async", (), "async")},
+        ),
+        pytest.param("cpu dsp gpu", {}, {"cpu": FIRST, "dsp": ("dsp", (), "blocking"), "gpu": SECOND}, marks=pytest.mark.qnn),
+    ],
+)
+def test_processors_get_delegates_cores_and_a_way_to_start(processors, mapping, wanted):
+    precisions = {"dsp": {"int8"}} if processors == "cpu dsp gpu" else {}
+    placed = place_processors(processors.split(), mapping, cores=(0, 1), precisions=precisions)
+    assert brief(placed) == wanted
+    assert mapping or (placed["cpu"].stand_in, placed["gpu"].stand_in) == (False, True)
+    assert len({place.queue for place in placed.values()}) == len(set(wanted.values()))
 
 
 def test_parse_refuses_a_processor_mapped_twice():
@@ -65,12 +75,6 @@ def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_i
     assert all(set(p.cores) <= cores for p in placed.values())
     assert len({p.queue for p in placed.values() if p.dispatch == "inline"}) <= 1
     assert len({(p.queue, p.dispatch) for p in placed.values()}) == len({p.queue for p in placed.values()})
-
-
-@pytest.mark.qnn
-def test_dsp_whose_subgraphs_are_int8_goes_to_its_delegate_and_takes_no_core():
-    placed = place_processors(["cpu", "dsp", "gpu"], cores=(0, 1), precisions={"dsp": {"int8"}})
-    assert brief(placed) == {"cpu": ("cpu", (0,), "inline"), "dsp": ("dsp", (), "blocking"), "gpu": ("cpu", (1,), "blocking")}
 
 
 def test_target_takes_its_place_beside_the_queues_that_are_there():
@@ -117,17 +121,13 @@ def test_processor_without_a_placement_is_named(entries):
         place_subgraphs(entries, place_processors(["cpu"], cores=(0,)))
 
 
-def test_queue_cannot_have_two_ways_of_dispatch(entries):
+@pytest.mark.parametrize(
+    ("change", "message"), [({"queue": "cpu0"}, "both inline and blocking"), ({"dispatch": "inline"}, "both run on the calling thread")]
+)
+def test_queues_that_do_not_go_together_are_refused(entries, change, message):
     placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    placed["gpu"] = dataclasses.replace(placed["gpu"], queue="cpu0")
-    with pytest.raises(StretchError, match="both inline and blocking"):
-        place_subgraphs(entries, placed)
-
-
-def test_two_queues_cannot_both_run_on_the_calling_thread(entries):
-    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    placed["gpu"] = dataclasses.replace(placed["gpu"], dispatch="inline")
-    with pytest.raises(StretchError, match="both run on the calling thread"):
+    placed["gpu"] = dataclasses.replace(placed["gpu"], **change)
+    with pytest.raises(StretchError, match=message):
         place_subgraphs(entries, placed)
 
 

@@ -1,4 +1,4 @@
-"""Memory of tensors, slices and rows."""
+"""Memory of the tensors that cross subgraphs, and what callers may give and get."""
 
 from dataclasses import replace
 
@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
 from scheduler.delegates.base import AsyncInvocation, Invocation
 from scheduler.memory import planners
 from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers, around
+from scheduler.runtime.inputs import as_array, check_input
 from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.sequential import TOLERANCES, distance
 from tests.scheduler.runtime.plans import plans
 
 
@@ -312,3 +314,52 @@ def test_nothing_to_copy_leaves_the_invocation_as_it_is():
     _, current, y = image()
     call = Doubled(current, y)
     assert around(call, []) is call
+
+
+LIKE = np.zeros((1, 3, 4, 5), np.float32)
+
+
+@pytest.mark.torch
+def test_torch_tensor_shares_its_memory():
+    import torch
+
+    tensor = torch.zeros(1, 3, 4, 5)
+    array = as_array(tensor)
+    tensor += 1
+    assert isinstance(array, np.ndarray)
+    assert (array == 1).all()
+
+
+@pytest.mark.torch
+def test_torch_tensor_that_needs_a_gradient_is_refused_with_the_way_out():
+    import torch
+
+    with pytest.raises(UsageError, match="Tensor, cannot be read") as refused:
+        as_array(torch.zeros(1, requires_grad=True))
+    assert "detach" in refused.value.hint
+
+
+def test_channels_last_is_recognised():
+    with pytest.raises(UsageError, match="has shape") as refused:
+        check_input(np.zeros((1, 4, 5, 3), np.float32), LIKE)
+    assert "NHWC" in refused.value.hint
+
+
+def test_equal_tensors_are_at_no_distance():
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    assert [distance(x, x, precision) for precision in TOLERANCES] == [0, 0, 0]
+
+
+def test_fp32_is_judged_by_its_largest_difference_and_less_by_root_mean_square():
+    want = np.full(100, 2, np.float32)
+    got = want.copy()
+    got[7] += 1
+    assert distance(got, want, "fp32") == pytest.approx(0.5)
+    assert distance(got, want, "int8") == pytest.approx(1 / np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_what_is_no_number_is_within_no_tolerance(precision):
+    want = np.ones(4, np.float32)
+    got = np.array([1, np.nan, 1, 1], np.float32)
+    assert not distance(got, want, precision) <= TOLERANCES[precision]

@@ -1,18 +1,24 @@
+"""Compiled subgraphs by where they are placed, and sessions that change between plans."""
+
 import threading
+import time
 
 import numpy as np
 import pytest
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
+from scheduler.adapt.policy import Policy, Rules
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
-from scheduler.delegates import CpuDelegate, Delegate
-from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
+from scheduler.delegates.base import UnableError
 from scheduler.placement.place import Placement
+from scheduler.runtime.adaptive import AdaptiveSession
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
+from tests.scheduler import bundles
+from tests.scheduler.doubles import Hooked, HookedQueue, numbers, whole
 
 #: A core that this process may use.
 CORE = available_cores()[0]
@@ -20,13 +26,11 @@ CORE = available_cores()[0]
 GPU = Placement("gpu", "null_async", (), "null_async:gpu", "async", True, "")
 
 
-class Losing(Delegate):
+class Losing(HookedQueue):
     """Computes on ONNX Runtime behind a command queue until its device is lost; refuses some subgraphs from the start."""
 
-    asynchronous = True
-    falls_back_on = "cpu"
-
     def __init__(self, refused=(), at="wait"):
+        super().__init__(self.check, "cpu", "cpu")
         self.refused, self.at = refused, at
         self.lost = threading.Event()
         self.compiled = []
@@ -35,38 +39,19 @@ class Losing(Delegate):
         self.compiled.append(model.stem)
         if model.stem in self.refused:
             raise UnableError(f"no kernel computes {model.stem}")
-        inner, outer = CpuDelegate().compile(model), self
+        return super().compile(model)
 
-        class Call(AsyncInvocation):
-            def __init__(self, call, outputs):
-                self.call, self.outputs = call, outputs
-
-            def enqueue(self):
-                self.check("enqueue")
-
-            def wait(self):
-                self.check("wait")
-                self.call.run()
-
-            def check(self, at):
-                if outer.lost.is_set() and outer.at == at:
-                    for output in self.outputs:
-                        output.fill(np.nan)  # half-written
-                    raise UnableError("the device was lost")
-
-        class Queued(Compiled):
-            def bind(self, inputs, outputs):
-                return Call(inner.bind(inputs, outputs), outputs)
-
-        return Queued(inner.inputs, inner.outputs)
-
-
-def numbers(seed=0):
-    return np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    def check(self, at, model, run, outputs):
+        if self.lost.is_set() and self.at == at:
+            for output in outputs:
+                output.fill(np.nan)  # half-written
+            raise UnableError("the device was lost")
+        if at == "wait":
+            run()
 
 
 def right(path, y, seed=0):
-    return np.allclose(y, onnx_runtime.output(path / "model.onnx", numbers(seed)), atol=1e-6)
+    return np.allclose(y, whole(path, numbers(seed)), atol=1e-6)
 
 
 def session_of(path, delegate, **more):
@@ -145,3 +130,69 @@ def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_live
         assert session.trace.replaced["s1.gpu"] == f"mapped to cpu{CORE}"
         with pytest.raises(StretchError, match="unknown subgraph"):
             session.replace("s9.gpu", f"cpu{CORE}")
+
+
+#: Seconds of a subgraph on a processor that nobody else uses: far above what a busy machine adds.
+USUAL = 0.03
+RULES = Rules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3)
+
+
+class Paced(Hooked):
+    """ONNX Runtime that takes as long as it is told."""
+
+    def __init__(self):
+        super().__init__(self.pace)
+        self.seconds = USUAL
+
+    def pace(self, model, run, outputs):
+        time.sleep(self.seconds)
+        run()
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def sessions(bundle_dir):
+    """Both processors, of which the GPU's pace can be changed, and a CPU that alone takes longer."""
+    gpu, cpu = Paced(), Paced()
+    cpu.seconds = 2 * USUAL
+    with (
+        Session(bundle_dir, {"gpu": "null"}, delegates={"null": gpu}) as both,
+        Session(bundle_dir, {"cpu": "null"}, processors=["cpu"], delegates={"null": cpu}) as alone,
+    ):
+        yield gpu, {"both": both, "cpu alone": alone}
+
+
+@pytest.mark.slow
+def test_policy_that_is_told_the_same_decides_the_same(sessions):
+    gpu, both = sessions
+    session = AdaptiveSession(both, RULES, quiet=3)
+    for factor in (1, 1, 12, 12, 12, 12, 1, 1, 1, 1, 1):
+        gpu.seconds = factor * USUAL
+        session(X)
+    policy, decisions = Policy(list(session.alternatives.values()), RULES), []
+    state = policy.begin()
+    for event in session.events:
+        state, decision = policy.after(state, event)
+        decisions += [decision] if decision is not None else []
+    assert tuple(decisions) == session.decisions
+    assert state.present == session.present
+
+
+def test_one_plan_is_run_whatever_happens(bundle_dir):
+    with Session(bundle_dir) as alone:
+        session = AdaptiveSession({"alone": alone}, quiet=1)
+        assert np.allclose(session(X), onnx_runtime.output(bundle_dir / "model.onnx", X), atol=1e-5)
+        assert session.present == "alone"
+
+
+def test_what_makes_no_sense_is_refused(bundle_dir, tmp_path):
+    with pytest.raises(UsageError, match="no session"):
+        AdaptiveSession({})
+    other = bundles.several_ends(tmp_path / "other")
+    with Session(bundle_dir) as one, Session(other) as two:
+        with pytest.raises(UsageError, match="`two` has other inputs or outputs than `one`"):
+            AdaptiveSession({"one": one, "two": two})
+        with pytest.raises(UsageError, match="what is usual"):
+            AdaptiveSession({"one": one}, quiet=0)

@@ -1,8 +1,14 @@
-"""Steps of one inference, how they are bound, checked and timed."""
+"""The threads that drive the state machine: what runs ahead, what fails and what hangs."""
 
+import _thread
+import json
 import os
 import statistics
+import sys
+import threading
+import time
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
+from scheduler.cores import available_cores
 from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.reference import ReferenceDelegate
@@ -20,12 +27,15 @@ from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.buffers import Buffers, around
 from scheduler.runtime.code import CompiledSubgraphs
-from scheduler.runtime.distance import TOLERANCE, Check
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
-from scheduler.runtime.sequential import Sequential, max_error
-from scheduler.runtime.trace import Span, Trace, timeline, typical
+from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
+from scheduler.runtime.session import Session
+from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
+from scheduler.runtime.trace import Span, Trace, typical, write_perfetto
 from tests import onnx_runtime
+from tests.scheduler.bundles import Builder, one_after_the_other
+from tests.scheduler.doubles import Hooked, flaky
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
@@ -36,27 +46,10 @@ def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
     return Executor(plan, places, lambda: Buffers(plan, manifest.tensors), code, in_flight=in_flight)
 
 
-class Noting(NullDelegate):
-    """Notes on which cores each subgraph's thread may run."""
-
-    def __init__(self):
-        super().__init__()
-        self.cores = {}
-
-    def compile(self, model):
-        compiled, cores = super().compile(model), self.cores
-
-        class Call(Invocation):
-            def run(self):
-                cores[model.stem] = os.sched_getaffinity(0)
-
-        compiled.bind = lambda inputs, outputs: Call()
-        return compiled
-
-
 @pytest.mark.linux
 def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_dir):
-    noting, little = Noting(), max(os.sched_getaffinity(0))
+    cores, little = {}, max(os.sched_getaffinity(0))
+    noting = Hooked(lambda model, run, outputs: cores.update({model.stem: os.sched_getaffinity(0)}), "null")
     placed = place_processors(["cpu", "gpu"], {"gpu": "reference"})
     placed["gpu"] = replace(placed["gpu"], waits_on=little)
     built = executor_of(bundle_dir, noting, placed=placed)
@@ -64,13 +57,16 @@ def test_thread_that_waits_for_a_processor_is_pinned_to_its_little_core(bundle_d
         built.run()
     finally:
         built.close()
-    assert noting.cores["s1.gpu"] == noting.cores["s2.gpu"] == {little}
-    assert noting.cores["stem"] == {*placed["cpu"].cores}
+    assert cores["s1.gpu"] == cores["s2.gpu"] == {little}
+    assert cores["stem"] == {*placed["cpu"].cores}
+
+
+REFERENCE = {"cpu": "reference", "gpu": "reference"}
 
 
 @pytest.fixture
 def executor(bundle_dir):
-    built = executor_of(bundle_dir, ReferenceDelegate(), {"cpu": "reference", "gpu": "reference"})
+    built = executor_of(bundle_dir, ReferenceDelegate(), REFERENCE)
     yield built
     built.close()
 
@@ -86,11 +82,6 @@ def test_trace_has_every_step_once_with_no_step_before_its_inputs(executor):
         assert all(ends[writer.name] <= starts[name] for writer in writers)
     assert trace.start_ns <= min(starts.values())
     assert max(ends.values()) <= trace.end_ns
-
-
-def test_placement_that_promises_a_command_queue_needs_a_delegate_that_has_one(bundle_dir):
-    with pytest.raises(StretchError, match="says that it is asynchronous"):
-        executor_of(bundle_dir, ReferenceDelegate(), {"gpu": "null_async"})
 
 
 def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
@@ -110,39 +101,13 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
 STEM = "stem"
 
 
-class Falling(ReferenceDelegate):
-    """Computes, and says what runs instead where it cannot; raises what it is told to in the stem."""
-
-    falls_back_on = "cpu"
-
-    def __init__(self):
-        super().__init__()
-        self.error = None
-
-    def compile(self, model):
-        compiled = super().compile(model)
-        bind = compiled.bind
-        compiled.bind = lambda inputs, outputs: FallingInvocation(bind(inputs, outputs), self if model.stem == STEM else None)
-        return compiled
-
-
-class FallingInvocation(Invocation):
-    def __init__(self, inner, delegate):
-        self.inner, self.delegate = inner, delegate
-
-    def run(self):
-        if self.delegate is not None and self.delegate.error is not None:
-            raise self.delegate.error
-        self.inner.run()
-
-
-def falling_executor(path, in_flight=1):
-    delegate = Falling()
-    return delegate, executor_of(path, delegate, {"cpu": "reference", "gpu": "reference"}, in_flight=in_flight)
+def falling(armed):
+    """Computes, raises what it is told to, and says what runs instead where it cannot."""
+    return flaky(armed, "reference", "cpu")
 
 
 def test_each_inference_in_flight_has_buffers_of_its_own(bundle_dir):
-    _, executor = falling_executor(bundle_dir, in_flight=3)
+    executor = executor_of(bundle_dir, falling({}), REFERENCE, in_flight=3)
     xs = [np.full((1, 3, 8, 8), number, np.float32) for number in range(6)]
     futures = [executor.submit({"x": x}) for x in xs]
     for x, future in zip(xs, futures, strict=True):
@@ -153,7 +118,7 @@ def test_each_inference_in_flight_has_buffers_of_its_own(bundle_dir):
 
 
 def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
-    _, executor = falling_executor(bundle_dir)
+    executor = executor_of(bundle_dir, falling({}), REFERENCE)
     before = dict(executor.places)
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
         executor.replace(STEM, Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
@@ -163,8 +128,7 @@ def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bun
 
 @pytest.mark.parametrize("way", ["run", "submit"])
 def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, way):
-    delegate, executor = falling_executor(bundle_dir, in_flight=2)
-    delegate.error = UnableError("lost")
+    executor = executor_of(bundle_dir, falling({STEM: UnableError("lost")}), REFERENCE, in_flight=2)
     x = np.ones((1, 3, 8, 8), np.float32)
     with warnings.catch_warnings(record=True, action="always") as noted:
         if way == "run":
@@ -187,9 +151,10 @@ def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, 
 
 
 def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir):
-    delegate, executor = falling_executor(bundle_dir)
+    armed = {}
+    executor = executor_of(bundle_dir, falling(armed), REFERENCE)
     for error in (ValueError("broken"), RuntimeError("odd")):
-        delegate.error = error
+        armed[STEM] = error
         with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as caught:
             executor.run()
         assert caught.value.__cause__ is error
@@ -254,7 +219,7 @@ class WritesLater(Writes, AsyncInvocation):
 
 def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
-    return around(kind(array, *values), [], Check([array], other, precision, [TOLERANCE[precision]], policy))
+    return around(kind(array, *values), [], Check([array], other, precision, [TOLERANCES[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])
@@ -309,11 +274,15 @@ def test_overlap_is_the_time_in_which_both_ran():
     assert one.makespan_ms == 10
 
 
-def test_timeline_marks_where_each_processor_ran():
-    lines = timeline(trace(("a", "cpu", 0, 5), ("b", "gpu", 5, 10), ("join", "cpu", 9, 10)), width=10)
-    assert lines[0] == "cpu |#####.....|"
-    assert lines[1] == "gpu |.....#####|"
-    assert lines[2].endswith("10.00 ms")
+def test_perfetto_has_a_named_track_per_processor_and_microseconds(tmp_path):
+    file = tmp_path / "t.json"
+    write_perfetto(file, {"measured": [trace(("a", "cpu", 1, 4), ("b", "gpu", 3, 6))], "predicted": [trace(("a", "cpu", 0, 1))]})
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(1, 1): "cpu", (1, 2): "gpu", (2, 1): "cpu"}
+    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {1: "measured", 2: "predicted"}
+    spans = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [("a", 1, 1, 1000, 3000), ("b", 1, 2, 3000, 3000), ("a", 2, 1, 0, 1000)]
 
 
 times = st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)
@@ -331,3 +300,202 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
 def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
     traces = [Trace((), 0, ms * MS) for ms in lengths]
     assert typical(traces).makespan_ms == statistics.median_low(lengths)
+
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return one_after_the_other(tmp_path / "bundle")
+
+
+def test_steps_that_a_queue_goes_on_with_are_run_once_and_give_the_networks_output(path):
+    noting = falling({})
+    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
+        for number in range(5):
+            x = X * (number + 1)
+            assert np.allclose(session(x), onnx_runtime.output(path / "model.onnx", x), atol=1e-5)
+            assert [span.name for span in session.trace.spans] == ["stem", "s1.gpu", "s2.gpu", "s3.gpu", "head"]
+    assert noting.begun == ["s1.gpu", "s2.gpu", "s3.gpu"] * 5
+
+
+@pytest.mark.parametrize("broken", ["s1.gpu", "s2.gpu", "s3.gpu"])
+def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path, broken):
+    armed = {}
+    noting = falling(armed)
+    with Session(path, {"gpu": "reference"}, delegates={"reference": noting}) as session:
+        session(X)
+        armed[broken] = UnableError("it cannot any more")
+        with warnings.catch_warnings(action="ignore"):
+            for number in range(3):
+                x = X * (number + 1)
+                assert np.allclose(session(x), onnx_runtime.output(path / "model.onnx", x), atol=1e-5)
+        assert session.places[broken].delegate == "cpu"
+    counts = Counter(noting.begun)
+    assert counts.pop(broken) == 2
+    assert set(counts.values()) == {4}
+
+
+@pytest.mark.parametrize("reads", [("t", "a"), ("t", "t")], ids=["one after the other", "side by side"])
+def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tmp_path, reads):
+    builder = Builder(tmp_path / "bundle")
+    builder.conv("stem", "stem", "cpu", "x", "t", 4)
+    builder.conv("s1.cpu", "s1", "cpu", "t", "c", 4)
+    for name, source, target in zip(("s1.gpu", "s2.gpu"), reads, "ab", strict=True):
+        builder.conv(name, "s1", "gpu", source, target, 4)
+    builder.join("s1.join", "s1", "sum", ["c", "b", "a"], "y")
+    path = builder.write("y")
+    begun = threading.Event()
+
+    def wait(model, run, outputs):
+        """One subgraph does not end before another one has begun."""
+        if model.stem == "s2.gpu":
+            begun.set()
+        if model.stem == "s1.cpu":
+            assert begun.wait(60)
+        run()
+
+    delegates = {"reference": Hooked(wait, "reference")}
+    with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates=delegates) as session:
+        for number in range(3):
+            begun.clear()
+            assert np.allclose(session(X * number), onnx_runtime.output(path / "model.onnx", X * number), atol=1e-5)
+
+
+ZEROS = np.zeros((1, 3, 8, 8), np.float32)
+
+
+class Hears:
+    def __init__(self):
+        self.calls = []
+        self.heard = threading.Event()
+
+    def overdue(self, thread, call):
+        self.calls.append((thread, call))
+        self.heard.set()
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "nn-stretch watch"]
+
+
+def test_call_that_takes_too_long_is_told_once_and_a_new_one_again():
+    hears = Hears()
+    watch = Watch(0.01, hears.overdue)
+    for name in ("first", "second"):
+        hears.heard.clear()
+        call = (name, time.perf_counter_ns())
+        watch.running["gpu"] = call
+        assert hears.heard.wait(60)
+        assert hears.calls[-1] == ("gpu", call)
+    watch.close()
+    assert [call[0] for _, call in hears.calls] == ["first", "second"]
+    assert threads() == []
+
+
+def test_calls_that_end_in_time_are_not_told():
+    hears, marker = Hears(), Hears()
+    watch, late = Watch(1000.0, hears.overdue), Watch(0.01, marker.overdue)
+    for running in (watch.running, late.running):
+        running["gpu"] = ("s1", time.perf_counter_ns())
+    assert marker.heard.wait(60)
+    watch.running["gpu"] = None
+    watch.close()
+    late.close()
+    assert hears.calls == []
+
+
+def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():
+    started, rows = threading.Event(), []
+
+    def work():
+        try:
+            started.set()
+            while True:
+                pass
+        except KeyboardInterrupt:
+            rows.append("interrupted")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(60)
+    interrupt(thread.ident)
+    thread.join(60)
+    assert rows == ["interrupted"]
+
+
+def test_main_thread_is_interrupted_where_it_waits():
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interruption may come before the wait
+        threading.Timer(0.1, interrupt, (threading.get_ident(),)).start()
+        threading.Event().wait(60)
+
+
+def test_last_hang_is_the_one_noted_last():
+    for text in ("one", "two"):
+        note_hang(StretchError(text))
+    assert str(last_hang()) == "two"
+
+
+class Stuck(Hooked):
+    """Waits for an event in each call of the subgraphs it names, after something else is done."""
+
+    def __init__(self, names, first=lambda: None):
+        super().__init__(self.wait, "null")
+        self.names, self.first, self.free = names, first, threading.Event()
+
+    def wait(self, model, run, outputs):
+        if model.stem in self.names:
+            self.first()
+            self.free.wait(120)
+
+
+@pytest.mark.parametrize(
+    "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
+)
+def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_dir, mapping):
+    stuck = Stuck({"s1.gpu", "s1.cpu"})
+    with Session(bundle_dir, mapping, delegates={"null": stuck}, time_limit=1) as session:
+        for _ in range(2):
+            with pytest.raises(StretchError, match=r"subgraph `s1\..pu` did not end within 1 s .* \(delegate `null`\)") as error:
+                session(ZEROS)
+            assert "--map" in error.value.hint
+            assert "--time-limit" in error.value.hint
+        with pytest.raises(StretchError, match="did not end"):
+            session.time_alone("s1.gpu")
+    stuck.free.set()
+
+
+def press():
+    """Ctrl-C that wakes nobody, as one does that comes just before the calling thread goes to sleep."""
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_serve":
+        os.sched_yield()
+    _thread.interrupt_main()
+
+
+def test_interrupt_that_wakes_nobody_is_not_lost(bundle_dir):
+    stuck = Stuck({"s1.gpu"}, press)
+    with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session:
+        session(ZEROS)
+    assert not stuck.free.is_set()
+    stuck.free.set()
+
+
+def test_hang_of_one_inference_in_flight_ends_all_of_them_and_refuses_more(bundle_dir):
+    stuck = Stuck({"s1.gpu"})
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1, in_flight=2) as session:
+        futures = [session.submit(ZEROS) for _ in range(2)]
+        for future in futures:
+            with pytest.raises(StretchError, match=r"`s1\.gpu` did not end within 1 s"):
+                future.result(60)
+        with pytest.raises(StretchError, match="did not end"):
+            session.submit(ZEROS)
+        with pytest.raises(StretchError, match="did not end"):
+            session(ZEROS)
+    stuck.free.set()
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan")])
+def test_time_limit_that_is_none_is_refused(bundle_dir, limit):
+    with pytest.raises(UsageError, match="time limit"):
+        Session(bundle_dir, time_limit=limit)

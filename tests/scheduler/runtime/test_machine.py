@@ -1,11 +1,19 @@
-"""The order of steps and the state machine that keeps it."""
+"""The state machine: each transition, and what holds in every state."""
 
+from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
+import msgspec
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
+from scheduler.placement.mapping import place_processors
+from scheduler.placement.place import place_subgraphs
 from scheduler.runtime.machine import (
     CALLING_THREAD,
     Enqueue,
@@ -16,14 +24,19 @@ from scheduler.runtime.machine import (
     Machine,
     Replaced,
     RunInline,
+    Start,
     StepDone,
     StepFailed,
     StepReturned,
     Submit,
+    Transitions,
     Wait,
 )
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
-from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, three_processors
+from scheduler.runtime.record import Recorder, Replay, replay
+from scheduler.runtime.session import Session
+from tests.scheduler.doubles import flaky
+from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, plans, three_processors
 
 
 def machine_of(*arguments, **more):
@@ -78,28 +91,11 @@ def test_processors_start_on_the_next_segment_without_waiting_for_a_processor_th
     assert machine.handle(StepDone(0, "a.gpu", "gpu")) == [Enqueue(0, "b.gpu", "gpu"), Wait({"cpu1": "a.dsp", "gpu": "b.gpu"})]
 
 
-def test_step_that_reads_several_tensors_waits_for_all_of_them():
-    machine = machine_of(
-        [("a", "gpu", "x", "p"), ("b", "dsp", "z", "q"), ("c", "cpu", ("p", "q", "x"), ("y", "w"))], inputs=("x", "z"), outputs=("w", "y")
-    )
-    assert machine.handle(InputReady(0))[:2] == [Enqueue(0, "a", "gpu"), Submit(0, "b", "cpu1")]
-    assert machine.handle(StepDone(0, "b", "cpu1")) == [Wait({"gpu": "a"})]
-    assert machine.handle(StepDone(0, "a", "gpu")) == [RunInline(0, "c", "cpu0")]
-    assert machine.handle(StepDone(0, "c", "cpu0")) == [Finish(0)]
-
-
 def test_failure_is_reported_only_after_everything_else_has_come_to_rest():
     machine = after_stem()
     assert machine.handle(StepFailed(0, "s1.gpu", "gpu", "no memory")) == []
     assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Wait({"cpu1": "s1.dsp"})]
     assert machine.handle(StepFailed(0, "s1.dsp", "cpu1", "later")) == [Fail(0, "s1.gpu", "no memory")]
-
-
-def test_failed_join_fails_the_inference():
-    machine = after_stem()
-    for step, queue in (("s1.cpu", "cpu0"), ("s1.gpu", "gpu"), ("s1.dsp", "cpu1")):
-        machine.handle(StepDone(0, step, queue))
-    assert machine.handle(StepFailed(0, "s1.join", "cpu0", "odd")) == [Fail(0, "s1.join", "odd")]
 
 
 def test_lane_that_ended_takes_the_next_inference():
@@ -126,29 +122,6 @@ def test_event_of_a_step_that_does_not_run_is_refused(event):
     machine.handle(InputReady(0))
     with pytest.raises(ValueError, match="not running"):
         machine.handle(event)
-
-
-@pytest.mark.parametrize("lane", [0, 1, -1])
-def test_input_is_refused_where_its_lane_is_in_use_or_is_none(lane):
-    machine = Machine.of(*three_processors())
-    machine.handle(InputReady(0))
-    with pytest.raises(ValueError, match="is not free"):
-        machine.handle(InputReady(lane))
-
-
-def test_machine_without_a_lane_or_with_a_subgraph_that_is_placed_nowhere_is_refused():
-    plan, placements = three_processors()
-    with pytest.raises(ValueError, match="needs a lane"):
-        Machine.of(plan, placements, 0)
-    with pytest.raises(ValueError, match="placed nowhere"):
-        Machine.of(plan, {"stem": CPU})
-
-
-def test_subgraph_that_is_not_started_goes_where_it_is_placed_last():
-    machine = Machine.of(*three_processors())
-    machine.handle(InputReady(0))
-    assert machine.handle(Replaced("s1.gpu", blocking("gpu", 5))) == []
-    assert Submit(0, "s1.gpu", "cpu5") in machine.handle(StepDone(0, "stem", "cpu0"))
 
 
 def test_subgraph_that_waits_for_its_queue_starts_at_once_where_it_is_placed_now():
@@ -253,24 +226,6 @@ def test_every_queue_has_a_thread_where_the_calling_one_does_not_work():
     ]
 
 
-def test_plan_knows_order_readers_and_how_many_inputs_are_missing(bundle_dir):
-    plan = make_plan(load_bundle(bundle_dir).manifest)
-    assert plan.readers == {
-        "x": ("stem",),
-        "t0": ("s1.cpu", "s1.gpu"),
-        "s1.cpu.y": ("s1.join",),
-        "s1.gpu.y": ("s1.join",),
-        "t1": ("s2.cpu", "s2.gpu"),
-        "s2.cpu.y": ("s2.join",),
-        "s2.gpu.y": ("s2.join",),
-        "t2": ("head",),
-    }
-    assert plan.missing == {"stem": 1, "s1.cpu": 1, "s1.gpu": 1, "s1.join": 2, "s2.cpu": 1, "s2.gpu": 1, "s2.join": 2, "head": 1}
-    assert sorted(plan.order, key=plan.order.get)[0] == "stem"
-    assert (plan.inputs, plan.outputs) == (("x",), ("y",))
-    assert {name: subgraph.processor for name, subgraph in plan.subgraphs.items()}["s1.gpu"] == "gpu"
-
-
 def subgraph(name, inputs, outputs):
     return PlannedSubgraph(name, name, f"{name}.onnx", "cpu", inputs, outputs)
 
@@ -297,3 +252,280 @@ def test_first_step_that_waits_for_what_nothing_writes_is_named():
     steps = [subgraph("a", ("x",), ("a",)), subgraph("b", ("lost", "a"), ("b",)), subgraph("c", ("b",), ("c",))]
     with pytest.raises(StretchError, match="`b` waits for a tensor"):
         plan_of(["x"], ["c"], steps, [])
+
+
+KIND = {"async": Enqueue, "blocking": Submit, "inline": RunInline}
+
+ELSEWHERE = [blocking("any", 3), blocking("any", 4), replace(GPU, queue="gpu2")]
+
+
+class Play:
+    """Plays events in an order that hypothesis draws, and checks every answer."""
+
+    def __init__(self, data, plan, places, lanes, caller, movable=()):
+        self.data, self.plan, self.caller = data, plan, caller
+        self.places = dict(places)
+        self.machine = Machine.of(plan, places, lanes, caller=caller, movable=movable)
+        self.movable = movable
+        self.running, self.ran, self.ends = {}, Counter(), {}
+        self.written = {}
+        self.arrived, self.failed = [], {}
+
+    def tell(self, event):
+        answer = self.machine.handle(event)
+        for instruction in answer:
+            match instruction:
+                case Start():
+                    self.started(instruction)
+                case Finish(lane):
+                    assert set(self.plan.outputs) <= self.written[lane]
+                    assert all(self.ran[lane, step] for step in self.plan.order)
+                    assert lane not in self.failed
+                    self.ended(lane, instruction)
+                case Fail(lane, step, error):
+                    assert (step, error) == self.failed[lane]
+                    self.ended(lane, instruction)
+                case Wait(running):
+                    assert self.caller
+                    assert running == {queue: step for queue, (_, step) in self.running.items()}
+                    assert instruction is answer[-1]
+        if self.caller:
+            assert all(isinstance(instruction, Enqueue | Submit) for instruction in answer[:-1])
+        return answer
+
+    def started(self, start):
+        lane, step, queue = start.lane, start.step, start.queue
+        assert queue not in self.running, "one step at a time on a queue"
+        assert set(self.plan.step(step).inputs) <= self.written[lane], "after what it reads"
+        assert lane not in self.failed, "nothing starts after a failure"
+        self.running[queue] = (lane, step)
+        self.ran[lane, step] += 1
+        if step in self.plan.joins:
+            assert isinstance(start, Join)
+            assert queue == self.machine.caller or not self.caller
+            return
+        assert type(start) is KIND[self.places[step].dispatch]
+        if queue != self.places[step].queue:
+            assert self.places[step].delegate in self.movable, "only what may move is run by others"
+        # Of the steps that this queue could have run, none is of a lane that came earlier.
+        for older in self.arrived[: self.arrived.index(lane)]:
+            if older not in self.failed:
+                ready = [s for s in self.plan.subgraphs if not self.ran[older, s] and self.readable(older, s)]
+                assert all(self.places[s].queue != self.places[step].queue for s in ready), "oldest lane first"
+
+    def readable(self, lane, step):
+        return set(self.plan.step(step).inputs) <= self.written[lane]
+
+    def ended(self, lane, instruction):
+        assert all(busy != lane for busy, _ in self.running.values())
+        self.ends[lane] = instruction
+        self.arrived.remove(lane)
+
+    def begin(self, lane):
+        self.written[lane] = set(self.plan.inputs)
+        self.arrived.append(lane)
+        return self.tell(InputReady(lane))
+
+    def end(self, queue, fail=False, elsewhere=None):
+        lane, step = self.running.pop(queue)
+        if fail:
+            self.failed.setdefault(lane, (step, "broken"))
+            return self.tell(StepFailed(lane, step, queue, "broken"))
+        if elsewhere is not None and step in self.plan.subgraphs:
+            self.ran[lane, step] -= 1
+            self.places[step] = elsewhere
+            return self.tell(StepReturned(lane, step, queue, elsewhere))
+        self.written[lane] |= set(self.plan.step(step).outputs)
+        return self.tell(StepDone(lane, step, queue))
+
+    def place(self, step, place):
+        self.places[step] = place
+        return self.tell(Replaced(step, place))
+
+
+def threads(places):
+    """Placements as they are where every queue has a thread."""
+    return {name: replace(place, dispatch="blocking") for name, place in places.items()}
+
+
+@st.composite
+def played(draw):
+    """Plan, placements, lanes, caller and delegates that may be moved."""
+    (plan, places), caller = draw(plans()), draw(st.booleans())
+    lanes = 1 if caller else draw(st.integers(1, 3))
+    movable = () if caller else draw(st.sampled_from([(), ("cpu",)]))
+    return plan, places if caller else threads(places), lanes, caller, movable
+
+
+def finish(play):
+    while play.running:
+        play.end(play.data.draw(st.sampled_from(sorted(play.running))))
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(played(), st.data())
+def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_completion(case, data):
+    plan, places, lanes, caller, movable = case
+    play = Play(data, plan, places, lanes, caller, movable)
+    left = list(range(lanes))
+    while left or play.running:
+        if left and (not play.running or data.draw(st.booleans())):
+            play.begin(left.pop(0))
+        else:
+            play.end(data.draw(st.sampled_from(sorted(play.running))))
+    assert play.ends == {lane: Finish(lane) for lane in range(lanes)}
+    assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
+    assert play.machine.in_flight() == 0
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(played(), st.data())
+def test_any_failing_steps_wind_its_lane_down_and_lets_the_others_finish(case, data):
+    plan, places, lanes, caller, movable = case
+    play = Play(data, plan, places, lanes, caller, movable)
+    broken = data.draw(st.sets(st.sampled_from(sorted(plan.order)), min_size=1))
+    for lane in range(lanes):
+        play.begin(lane)
+    while play.running:
+        queue = data.draw(st.sampled_from(sorted(play.running)))
+        lane, step = play.running[queue]
+        play.end(queue, fail=lane == 0 and step in broken)
+    assert play.ends == {0: Fail(0, *play.failed[0])} | {lane: Finish(lane) for lane in range(1, lanes)}
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(played(), st.data())
+def test_subgraphs_may_be_placed_elsewhere_between_any_two_steps_and_the_next_start_is_there(case, data):
+    plan, places, lanes, caller, movable = case
+    play = Play(data, plan, places, lanes, caller, movable)
+    elsewhere = ELSEWHERE if caller else list(threads(dict(enumerate(ELSEWHERE))).values())
+    for lane in range(lanes):
+        play.begin(lane)
+    for _ in range(data.draw(st.integers(0, 12))):
+        if not play.running:
+            break
+        queue = data.draw(st.sampled_from(sorted(play.running)))
+        what = data.draw(st.sampled_from(["end", "place", "return"]))
+        if what == "place":
+            play.place(data.draw(st.sampled_from(sorted(plan.subgraphs))), data.draw(st.sampled_from(elsewhere)))
+        else:
+            play.end(queue, elsewhere=data.draw(st.sampled_from(elsewhere)) if what == "return" else None)
+    finish(play)
+    assert play.ends == {lane: Finish(lane) for lane in range(lanes)}
+    assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
+
+
+@pytest.fixture(scope="module")
+def machine(bundles, tmp_path_factory):
+    """stem, three branches, join, three branches, join, head."""
+    processors = ("cpu", "gpu", "dsp")
+    manifest = load_bundle(bundles.two_branches(tmp_path_factory.mktemp("b"), processors=processors)).manifest
+    return Machine.of(make_plan(manifest), place_subgraphs(manifest.subgraphs, place_processors(processors, cores=(0, 1, 2))))
+
+
+def key(event):
+    return getattr(event, "step", "input")
+
+
+def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machine):
+    learned = []
+    table = Transitions(lambda instructions: learned.append(instructions) or tuple(instructions))
+
+    def run(node):
+        event = InputReady(0)
+        while True:
+            answer, node = node.answers.get(key(event)) or table.learn(node, event, key(event))
+            match answer[-1]:
+                case Finish():
+                    return node
+                case RunInline(_, step, queue) | Join(_, step, queue):
+                    event = StepDone(0, step, queue)
+                case Wait(running):
+                    queue, step = next(iter(running.items()))
+                    event = StepDone(0, step, queue)
+
+    end = run(table.node(machine))
+    first = len(learned)
+    assert run(end) is end is table.node(machine)
+    assert len(learned) == first
+
+
+@pytest.fixture
+def recorded(bundle_dir, tmp_path):
+    """The record of two runs and of three inferences in flight."""
+    path, x = tmp_path / "run.jsonl", np.zeros((1, 3, 8, 8), np.float32)
+    with Session(bundle_dir, {"gpu": "reference"}, record=path) as session:
+        session(x)
+        for future in [session.submit(x) for _ in range(3)]:
+            future.result(60)
+        session(x)
+    return path
+
+
+def lines(path):
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine(recorded):
+    # Eight steps an inference and its input; runs and inferences in flight are a machine each.
+    assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
+
+
+def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
+    armed, x = {"s1.gpu": RuntimeError("broken")}, np.zeros((1, 3, 8, 8), np.float32)
+    with Session(bundle_dir, delegates={"cpu": flaky(armed)}, record=tmp_path / "r") as session:
+        with pytest.raises(StretchError, match="broken"):
+            session(x)
+        armed.clear()
+        session(x)
+    assert replay(tmp_path / "r").finished == 1
+    assert any("StepFailed" in str(line) for line in lines(tmp_path / "r"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda result: result[2]["instructions"][0].update(step="head"), r"line 3 of .* answers .*head.*, the state machine"),
+        (lambda result: result[2]["instructions"].pop(), "line 3 of .* answers"),
+        (lambda result: result[2]["event"].update(step="s1.cpu"), "line 3 of .* cannot follow what stands before it"),
+        (lambda result: result.pop(2), "line 3 of .* cannot follow"),
+        (lambda result: result.insert(1, result[1]), "line 3 of .* cannot follow what stands before it: lane 0 is not free"),
+        (lambda result: result.pop(0), "which no line before it opens"),
+        (lambda result: result[0].update(schema=9), "has schema 9"),
+        (lambda result: result[0]["placements"].pop("stem"), "placed nowhere"),
+        (lambda result: result[0]["subgraphs"][0].update(inputs=["lost"]), "waits for a tensor that nothing writes"),
+        (lambda result: result[0].update(lanes=0), "is no line of a record"),
+        (lambda result: result[1].update(wings=2), "is no line of a record"),
+        (lambda result: result.clear(), "it has no line"),
+    ],
+)
+def test_tampered_record_is_refused_with_the_line(recorded, change, message):
+    result = lines(recorded)
+    change(result)
+    recorded.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in result))
+    with pytest.raises(StretchError, match=message):
+        replay(recorded)
+
+
+def test_record_that_cannot_be_written_is_told_before_anything_runs(bundle_dir, tmp_path):
+    with pytest.raises(StretchError, match="cannot write the record"):
+        Session(bundle_dir, record=tmp_path / "nowhere" / "run.jsonl")
+
+
+@settings(deadline=None)
+@given(plans(), st.data())
+def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
+    path = tmp_path_factory.mktemp("r") / "run.jsonl"
+    machine = Machine.of(*case)
+    with closing(Recorder(path)) as recorder:
+        number, running, event = recorder.open(machine), [], InputReady(0)
+        while event is not None:
+            answer = machine.handle(event)
+            recorder.note(number, event, answer)
+            running += [instruction for instruction in answer if isinstance(instruction, Start)]
+            start = running.pop(data.draw(st.integers(0, len(running) - 1))) if running else None
+            event = None if start is None else StepDone(start.lane, start.step, start.queue)
+    assert replay(path) == Replay(1, 1 + len(case[0].order), 1)

@@ -1,25 +1,32 @@
-import threading
+"""Several bundles on the same processors."""
+
+from dataclasses import replace
+from heapq import heappop, heappush
+from math import inf, isfinite, nan
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler import FaultPolicy, Scheduler
-from scheduler.delegates import CpuDelegate
-from scheduler.delegates.base import Compiled, Invocation
-from tests import onnx_runtime
-
-
-def numbers(seed=0):
-    return np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
-
-
-def wanted(path, x):
-    return onnx_runtime.output(path / "model.onnx", x)
-
-
-def threads():
-    return [item for item in threading.enumerate() if item.name.startswith("nn-stretch")]
+from scheduler.runtime.machine import (
+    Client,
+    ClientRemoved,
+    Fail,
+    Finish,
+    InputReady,
+    Machine,
+    QueueReleased,
+    Start,
+    StepDone,
+    StepFailed,
+    StepReturned,
+    Submit,
+)
+from tests.scheduler.doubles import Gate, numbers, threads, whole
+from tests.scheduler.runtime.plans import blocking, planned, plans
 
 
 @pytest.fixture
@@ -28,47 +35,13 @@ def folders(bundles, tmp_path):
     return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
 
 
-class Gate(CpuDelegate):
-    """ONNX Runtime that waits at subgraphs of one bundle until it is let through, or raises."""
-
-    def __init__(self, folder, error=None):
-        super().__init__()
-        self.folder, self.error = folder, error
-        self.begun, self.go = threading.Semaphore(0), threading.Event()
-
-    def compile(self, model):
-        inner = super().compile(model)
-        return GateCompiled(inner, self) if self.folder.resolve() in model.resolve().parents else inner
-
-
-class GateCompiled(Compiled):
-    def __init__(self, inner, gate):
-        super().__init__(inner.inputs, inner.outputs)
-        self.inner, self.gate = inner, gate
-
-    def bind(self, inputs, outputs):
-        return GateInvocation(self.inner.bind(inputs, outputs), self.gate)
-
-
-class GateInvocation(Invocation):
-    def __init__(self, inner, gate):
-        self.inner, self.gate = inner, gate
-
-    def run(self):
-        self.gate.begun.release()
-        if self.gate.error is not None:
-            raise self.gate.error
-        assert self.gate.go.wait(60)
-        self.inner.run()
-
-
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}])
 def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapping):
     with Scheduler(folders, mapping) as scheduler:
         rows = [(name, seed, scheduler.submit(numbers(seed), name)) for seed in range(6) for name in folders]
         for name, seed, future in rows:
-            assert np.allclose(future.result(60), wanted(folders[name], numbers(seed)), atol=1e-5)
-        assert np.allclose(scheduler.run(numbers(7), "b"), wanted(folders["b"], numbers(7)), atol=1e-5)
+            assert np.allclose(future.result(60), whole(folders[name], numbers(seed)), atol=1e-5)
+        assert np.allclose(scheduler.run(numbers(7), "b"), whole(folders["b"], numbers(7)), atol=1e-5)
 
 
 def test_the_earliest_deadline_is_served_first(folders):
@@ -77,20 +50,21 @@ def test_the_earliest_deadline_is_served_first(folders):
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, in_flight=3) as scheduler:
         # what holds a queue is let go when all others wait
         first = scheduler.submit(numbers(), "a")
-        assert gate.begun.acquire(timeout=60)
+        assert gate.reached.acquire(timeout=60)
         for name, options in {"none": {}, "late": {"deadline_ms": 60_000}, "soon": {"deadline_ms": 30_000}}.items():
             scheduler.submit(numbers(), "b", **options).add_done_callback(lambda _, name=name: ended.append(name))
-        gate.go.set()
+        gate.open.set()
         first.result(60)
     assert ended.index("soon") < ended.index("late") < ended.index("none")
 
 
 def test_all_processors_of_a_bundle_lost_are_replaced_where_faults_are_minded(folders):
     gate = Gate(folders["a"], RuntimeError("lost"))
+    gate.open.set()
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, faults=FaultPolicy()) as scheduler:
         for seed in range(3):
             for name in folders:
-                assert np.allclose(scheduler.run(numbers(seed), name), wanted(folders[name], numbers(seed)), atol=1e-5)
+                assert np.allclose(scheduler.run(numbers(seed), name), whole(folders[name], numbers(seed)), atol=1e-5)
         assert scheduler.sessions["a"].decisions
         assert not scheduler.sessions["b"].decisions
 
@@ -102,19 +76,19 @@ def test_what_hangs_of_one_bundle_stops_no_other(folders, faults):
     try:
         with Scheduler(folders, {"cpu": "null", "gpu": "null"}, **options) as scheduler:
             hung = scheduler.submit(numbers(), "a")
-            assert gate.begun.acquire(timeout=60)
+            assert gate.reached.acquire(timeout=60)
             futures = [scheduler.submit(numbers(seed), "b") for seed in range(4)]
             for seed, future in enumerate(futures):
-                assert np.allclose(future.result(60), wanted(folders["b"], numbers(seed)), atol=1e-5)
+                assert np.allclose(future.result(60), whole(folders["b"], numbers(seed)), atol=1e-5)
             if faults is None:
                 with pytest.raises(StretchError, match="null"):
                     hung.result(60)
             else:
-                assert np.allclose(hung.result(60), wanted(folders["a"], numbers()), atol=1e-5)
-                assert np.allclose(scheduler.run(numbers(5), "a"), wanted(folders["a"], numbers(5)), atol=1e-5)
-            assert np.allclose(scheduler.run(numbers(9), "b"), wanted(folders["b"], numbers(9)), atol=1e-5)
+                assert np.allclose(hung.result(60), whole(folders["a"], numbers()), atol=1e-5)
+                assert np.allclose(scheduler.run(numbers(5), "a"), whole(folders["a"], numbers(5)), atol=1e-5)
+            assert np.allclose(scheduler.run(numbers(9), "b"), whole(folders["b"], numbers(9)), atol=1e-5)
     finally:
-        gate.go.set()
+        gate.open.set()
 
 
 def test_threads_end_with_it_and_closing_twice_is_fine(folders):
@@ -151,7 +125,7 @@ def test_what_makes_no_sense_is_refused(folders):
     with pytest.raises(UsageError, match="keep 0 inferences"):
         Scheduler(folders, in_flight=0)
     with Scheduler(folders) as scheduler:
-        for options in ({"deadline_ms": -1}, {"deadline_ms": 0}, {"priority": 101}):
+        for options in (*({"deadline_ms": ms} for ms in (-1, 0, nan, inf)), {"priority": 101}, {"priority": -101}):
             with pytest.raises(UsageError):
                 scheduler.submit(numbers(), "a", **options)
         with pytest.raises(UnknownNameError, match="`c`"):
@@ -165,12 +139,308 @@ def test_interrupted_scheduler_waits_for_nothing_and_its_threads_end_by_themselv
     before = set(threads())
     scheduler = Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate})
     future = scheduler.submit(numbers(), "a")
-    assert gate.begun.acquire(timeout=60)
+    assert gate.reached.acquire(timeout=60)
     scheduler.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     with pytest.raises(StretchError, match="closed before the inference was over"):
         future.result(0)
     left = [thread for thread in threads() if thread not in before]
-    gate.go.set()
+    gate.open.set()
     for item in left:
         item.join(30)
     assert not any(item.is_alive() for item in left)
+
+
+ONE = planned([("one", "gpu", "x", "t"), ("two", "gpu", "t", "y")])
+
+
+def client(plan_and_places=ONE, lanes=2, weight=1.0):
+    return Client(*plan_and_places, lanes, weight)
+
+
+def two(**options):
+    return Machine({"a": client(), "b": client()}, **options)
+
+
+def started(answer):
+    return [(start.client, start.lane, start.step) for start in answer if isinstance(start, Start)]
+
+
+def test_between_two_steps_of_one_inference_another_client_comes_first_if_it_is_more_urgent():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(0, "b", 1.0, deadline_ms=20.0))
+    assert started(machine.handle(StepDone(0, "one", "gpu", "a", 5.0))) == [("b", 0, "one")]
+    assert started(machine.handle(StepDone(0, "one", "gpu", "b", 6.0))) == [("b", 0, "two")]
+    ended = machine.handle(StepDone(0, "two", "gpu", "b", 7.0))
+    assert started(ended) == [("a", 0, "two")]
+    assert ended[-1] == Finish(0, "b")
+
+
+def test_lane_may_be_used_again_once_its_inference_is_over_and_not_before():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    with pytest.raises(ValueError, match="lane 0 of `a` is not free"):
+        machine.handle(InputReady(0, "a", 0.0))
+    with pytest.raises(ValueError, match="lane 2 of `a` is not free"):
+        machine.handle(InputReady(2, "a", 0.0))
+    machine.handle(StepDone(0, "one", "gpu", "a", 1.0))
+    assert machine.handle(StepDone(0, "two", "gpu", "a", 2.0)) == [Finish(0, "a")]
+    assert started(machine.handle(InputReady(0, "a", 3.0))) == [("a", 0, "one")]
+
+
+def test_failure_ends_its_inference_and_nothing_of_others():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    answer = machine.handle(StepFailed(0, "one", "gpu", "broken", "a", 1.0))
+    assert started(answer) == [("b", 0, "one")]
+    assert answer[-1] == Fail(0, "one", "broken", "a")
+    assert machine.in_flight("a") == 0
+
+
+def test_step_that_comes_back_waits_where_it_is_placed_now_and_the_others_go_along():
+    machine = two()
+    there = replace(blocking("gpu", 3), reason="elsewhere")
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(1, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    answer = machine.handle(StepReturned(0, "one", "gpu", there, "a", 1.0))
+    assert answer == [Submit(0, "one", "gpu", "b"), Submit(0, "one", "cpu3", "a")]
+    assert machine.clients["a"].placements["one"].queue == "cpu3"
+    assert machine.waiting("a") == {"cpu3": 1, "gpu": 0}
+    assert machine.handle(StepDone(0, "one", "cpu3", "a", 2.0)) == [Submit(1, "one", "cpu3", "a")]
+
+
+def test_client_that_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    machine.handle(InputReady(1, "a", 0.0))
+    machine.handle(InputReady(0, "b", 0.0))
+    assert machine.handle(ClientRemoved("a", 1.0)) == []
+    assert (machine.in_flight("a"), machine.in_flight("b")) == (0, 1)
+    with pytest.raises(ValueError, match="not running"):
+        machine.handle(StepDone(0, "one", "gpu", "a", 2.0))
+    machine.add("a", client(lanes=1))
+    assert machine.handle(InputReady(0, "a", 3.0)) == []
+    assert started(machine.handle(QueueReleased("gpu", 4.0))) == [("b", 0, "one")]
+    assert started(machine.handle(StepDone(0, "one", "gpu", "b", 5.0))) == [("b", 0, "two")]
+    ended = machine.handle(StepDone(0, "two", "gpu", "b", 6.0))
+    assert started(ended) == [("a", 0, "one")]
+
+
+def test_clients_are_checked():
+    with pytest.raises(UsageError, match="weight"):
+        Machine({"a": client(weight=0.0)})
+    with pytest.raises(ValueError, match="needs a lane"):
+        Machine({"a": client(lanes=0)})
+    machine = two()
+    machine.handle(InputReady(0, "a", 0.0))
+    with pytest.raises(ValueError, match="in flight"):
+        machine.add("a", client())
+    with pytest.raises(ValueError, match="is not free"):
+        machine.handle(InputReady(0, "nobody", 0.0))
+    with pytest.raises(ValueError, match="not running"):
+        machine.handle(StepDone(0, "one", "gpu", "b", 0.0))
+
+
+@st.composite
+def worlds(draw):
+    """Clients with plans of their own, and inferences of (client, arrival, deadline, priority, seed of its times)."""
+    clients = {
+        name: Client(*draw(plans()), draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 2.0])))
+        for name in ("a", "b", "c")[: draw(st.integers(1, 3))]
+    }
+    drawn = draw(
+        st.lists(
+            st.tuples(st.sampled_from([*clients]), st.integers(0, 60), st.one_of(st.just(inf), st.integers(1, 80)), st.integers(-3, 3)),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    return clients, sorted(drawn, key=lambda item: item[1]), draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
+
+
+def play(clients, request, lengths, machine):
+    """Run all of it on a clock that is a number; gives events, answers and what was told of each inference."""
+    free = {name: list(range(item.lanes)) for name, item in clients.items()}
+    pending, ends, log, number = list(request), [], [], 0
+    count = 0
+
+    def tell(event, now):
+        nonlocal count
+        answer = machine.handle(event)
+        log.append((event, answer))
+        for instruction in answer:
+            if isinstance(instruction, Start):
+                count += 1
+                ms = lengths[(len(instruction.step) + instruction.lane + count) % len(lengths)]
+                heappush(ends, (now + ms, count, instruction))
+            elif isinstance(instruction, Finish):
+                free[instruction.client].append(instruction.lane)
+
+    now = 0.0
+    while pending or ends:
+        for item in [item for item in pending if item[1] <= now and free[item[0]]]:
+            if free[item[0]]:
+                pending.remove(item)
+                number += 1
+                name, at, deadline, priority = item
+                tell(InputReady(free[name].pop(0), name, now, at + deadline if isfinite(deadline) else None, priority), now)
+        coming = [item[1] for item in pending if item[1] > now]
+        if not ends:
+            now = min(coming) if coming else now
+            continue
+        if coming and min(coming) < ends[0][0]:
+            now = min(coming)
+            continue
+        now, _, start = heappop(ends)
+        tell(StepDone(start.lane, start.step, start.queue, start.client, now), now)
+    return log
+
+
+@pytest.mark.slow
+@given(worlds())
+def test_nothing_is_lost_steps_come_in_order_and_the_same_events_have_the_same_answers(world):
+    clients, request, lengths = world
+    log = play(clients, request, lengths, Machine(clients))
+    begun = [event for event, _ in log if isinstance(event, InputReady)]
+    finished = [end for _, answer in log for end in answer if isinstance(end, Finish)]
+    assert len(begun) == len(finished) == len(request)
+    _check_steps(clients, log)
+    again = Machine(clients)
+    assert [again.handle(event) for event, _ in log] == [answer for _, answer in log]
+
+
+def _check_steps(clients, log):
+    """Each step runs once an inference, after what it reads, on a queue that runs nothing else."""
+    running, there, done = {}, {}, {}
+    for event, answer in log:
+        if isinstance(event, InputReady):
+            there[event.client, event.lane] = set(clients[event.client].plan.inputs)
+            done[event.client, event.lane] = set()
+        else:
+            assert running.pop(event.queue) == (event.client, event.lane, event.step)
+            there[event.client, event.lane] |= set(clients[event.client].plan.step(event.step).outputs)
+            done[event.client, event.lane].add(event.step)
+        for start in answer:
+            plan, key = clients[start.client].plan, (start.client, start.lane)
+            if isinstance(start, Finish):
+                assert done[key] == set(plan.order)
+                continue
+            assert set(plan.step(start.step).inputs) <= there[key]
+            assert start.step not in done[key]
+            assert start.queue not in running
+            running[start.queue] = (*key, start.step)
+
+
+def shared(*clients, patience_ms=1e9, **weights):
+    """A machine of clients who want one step of one queue, which another client holds."""
+    one, names = planned([("s", "gpu", "x", "y")]), (*(clients or ("a", "b")), "holder")
+    machine = Machine({name: Client(*one, 100, weights.get(name, 1.0)) for name in names}, patience_ms=patience_ms)
+    machine.handle(InputReady(0, "holder"))
+    return machine
+
+
+def asked(machine, *inferences, at=0.0):
+    """Begin inferences of (client, lane, deadline, priority), each with a step for the queue."""
+    for client, lane, *rest in inferences:
+        deadline, priority = (*rest, *(inf, 0)[len(rest) :])
+        assert machine.handle(InputReady(lane, client, at, deadline if isfinite(deadline) else None, priority)) == []
+
+
+def next_turn(machine, running, at):
+    """Who gets the queue when the inference that has it ends; None for nobody."""
+    turns = started(machine.handle(StepDone(running[1], "s", "gpu", running[0], at)))
+    return turns[0][:2] if turns else None
+
+
+def drained(machine, at=0.0, ms=1.0, most=1000):
+    """Who gets the queue, one after the other."""
+    order, running = [], next_turn(machine, ("holder", 0), at)
+    while running is not None and len(order) < most:
+        order.append(running)
+        at += ms
+        running = next_turn(machine, running, at)
+    return order
+
+
+def test_earliest_deadline_goes_first_then_priority_then_whoever_began_first():
+    machine = shared()
+    asked(machine, ("a", 0), ("a", 1, 50.0), ("b", 0, 20.0), ("a", 2, inf, 3), ("b", 1, inf, 3), ("b", 2, 20.0, 1))
+    assert drained(machine) == [("b", 2), ("b", 0), ("a", 1), ("a", 2), ("b", 1), ("a", 0)]
+
+
+def test_who_was_given_less_goes_first_and_weights_count():
+    machine = shared(a=2.0)
+    asked(machine, *((client, lane) for client in "ab" for lane in range(40)))
+    order = [client for client, _ in drained(machine, most=30)]
+    assert (order.count("a"), order.count("b")) == (20, 10)
+
+
+def test_who_wanted_nothing_for_long_is_owed_nothing():
+    machine = shared()
+    asked(machine, *(("a", lane) for lane in range(60)))
+    running = next_turn(machine, ("holder", 0), 0.0)
+    for at in range(1, 20):
+        running = next_turn(machine, running, float(at))
+    asked(machine, *(("b", lane) for lane in range(40)), at=19.5)
+    order = []
+    for at in range(20, 40):
+        running = next_turn(machine, running, float(at))
+        order.append(running[0])
+    # from now on in turns, not b alone until it has had twenty
+    assert abs(order.count("a") - order.count("b")) <= 1
+
+
+def test_inference_without_a_deadline_becomes_the_most_urgent_when_it_has_waited_long_enough():
+    machine = shared(patience_ms=10.0)
+    asked(machine, ("a", 0, inf, -100))
+    order, running = [], ("holder", 0)
+    for lane in range(30):  # of b, whose deadlines are always near
+        asked(machine, ("b", lane, lane + 3.0), at=float(lane))
+        running = next_turn(machine, running, float(lane))
+        order.append(running)
+    assert order.index(("a", 0)) == 10
+
+
+def test_what_waits_of_a_client_who_is_gone_does_not_run():
+    machine = shared()
+    asked(machine, ("a", 0), ("b", 0))
+    machine.handle(ClientRemoved("a"))
+    with pytest.raises(ValueError, match="nothing that was left behind"):
+        machine.handle(QueueReleased("gpu"))
+    assert drained(machine) == [("b", 0)]
+
+
+SOME = st.lists(
+    st.tuples(st.sampled_from("abc"), st.one_of(st.just(inf), st.integers(1, 50).map(float)), st.integers(-2, 2)), min_size=1, max_size=30
+)
+
+
+@given(SOME)
+def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priorities(inferences):
+    machine = shared("a", "b", "c")
+    keys = {}
+    for lane, (client, deadline, priority) in enumerate(inferences):
+        asked(machine, (client, lane, deadline, priority))
+        keys[client, lane] = (deadline, -priority)
+    order = drained(machine)
+    assert sorted(order) == sorted(keys)
+    assert [keys[item] for item in order] == sorted(keys.values())
+
+
+@pytest.mark.slow
+@given(st.lists(st.integers(1, 20), min_size=20, max_size=80), st.lists(st.integers(1, 20), min_size=20, max_size=80), st.integers(1, 4))
+def test_two_who_always_want_a_queue_differ_by_one_step_each_at_most(one, other, weight):
+    machine = shared(a=float(weight))
+    lengths = {"a": list(one), "b": list(other)}
+    for client, steps in lengths.items():
+        asked(machine, *((client, lane) for lane in range(len(steps))))
+    at, had = 0.0, {"a": 0.0, "b": 0.0}
+    running = next_turn(machine, ("holder", 0), at)
+    while all(lengths.values()):
+        client, ms = running[0], lengths[running[0]].pop()
+        at += ms
+        running = next_turn(machine, running, at)
+        had[client] += ms
+        assert abs(had["a"] / weight - had["b"]) <= 20 / weight + 20 + 1e-9

@@ -1,31 +1,28 @@
-"""Inferences of a bundle, one at a time and several in flight."""
+"""What users hold: runs, several inputs and outputs, and inferences in flight."""
 
+import _thread
 import os
 import threading
+from concurrent.futures import Future
+from dataclasses import replace
 
+import msgspec
 import numpy as np
+import onnxruntime
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.bundle.load import load_bundle
+from scheduler.bundle.load import graph_problems, load_bundle
+from scheduler.checks.verify import judge
 from scheduler.cores import available_cores
-from scheduler.delegates import Delegate, delegates, get_delegate
-from scheduler.delegates.base import Compiled, Invocation
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
-from scheduler.runtime.session import Session
+from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.placement.place import Placement
+from scheduler.runtime.session import Session, again_after_a_hang
+from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
-
-
-def whole(path, x):
-    return onnx_runtime.output(path / "model.onnx", x)
-
-
-def numbers(shape=(1, 3, 8, 8), seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def threads():
-    return [t for t in threading.enumerate() if t.name.startswith("nn-stretch")]
+from tests.corpus import mutations
+from tests.scheduler.doubles import Gate, Hooked, HookedQueue, flaky, numbers, threads, whole
 
 
 def workers():
@@ -48,7 +45,7 @@ MAPPINGS = [
 @pytest.mark.parametrize("batch", [1, 2])
 def test_subgraphs_compute_what_the_whole_model_computes(bundles, tmp_path, mapping, batch):
     path = bundles.two_branches(tmp_path / "b", batch=batch)
-    x = numbers((batch, 3, 8, 8))
+    x = numbers(shape=(batch, 3, 8, 8))
     with Session(path, mapping) as session:
         assert np.allclose(session(x), whole(path, x), atol=1e-6)
 
@@ -70,9 +67,9 @@ def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
 
 def test_result_is_not_overwritten_by_the_next_run(bundle_dir):
     with Session(bundle_dir) as session:
-        first = session(numbers(seed=1))
+        first = session(numbers(1))
         kept = first.copy()
-        session(numbers(seed=2))
+        session(numbers(2))
         assert np.array_equal(first, kept)
 
 
@@ -84,13 +81,6 @@ def test_close_leaves_no_thread_and_no_affinity_behind(bundle_dir):
         assert os.sched_getaffinity(0) == before
     assert threads() == []
     session.close()
-
-
-def test_closed_session_says_so(bundle_dir):
-    session = Session(bundle_dir)
-    session.close()
-    with pytest.raises(StretchError, match="closed"):
-        session(numbers())
 
 
 def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
@@ -107,8 +97,8 @@ def test_tensors_that_cross_subgraphs_can_be_looked_at(bundle_dir):
     ("x", "message"),
     [
         ([1.0], "is a list"),
-        (numbers((1, 3, 8, 9)), "has shape"),
-        (numbers((3, 8, 8)), "has shape"),
+        (numbers(shape=(1, 3, 8, 9)), "has shape"),
+        (numbers(shape=(3, 8, 8)), "has shape"),
         (numbers().astype(np.float64), "has type float64"),
         (np.full((1, 3, 8, 8), np.nan, np.float32), "NaN or infinity"),
         (np.where(numbers() > 2, np.inf, 0).astype(np.float32), "NaN or infinity"),
@@ -126,39 +116,11 @@ def test_large_finite_input_whose_sum_overflows_is_accepted(bundle_dir):
         session(np.full((1, 3, 8, 8), 1e37, np.float32))
 
 
-class Flaky(Delegate):
-    """Fails, or blocks until it is told to go on, whenever its file's stem is armed."""
-
-    summary = "fails on demand"
-
-    def __init__(self, armed):
-        self.armed = armed
-
-    def compile(self, model):
-        inner = delegates.get("cpu")().compile(model)
-        outer = self
-
-        class Call(Invocation):
-            def __init__(self, call):
-                self.call = call
-
-            def run(self):
-                if model.stem in outer.armed:
-                    raise outer.armed[model.stem]
-                self.call.run()
-
-        class Wrapped(Compiled):
-            def bind(self, inputs, outputs):
-                return Call(inner.bind(inputs, outputs))
-
-        return Wrapped(inner.inputs, inner.outputs)
-
-
 @pytest.mark.parametrize("where", ["stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"])
 def test_failing_delegate_is_one_error_and_the_session_stays_usable(bundle_dir, where):
     armed = {}
     x = numbers()
-    with Session(bundle_dir, delegates={"cpu": Flaky(armed)}) as session:
+    with Session(bundle_dir, delegates={"cpu": flaky(armed)}) as session:
         expected = session(x)
         for _ in range(2):
             armed[where] = RuntimeError("out of memory\nlong story")
@@ -179,33 +141,13 @@ def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir):
             assert session.trace.overlap_ms("cpu", "gpu") > 0
 
 
-class FailingQueue(AsyncNullDelegate):
-    """A command queue that refuses, or loses, what is put into it."""
-
-    def __init__(self, at):
-        super().__init__()
-        self.at = at
-
-    def compile(self, model):
-        compiled, at = super().compile(model), self.at
-        bind = compiled.bind
-
-        def failing(inputs, outputs):
-            call = bind(inputs, outputs)
-
-            def fail():
-                raise RuntimeError(f"lost at {at}")
-
-            setattr(call, at, fail)
-            return call
-
-        compiled.bind = failing
-        return compiled
-
-
 @pytest.mark.parametrize("at", ["enqueue", "wait"])
 def test_failing_command_queue_is_one_error(bundle_dir, at):
-    with Session(bundle_dir, {"gpu": "null_async"}, delegates={"null_async": FailingQueue(at)}) as session:
+    def fail(when, model, run, outputs):
+        if when == at:
+            raise RuntimeError(f"lost at {at}")
+
+    with Session(bundle_dir, {"gpu": "null_async"}, delegates={"null_async": HookedQueue(fail, "null")}) as session:
         for _ in range(2):
             with pytest.raises(StretchError, match=f"subgraph `s1.gpu` failed on processor `gpu` .* lost at {at}"):
                 session(numbers())
@@ -213,7 +155,7 @@ def test_failing_command_queue_is_one_error(bundle_dir, at):
 
 def test_subgraph_alone_runs_where_it_is_placed(bundle_dir):
     armed = {}
-    with Session(bundle_dir, delegates={"cpu": Flaky(armed)}) as session:
+    with Session(bundle_dir, delegates={"cpu": flaky(armed)}) as session:
         assert session.time_alone("s1.gpu") > 0
         assert session.time_alone("s1.cpu") > 0
         armed["s1.gpu"] = RuntimeError("broken")
@@ -238,9 +180,9 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
 def test_every_memory_planner_gives_the_same_results(bundle_dir, planner):
     with Session(bundle_dir, memory_planner=planner, in_flight=2) as session:
         for seed in range(2):
-            assert np.allclose(session(numbers(seed=seed)), whole(bundle_dir, numbers(seed=seed)), atol=1e-6)
-        futures = [session.submit(numbers(seed=seed)) for seed in range(4)]
-        assert all(np.allclose(f.result(60), whole(bundle_dir, numbers(seed=seed)), atol=1e-6) for seed, f in enumerate(futures))
+            assert np.allclose(session(numbers(seed)), whole(bundle_dir, numbers(seed)), atol=1e-6)
+        futures = [session.submit(numbers(seed)) for seed in range(4)]
+        assert all(np.allclose(f.result(60), whole(bundle_dir, numbers(seed)), atol=1e-6) for seed, f in enumerate(futures))
 
 
 def test_memory_planner_decides_how_much_memory_buffers_take(bundle_dir):
@@ -254,25 +196,18 @@ def test_unknown_memory_planner_is_named(bundle_dir):
     assert threads() == []
 
 
-def inputs_of(seed=0, shape=(1, 3, 8, 8)):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-#: A core that this process may use.
-
-
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
 def test_each_future_holds_the_output_of_its_own_input(bundle_dir, mapping, in_flight):
-    expected = [whole(bundle_dir, inputs_of(seed)) for seed in range(6)]
+    expected = [whole(bundle_dir, numbers(seed)) for seed in range(6)]
     with Session(bundle_dir, mapping, in_flight=in_flight) as session:
-        futures = [session.submit(inputs_of(seed)) for seed in range(6)]
+        futures = [session.submit(numbers(seed)) for seed in range(6)]
         for future, output in zip(futures, expected, strict=True):
             assert np.allclose(future.result(60), output, atol=1e-6)
 
 
 def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
-    x = inputs_of(1)
+    x = numbers(1)
     expected = whole(bundle_dir, x)
     with Session(bundle_dir) as session:
         future = session.submit(x)
@@ -280,51 +215,19 @@ def test_input_may_be_overwritten_as_soon_as_it_is_submitted(bundle_dir):
         assert np.allclose(future.result(60), expected, atol=1e-6)
 
 
-class Gate(Delegate):
-    """Runs on ONNX Runtime; one subgraph waits until it is let through, or fails."""
-
-    summary = "waits for the test"
-
-    def __init__(self, stem, error=None):
-        self.stem, self.error = stem, error
-        self.reached, self.open = threading.Semaphore(0), threading.Event()
-
-    def compile(self, model):
-        inner, outer = get_delegate("cpu")().compile(model), self
-
-        class Call(Invocation):
-            def __init__(self, call):
-                self.call = call
-
-            def run(self):
-                if model.stem == outer.stem:
-                    outer.reached.release()
-                    assert outer.open.wait(60)
-                    if outer.error is not None:
-                        error, outer.error = outer.error, None
-                        raise error
-                self.call.run()
-
-        class Wrapped(Compiled):
-            def bind(self, inputs, outputs):
-                return Call(inner.bind(inputs, outputs))
-
-        return Wrapped(inner.inputs, inner.outputs)
-
-
 def test_an_inference_starts_while_another_waits_for_a_processor(bundle_dir):
     gate, stems = Gate("s1.gpu"), Gate("stem")
     stems.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate, "cpu": stems}) as session:
-        first = session.submit(inputs_of(1))
+        first = session.submit(numbers(1))
         assert gate.reached.acquire(timeout=60)
-        second = session.submit(inputs_of(2))
+        second = session.submit(numbers(2))
         for _ in range(2):
             assert stems.reached.acquire(timeout=60)
         assert not first.done()
         gate.open.set()
-        assert np.allclose(first.result(60), whole(bundle_dir, inputs_of(1)), atol=1e-6)
-        assert np.allclose(second.result(60), whole(bundle_dir, inputs_of(2)), atol=1e-6)
+        assert np.allclose(first.result(60), whole(bundle_dir, numbers(1)), atol=1e-6)
+        assert np.allclose(second.result(60), whole(bundle_dir, numbers(2)), atol=1e-6)
         spans = {(lane, span.name): span for lane, trace in enumerate(session.submitted_traces) for span in trace.spans}
         # The second one's stem ran on the CPU before the first one's branch on the other processor ended.
         assert spans[1, "stem"].start_ns < spans[0, "s1.gpu"].end_ns
@@ -335,11 +238,11 @@ def test_failure_reaches_its_own_future_alone(bundle_dir, error):
     gate = Gate("s1.gpu", error)
     gate.open.set()
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": gate}, in_flight=1) as session:
-        first = session.submit(inputs_of(1))
+        first = session.submit(numbers(1))
         with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu`"):
             first.result(60)
-        assert np.allclose(session.submit(inputs_of(2)).result(60), whole(bundle_dir, inputs_of(2)), atol=1e-6)
-        assert np.allclose(session(inputs_of(3)), whole(bundle_dir, inputs_of(3)), atol=1e-6)
+        assert np.allclose(session.submit(numbers(2)).result(60), whole(bundle_dir, numbers(2)), atol=1e-6)
+        assert np.allclose(session(numbers(3)), whole(bundle_dir, numbers(3)), atol=1e-6)
 
 
 def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
@@ -351,12 +254,12 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
         def again(_):
             for call in (session.submit, session.run):
                 try:
-                    call(inputs_of())
+                    call(numbers())
                 except UsageError as error:
                     rows.append(error.message)
             ran.set()
 
-        session.submit(inputs_of()).add_done_callback(again)
+        session.submit(numbers()).add_done_callback(again)
         gate.open.set()
         assert ran.wait(60)
     assert rows == ["a callback of a future cannot start another inference"] * 2
@@ -364,9 +267,195 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
 
 def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
     session = Session(bundle_dir)
-    futures = [session.submit(inputs_of(seed)) for seed in range(3)]
+    futures = [session.submit(numbers(seed)) for seed in range(3)]
     session.close()
     assert all(future.done() for future in futures)
     assert threads() == []
-    with pytest.raises(StretchError, match="closed"):
-        session.submit(inputs_of())
+    for call in (session.submit, session.run):
+        with pytest.raises(StretchError, match="closed"):
+            call(numbers())
+
+
+@pytest.fixture
+def path(bundles, tmp_path):
+    return bundles.several_ends(tmp_path / "b")
+
+
+def named_numbers(seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal((1, 3, 8, 8)).astype(np.float32) for name in ("left", "right")}
+
+
+def named_whole(path, x):
+    session = onnxruntime.InferenceSession(str(path / "model.onnx"))
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, x), strict=True))
+
+
+def same(got, expected):
+    return got.keys() == expected.keys() and all(np.allclose(got[name], expected[name], atol=1e-5) for name in expected)
+
+
+@pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}])
+def test_outputs_by_name_are_those_of_the_whole_model(path, mapping):
+    with Session(path, mapping) as session:
+        for seed in range(3):
+            assert same(session.run(named_numbers(seed)), named_whole(path, named_numbers(seed)))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((1, 3, 8, 8), np.float32), "has 2 inputs, one array was given"),
+        ({"left": np.zeros((1, 3, 8, 8), np.float32)}, "the input `right` is missing"),
+        (named_numbers() | {"middle": np.zeros(1, np.float32)}, "no input `middle`"),
+        (named_numbers() | {"right": np.zeros((1, 3, 8, 9), np.float32)}, "the input `right` has shape"),
+        (named_numbers() | {"left": np.full((1, 3, 8, 8), np.nan, np.float32)}, "the input `left` contains NaN"),
+    ],
+)
+def test_wrong_inputs_are_usage_errors_that_name_the_input(path, x, message):
+    with Session(path) as session:
+        for call in (session.run, session.submit, session.tensors):
+            with pytest.raises(UsageError, match=message):
+                call(x)
+        assert same(session(named_numbers()), named_whole(path, named_numbers()))
+
+
+def test_file_of_several_tensors_may_have_them_in_another_order(bundles, path):
+    import onnx
+
+    model = onnx.load(path / "m.cpu.onnx")
+    for values in (model.graph.input, model.graph.output):
+        turned = list(values)[::-1]
+        del values[:]
+        values.extend(turned)
+    onnx.save(model, path / "m.cpu.onnx")
+    mutations.hashed(path, "m.cpu.onnx")
+    with Session(path) as session:
+        assert same(session(named_numbers()), named_whole(path, named_numbers()))
+
+
+def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(path):
+    bundle = load_bundle(path)
+    manifest = msgspec.structs.replace(bundle.manifest, results=("total", "rest"))
+    named = replace(bundle, manifest=manifest)
+    expected = named_whole(path, named_numbers())
+    with Session(named) as session:
+        for got in (session.run(named_numbers()), session.submit(named_numbers()).result(60)):
+            assert list(got) == ["total", "rest"]
+            for name, result in zip(bundle.manifest.outputs, got, strict=True):
+                np.testing.assert_allclose(got[result], expected[name], atol=1e-5)
+        judge(session, named_numbers())
+        benchmark(session, named_numbers(), Effort(1, warmup=0))
+
+
+@pytest.mark.parametrize("results", [("total",), ("total", "total"), ("total", "")])
+def test_results_without_a_name_of_their_own_each_are_refused(path, results):
+    manifest = load_bundle(path).manifest
+    assert any("outputs are called" in problem for problem in graph_problems(msgspec.structs.replace(manifest, results=results)))
+
+
+def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back():
+    threads, free, begun, done = QueueThreads(), threading.Event(), threading.Event(), threading.Event()
+    threads.open("cpu1", ())
+    threads.inbox("cpu1").put(lambda: (begun.set(), free.wait(60)))
+    threads.inbox("cpu1").put(done.set)
+    assert begun.wait(60)
+    (hung,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    threads.renew("cpu1")
+    assert done.wait(60)
+    free.set()
+    hung.join(60)
+    assert not hung.is_alive()
+    assert threads.close()
+
+
+def test_threads_that_nobody_holds_any_more_end():
+    threads = QueueThreads()
+    threads.open("cpu1", ())
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    del threads
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+class Interrupting(Hooked):
+    """The reference delegate, of which one subgraph on a thread presses Ctrl-C and waits until it is let go."""
+
+    def __init__(self):
+        super().__init__(self.press, "reference")
+        self.armed, self.free = False, threading.Event()
+
+    def press(self, model, run, outputs):
+        if model.stem == "s1.gpu" and self.armed:
+            self.armed = False
+            _thread.interrupt_main()
+            assert self.free.wait(60)
+        run()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_run_after_an_interrupted_one_waits_for_what_that_left_behind_and_is_whole(bundle_dir, late):
+    delegate = Interrupting()
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}) as session:
+        for seed in range(3):
+            x = np.random.default_rng(seed).standard_normal((1, 3, 8, 8)).astype(np.float32)
+            delegate.armed = True
+            if not late:
+                delegate.free.set()
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come behind the run
+                session(x)
+                threading.Event().wait(60)
+            timer = threading.Timer(0.1, delegate.free.set)
+            timer.start()
+            assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-6)
+            assert [span.name for span in session.trace.spans].count("s1.gpu") == 1
+            timer.join()
+            delegate.free.clear()
+
+
+def test_run_is_refused_while_what_an_interrupted_one_left_behind_does_not_end(bundle_dir):
+    delegate = Interrupting()
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": delegate}, time_limit=1000) as session:
+        session(x)
+        delegate.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            session(x)
+        session._executor._limit_s = 0.05
+        with pytest.raises(StretchError, match="left behind does not end"):
+            session(x)
+        delegate.free.set()
+        session._executor._limit_s = 60.0
+        assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-6)
+
+
+GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")
+
+
+def test_other_errors_are_handed_on():
+    first = Future()
+    result = again_after_a_hang(first, lambda: pytest.fail("there is nothing to try again"))
+    first.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        result.result(1)
+
+
+def test_hang_is_tried_again_on_a_thread_of_its_own():
+    first, threads = Future(), []
+
+    def run():
+        threads.append(threading.current_thread())
+        return 4
+
+    result = again_after_a_hang(first, run)
+    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
+    assert result.result(60) == 4
+    assert threads != [threading.current_thread()]
+
+
+def test_second_try_that_fails_is_the_error():
+    first = Future()
+    result = again_after_a_hang(first, lambda: 1 / 0)
+    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
+    with pytest.raises(ZeroDivisionError):
+        result.result(60)

@@ -1,20 +1,34 @@
-"""The simulated clock of one user, of several and of plans that change."""
+"""The simulated clock: single runs, event for event beside an independent simulation, and schedules of jobs."""
 
+import threading
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.runtime.machine import CALLING_THREAD
+from scheduler.bundle.load import load_bundle
+from scheduler.placement.place import Placement, place_subgraphs
+from scheduler.runtime.buffers import Buffers
+from scheduler.runtime.code import CompiledSubgraphs
+from scheduler.runtime.executor import Driver, Executor, Tenant
+from scheduler.runtime.machine import CALLING_THREAD, Finish, Machine, Start, StepDone
+from scheduler.runtime.plan import make_plan
+from scheduler.runtime.threads import QueueThreads
 from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTime
 from scheduler.simulate.scene import Arrivals, Load, Scene
 from scheduler.simulate.schedule import Job, schedule
 from tests.effort import examples
+from tests.scheduler.bundles import Builder
+from tests.scheduler.doubles import Hooked
 from tests.scheduler.runtime.plans import plans
 from tests.scheduler.simulate.plans import PROCESSORS, chain, single
 
@@ -106,22 +120,8 @@ def test_requests_wait_for_a_lane_and_their_waiting_counts():
     assert early.elapsed_ms == pytest.approx(85)
 
 
-BOTH = Network("both", *chain([{"cpu": (0.0, 10.0, 0.0), "gpu": (1.0, 10.0, 1.0)}] * 2))
-CPU = Network("cpu", *single("cpu", 36.0))
-GPU = Network("gpu", *single("gpu", 34.0))
-
-
-def network(name, *segments):
-    return Network(name, *chain(segments))
-
-
 def whole(name, processor, ms):
     return Network(name, *single(processor, ms))
-
-
-def segments():
-    branch = st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 2))
-    return st.lists(st.dictionaries(st.sampled_from(PROCESSORS), branch, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
 def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
@@ -152,3 +152,165 @@ def test_what_makes_no_sense_is_refused():
     for options in ({"deadline_ms": 0.0}, {"deadline_ms": inf}, {"priority": 1000}):
         with pytest.raises(UsageError):
             Scene(**options)
+
+
+#: Seconds after which a test gives up; nothing depends on how long anything takes.
+PATIENCE = 60.0
+
+
+def conducted(conductor, user):
+    """`null`, whose subgraphs end when the conductor says so."""
+    return Hooked(lambda model, run, outputs: conductor.hold((user, model.stem)), "null")
+
+
+def write(folder, segments):
+    """A bundle of these segments."""
+    builder, arriving = Builder(folder), "x"
+    for number, branches in enumerate(segments):
+        for processor in branches:
+            builder.conv(f"s{number}.{processor}", f"s{number}", processor, arriving, f"s{number}.{processor}.y", 4)
+        arriving = f"s{number}.{branches[0]}.y"
+        if len(branches) > 1:
+            builder.join(f"s{number}.join", f"s{number}", "sum", [f"s{number}.{processor}.y" for processor in branches], f"y{number}")
+            arriving = f"y{number}"
+    return load_bundle(builder.write(arriving))
+
+
+class Conducted(Driver):
+    """Has steps of all clients end in the order of their times."""
+
+    def __init__(self, times):
+        self.times, self.clock = times, 0.0
+        self.ends, self.held = {}, {}
+        self.joining = self.finished = 0
+        super().__init__(Machine({}), QueueThreads(), threading.RLock(), now=lambda: self.clock)
+        self.changed = threading.Condition(self.lock)
+
+    def tell(self, event, key=None):
+        end = super().tell(event, key)
+        event, answer = self.events[-1]
+        self.joining -= isinstance(event, StepDone) and (event.client, event.step) not in self.times
+        for instruction in answer:
+            if isinstance(instruction, Finish):
+                self.finished += 1
+            elif isinstance(instruction, Start):
+                key = (instruction.client, instruction.step)
+                if key in self.times:
+                    self.ends[key] = self.clock + self.times[key]
+                else:
+                    self.joining += 1
+        self.changed.notify_all()
+        return end
+
+    def hold(self, key):
+        """A subgraph waits here for its end."""
+        released = threading.Event()
+        with self.changed:
+            self.held[key] = released
+            self.changed.notify_all()
+        assert released.wait(PATIENCE)
+
+    def conduct(self, inferences):
+        """Release what ends next, again and again."""
+        while True:
+            with self.changed:
+                assert self.changed.wait_for(lambda: not self.joining and set(self.ends) == set(self.held), PATIENCE)
+                if self.finished == inferences:
+                    return
+                key = min(self.ends, key=self.ends.__getitem__)
+                self.clock = self.ends.pop(key)
+                self.held.pop(key).set()
+                seen = len(self.events)
+                assert self.changed.wait_for(lambda answer=seen: len(self.events) > answer, PATIENCE)
+
+
+@st.composite
+def both(draw):
+    """Segments of two networks on processors that change, and a time for every subgraph, no two of them alike."""
+    segments = [
+        draw(st.lists(st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True), min_size=1, max_size=3)) for _ in "01"
+    ]
+    numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 3)
+    times = {
+        (user, f"s{number}.{name}"): draw(st.integers(1, 20)) + ROOTS[next(numbers)]
+        for user, segment in zip("01", segments, strict=True)
+        for number, branches in enumerate(segment)
+        for name in branches
+    }
+    return segments, times
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(20))
+@given(
+    both(), st.integers(1, 2), st.tuples(*(st.sampled_from([None, 125, 250]),) * 2), st.tuples(*(st.integers(-1, 1),) * 2), st.booleans()
+)
+def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, lanes, deadlines, priorities, heavier):
+    segments, times = world
+    weights = (2.0, 1.0) if heavier else (1.0, 1.0)
+    with TemporaryDirectory() as folder:
+        shared = Conducted(times)
+        networks, executors = [], []
+        for user, segment, weight in zip("01", segments, weights, strict=True):
+            bundle = write(Path(folder) / user, segment)
+            plan = make_plan(bundle.manifest)
+            named = {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
+            places = place_subgraphs(bundle.manifest.subgraphs, named)
+            steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
+            networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
+            code = CompiledSubgraphs(bundle, {"null": conducted(shared, user)})
+            buffers = partial(Buffers, plan, bundle.manifest.tensors)
+            executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
+            executors[-1].ready()
+        try:
+            for executor, deadline, priority in zip(executors, deadlines, priorities, strict=True):
+                for _ in range(lanes):
+                    until = {} if deadline is None else {"deadline_s": deadline / 1e3}
+                    executor.submit({"x": np.zeros((1, 3, 8, 8), np.float32)}, priority=priority, **until)
+            shared.conduct(2 * lanes)
+            events = list(shared.events)
+        finally:
+            for executor in executors:
+                executor.close(wait=False)
+            shared.threads.close()
+    scenes = [
+        Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority)
+        for deadline, priority in zip(deadlines, priorities, strict=True)
+    ]
+    clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
+    clock.run(everyone=True)
+    assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in events]
+
+
+times = st.integers(1, 10_000).map(lambda n: n / 7)
+
+
+@st.composite
+def some_jobs(draw):
+    result = []
+    for number in range(draw(st.integers(1, 9))):
+        reads = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
+        result.append(Job(draw(st.sampled_from(["cpu", "gpu", "dsp"])), draw(times), tuple(sorted(reads))))
+    return result
+
+
+def test_processor_does_not_wait_for_an_earlier_job_while_a_later_one_can_start():
+    scheduled = schedule([Job("cpu", 5.0), Job("gpu", 1.0, (0,)), Job("gpu", 2.0), Job("cpu", 1.0, (1, 2))])
+    assert scheduled.starts == (0.0, 5.0, 0.0, 6.0)
+    assert scheduled.ends == (5.0, 6.0, 2.0, 7.0)
+    assert scheduled.waits == ((), (0, 2), (), (1, 2, 0))
+    assert scheduled.ms == 7.0
+
+
+def test_jobs_in_a_circle_are_refused():
+    with pytest.raises(ValueError, match="circle"):
+        schedule([Job("cpu", 1.0, (1,)), Job("cpu", 1.0, (0,))])
+
+
+@given(some_jobs())
+def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
+    scheduled = schedule(jobs)
+    for number, job in enumerate(jobs):
+        assert scheduled.starts[number] == max((scheduled.ends[wait] for wait in scheduled.waits[number]), default=0.0)
+        assert set(job.reads) <= set(scheduled.waits[number])
+        assert scheduled.ends[number] == scheduled.starts[number] + job.ms

@@ -12,48 +12,9 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
 from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
-from scheduler.delegates import CpuDelegate, NullDelegate
-from scheduler.delegates.base import Compiled, Invocation
+from scheduler.delegates import NullDelegate
 from scheduler.tools.service import ServiceRequest, Waiting
-from tests import onnx_runtime
-
-
-class Held(CpuDelegate):
-    """ONNX Runtime that waits until it is let go."""
-
-    def __init__(self):
-        super().__init__()
-        self.go, self.begun = threading.Event(), threading.Semaphore(0)
-
-    def compile(self, model):
-        return HeldCompiled(super().compile(model), self)
-
-
-class HeldCompiled(Compiled):
-    def __init__(self, inner, delegate):
-        super().__init__(inner.inputs, inner.outputs)
-        self.inner, self.delegate = inner, delegate
-
-    def bind(self, inputs, outputs):
-        return HeldInvocation(self.inner.bind(inputs, outputs), self.delegate)
-
-
-class HeldInvocation(Invocation):
-    def __init__(self, inner, delegate):
-        self.inner, self.delegate = inner, delegate
-
-    def run(self):
-        self.delegate.begun.release()
-        assert self.delegate.go.wait(60)
-        self.inner.run()
-
-
-def inputs(count):
-    return np.random.default_rng(0).standard_normal((count, 1, 3, 8, 8)).astype(np.float32)
-
-
-def wanted(bundle_dir, x):
-    return onnx_runtime.output(bundle_dir / "model.onnx", x)
+from tests.scheduler.doubles import Gate, numbers, whole
 
 
 @pytest.fixture
@@ -65,47 +26,47 @@ def session(bundle_dir):
 @pytest.fixture
 def held(bundle_dir):
     """A delegate that waits, and a session with room for one inference at a time."""
-    delegate = Held()
+    delegate = Gate()
     with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, in_flight=1) as result:
         yield delegate, result
-        delegate.go.set()
+        delegate.open.set()
 
 
 def test_requests_get_their_outputs(bundle_dir, session):
     with Service(session) as service:
         service.warm_up()
-        xs = inputs(20)
+        xs = numbers(shape=(20, 1, 3, 8, 8))
         futures = [service.submit(x, deadline_ms=60_000) for x in xs]
         for x, future in zip(xs, futures, strict=True):
-            assert np.allclose(future.result(60), wanted(bundle_dir, x), atol=1e-5)
+            assert np.allclose(future.result(60), whole(bundle_dir, x), atol=1e-5)
     assert service.outcomes()["done"] == 20
 
 
 def test_event_loop_goes_on_meanwhile(bundle_dir, session):
-    xs = inputs(8)
+    xs = numbers(shape=(8, 1, 3, 8, 8))
 
     async def ask(service):
         return await asyncio.gather(*(service.infer(x) for x in xs))
 
     with Service(session) as service:
         for x, output in zip(xs, asyncio.run(ask(service)), strict=True):
-            assert np.allclose(output, wanted(bundle_dir, x), atol=1e-5)
+            assert np.allclose(output, whole(bundle_dir, x), atol=1e-5)
 
 
 def test_the_most_urgent_goes_first(held):
     delegate, session = held
     ended = []
     with Service(session) as service:
-        first = service.submit(inputs(1)[0])
-        delegate.begun.acquire()
+        first = service.submit(numbers())
+        delegate.reached.acquire()
         for name, options in {
             "none": {},
             "late": {"deadline_ms": 60_000},
             "soon": {"deadline_ms": 30_000},
             "first": {"priority": 1},
         }.items():
-            service.submit(inputs(1)[0], **options).add_done_callback(lambda _, name=name: ended.append(name))
-        delegate.go.set()
+            service.submit(numbers(), **options).add_done_callback(lambda _, name=name: ended.append(name))
+        delegate.open.set()
         first.result(60)
     assert ended == ["first", "soon", "late", "none"]
 
@@ -113,25 +74,25 @@ def test_the_most_urgent_goes_first(held):
 def test_too_many_requests_are_refused_and_the_others_answered(held):
     delegate, session = held
     with Service(session, waiting=2) as service:
-        futures = [service.submit(inputs(1)[0])]
-        delegate.begun.acquire()
-        futures += [service.submit(inputs(1)[0]) for _ in range(2)]
+        futures = [service.submit(numbers())]
+        delegate.reached.acquire()
+        futures += [service.submit(numbers()) for _ in range(2)]
         with pytest.raises(OverloadedError, match="2 requests wait already"):
-            service.submit(inputs(1)[0])
+            service.submit(numbers())
         assert 'outcome="refused"} 1' in service.prometheus()
         assert "nn_stretch_waiting 2" in service.prometheus()
-        delegate.go.set()
+        delegate.open.set()
         assert all(future.result(60) is not None for future in futures)
 
 
 def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     delegate, session = held
     with Service(session) as service:
-        running = service.submit(inputs(1)[0])
-        delegate.begun.acquire()
+        running = service.submit(numbers())
+        delegate.reached.acquire()
         with pytest.raises(DeadlineError, match="before it was begun"):
-            service.submit(inputs(1)[0], deadline_ms=20).result(60)
-        delegate.go.set()
+            service.submit(numbers(), deadline_ms=20).result(60)
+        delegate.open.set()
         running.result(60)
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
@@ -139,12 +100,12 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
 def test_request_that_waits_can_be_cancelled(held):
     delegate, session = held
     with Service(session) as service:
-        running = service.submit(inputs(1)[0])
-        delegate.begun.acquire()
-        waiting = service.submit(inputs(1)[0])
+        running = service.submit(numbers())
+        delegate.reached.acquire()
+        waiting = service.submit(numbers())
         assert waiting.cancel()
         assert not running.cancel()
-        delegate.go.set()
+        delegate.open.set()
         running.result(60)
     assert service.outcomes()["cancelled"] == 1
 
@@ -152,16 +113,16 @@ def test_request_that_waits_can_be_cancelled(held):
 def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held):
     delegate, session = held
     service = Service(session)
-    running = service.submit(inputs(1)[0])
-    delegate.begun.acquire()
-    waiting = service.submit(inputs(1)[0])
-    threading.Timer(0.2, delegate.go.set).start()
+    running = service.submit(numbers())
+    delegate.reached.acquire()
+    waiting = service.submit(numbers())
+    threading.Timer(0.2, delegate.open.set).start()
     service.close(drain=False)
     assert running.result(0) is not None
     with pytest.raises(CancelledError):
         waiting.result(0)
     with pytest.raises(StretchError, match="closed"):
-        service.submit(inputs(1)[0])
+        service.submit(numbers())
     service.close()
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scheduler.tools.bench.runtimes import unavailable
+from scheduler.tools.bench.subject import unavailable
 from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, conv_onnx
 from tests.stretch.cli.commands import call, spawn
 from tests.stretch.tools.report.html.reading import checked

@@ -8,7 +8,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
 from stretch.quantize.images import synthetic_images
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.tools.runner.exported import exported
+from tests.scheduler.tools.runner.built import exported
 from tests.stretch.cli.commands import call, spawn
 
 

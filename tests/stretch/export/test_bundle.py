@@ -15,10 +15,14 @@ from torch import nn  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.statements import MAX_ROUNDING  # noqa: E402
-from scheduler.checks.judge import judge  # noqa: E402
-from scheduler.checks.sample import read_sample  # noqa: E402
-from scheduler.checks.verify import TOLERANCE, random_input, verify_bundle  # noqa: E402
-from scheduler.runtime.distance import MARGIN  # noqa: E402
+from scheduler.checks.verify import (  # noqa: E402
+    TOLERANCE,
+    judge,
+    random_input,
+    read_sample,
+    verify_bundle,
+)
+from scheduler.runtime.sequential import MARGIN  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402

@@ -23,7 +23,7 @@ from predictors.rewrites import rewritten  # noqa: E402
 from predictors.rewrites.grouped import PART  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.checks.verify import verify_bundle  # noqa: E402
-from scheduler.placement.priority import choose_processors  # noqa: E402
+from scheduler.placement.mapping import choose_processors  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from scheduler.simulate.clock import predicted_trace  # noqa: E402
 from stretch.capture import capture  # noqa: E402

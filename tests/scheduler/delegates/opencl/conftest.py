@@ -17,17 +17,17 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def added_template():
     """`add_template`, undone after the test."""
-    from scheduler.delegates.opencl import programs, templates
+    from scheduler.delegates.opencl import device, templates
 
-    known, before = dict(templates.TEMPLATES), list(programs.FOLDERS)
+    known, before = dict(templates.TEMPLATES), list(device.FOLDERS)
     yield templates.add_template
     templates.TEMPLATES.clear()
     templates.TEMPLATES.update(known)
-    programs.FOLDERS[:] = before
+    device.FOLDERS[:] = before
 
 
 @pytest.fixture(autouse=True)
 def no_tuned_schedules(tmp_path_factory, monkeypatch):
     """What was tuned on this machine must not decide what is tested."""
     folder = tmp_path_factory.mktemp("tuning")
-    monkeypatch.setattr("scheduler.tuning.cache.tuning_folder", lambda: folder)
+    monkeypatch.setattr("scheduler.tuning.tuning_folder", lambda: folder)

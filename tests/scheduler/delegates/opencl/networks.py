@@ -5,19 +5,16 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, shape_inference
 
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import read_graph
 from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
-from scheduler.delegates.opencl.lower import lower
-from scheduler.delegates.opencl.programs import programs_of
 from scheduler.delegates.opencl.schedule import Options, Schedules
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.templates import lower
+from tests.scheduler.bundles import onnx_model
 
 OPSET = 20
 
@@ -29,11 +26,7 @@ def numbers(*shape, seed=0, scale=1.0):
 def save(path, nodes, inputs, outputs, weights):
     """Write a model; nodes are (operator, inputs, output, attributes), shapes of the outputs are inferred."""
     built = [helper.make_node(op, ins, [out], name=out, **attrs) for op, ins, out, attrs in nodes]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()]
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
-    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
-    graph = helper.make_graph(built, "graph", values, ends, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    model = onnx_model(built, inputs, dict.fromkeys(outputs), weights, OPSET)
     onnx.save(shape_inference.infer_shapes(model, strict_mode=True, data_prop=True), str(path))
     return path
 
@@ -102,7 +95,11 @@ def classifier(path, classes=5):
 
 def run(delegate, path, seed=9):
     """Outputs for normally distributed inputs; NaN where nothing was written."""
-    compiled = delegate.compile(path)
+    return compute(delegate.compile(path), seed)
+
+
+def compute(compiled, seed=9):
+    """As `run`, of what is compiled."""
     inputs = [numbers(*shape, seed=seed + i) for i, shape in enumerate(compiled.inputs.values())]
     outputs = [np.full(shape, np.nan, np.float32) for shape in compiled.outputs.values()]
     compiled.run(inputs, outputs)
@@ -126,7 +123,8 @@ def needs_half():
 
 def launches(path, *, half=False, **options):
     """What a model is lowered to."""
-    return OpenCLDelegate(half=half, options=Options(**options)).lowered(read_graph(path))
+    delegate = OpenCLDelegate(half=half, options=Options(**options))
+    return delegate.lowered(delegate.prepared(path))
 
 
 def kernels(path, **options):
@@ -156,12 +154,7 @@ def as_gpu(path, *, half=False, **options):
     more = {"cpu": False} | {name: options.pop(name) for name in TRAITS if name in options}
     traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, local=(16, 4, 1), **more)
     device = replace(device, traits=traits)
-    graph = read_graph(path)
-    simplify(graph)
-    fuse(graph)
-    text = lower(graph, traits.blocking(half), traits, Options(**options), Schedules(traits))
-    inputs, outputs = ({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs))
-    compiled = OpenCLCompiled(device, programs_of(device, half), text, inputs, outputs, half=half)
-    results = [np.full(shape, np.nan, np.float32) for shape in outputs.values()]
-    compiled.run([numbers(*shape, seed=9 + i) for i, shape in enumerate(inputs.values())], results)
-    return results, compiled.launches
+    graph = OpenCLDelegate().prepared(path)
+    launches = lower(graph, traits.blocking(half), traits, Options(**options), Schedules(traits))
+    compiled = OpenCLCompiled(device, graph, launches, half=half)
+    return compute(compiled), compiled.launches

@@ -1,4 +1,4 @@
-"""From ONNX nodes to launches of kernels."""
+"""From ONNX nodes to launches of kernels: where tensors lie, and the tiles that read them."""
 
 from math import prod
 
@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl.fuse import fuse
-from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.launch import Launch
+from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.device import Traits
+from scheduler.delegates.opencl.graph import fuse, read_graph, simplify
+from scheduler.delegates.opencl.launch import Blocking, Launch
 from scheduler.delegates.opencl.lowering import MAX_ELEMENTS, UnsupportedError
-from scheduler.delegates.opencl.simplify import simplify
+from scheduler.delegates.opencl.schedule import COSTS, KernelProblem, Schedules, analytic_cycles, rank_tiles, tile_cycles
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.memory.plan import plan_naive
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -79,11 +81,12 @@ def test_pad_with_another_value_and_before_a_maximum_stays(tmp_path):
 
 
 def test_identities_go_and_constants_are_computed_once(tmp_path):
-    nodes = [("Identity", ["x"], "i", {}), ("Add", ["one", "one"], "two", {}), ("Mul", ["i", "two"], "m", {}), ("Identity", ["m"], "y", {})]
+    again = [("Identity", ["x"], "i", {}), ("Identity", ["i"], "j", {})]
+    nodes = [*again, ("Add", ["one", "one"], "two", {}), ("Mul", ["j", "two"], "m", {}), ("Identity", ["m"], "y", {})]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3)}, ["y"], {"one": np.ones(3, np.float32)})
     graph = simplified(path)
     assert [node.op for node in graph.nodes] == ["Mul", "Identity"]
-    assert set(graph.gone) == {"i", "two"}
+    assert set(graph.gone) == {"i", "j", "two"}
     assert networks.error(path) <= 1e-6
 
 
@@ -133,12 +136,6 @@ def test_output_that_is_read_inside_as_well_and_output_that_is_an_input(tmp_path
     assert networks.error(path) <= 1e-6
 
 
-def test_operator_without_a_kernel_is_refused_by_name(tmp_path):
-    path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
-    with pytest.raises(UnsupportedError, match="node `y` is a Cos, for which the opencl delegate has no kernel"):
-        networks.launches(path)
-
-
 def test_tensor_beyond_32_bit_indices_is_refused(tmp_path):
     side = int(MAX_ELEMENTS**0.5) + 1
     path = networks.save(tmp_path / "m.onnx", [("Relu", ["x"], "y", {})], {"x": (1, 1, side, side)}, ["y"], {})
@@ -158,7 +155,7 @@ def test_parts_of_a_concatenation_are_written_in_place(tmp_path):
     path = networks.classifier(tmp_path / "m.onnx")
     launches = networks.launches(path, winograd="off")
     assert [launch.kernel for launch in launches] == ["stem", "pool", "conv", "conv", "global_pool", "conv", "move", "softmax"]
-    assert launches[2].buffers()[1] == launches[3].buffers()[1] == {"c"}
+    assert {a.view.buffer for launch in launches[2:4] for a in launch.arguments if getattr(a, "written", False)} == {"c"}
 
 
 @pytest.mark.slow
@@ -182,3 +179,61 @@ def test_work_group_is_brought_within_limits(grid, local, limit, most):
     assert all(size <= current and size <= top for size, current, top in zip(launch.local, local, most, strict=True))
     assert prod(launch.local) <= limit or launch.local[:2] == (1, 1)
     assert Launch("k", "n", (), (), grid, "").within(limit, most).local is None
+
+
+shapes = st.tuples(*[st.integers(1, 9)] * 4)
+blockings = st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans())
+
+
+def element(view, n, c, h, w):
+    """Index of an element in memory, as the kernels compute it."""
+    return (
+        view.offset + n * view.strides[0] + c // view.lanes * view.strides[1] + h * view.strides[2] + w * view.strides[3] + c % view.lanes
+    )
+
+
+@given(shapes, blockings)
+def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking):
+    view = blocking.blocked("t", shape)
+    places = {element(view, *index) for index in np.ndindex(*shape)}
+    assert len(places) == int(np.prod(shape))
+    assert max(places) * blocking.item_bytes < view.bytes
+
+
+def test_kernels_compute_the_same_with_a_buffer_for_each_tensor(tmp_path):
+    assert networks.error(networks.classifier(tmp_path / "m.onnx"), planner=plan_naive) <= 1e-5
+
+
+def test_plan_of_a_network_lets_no_two_live_tensors_meet(tmp_path):
+    compiled = OpenCLDelegate().compile(networks.classifier(tmp_path / "m.onnx"))
+    assert compiled.allocation.problem(compiled.intermediates) is None
+
+
+AVX2 = Traits("pocl-avx2", 8, True, 16, True, (1, 16, 1))
+AVX512 = Traits("pocl-avx512", 16, True, 32, True, (1, 16, 1))
+GPU = Traits("nvidia", 4, False, 40, False, (32, 4, 1))
+
+problems = st.builds(KernelProblem, st.just("conv"), st.just(""), st.integers(1, 20000), st.integers(1, 256), st.integers(1, 5000))
+
+
+@given(problems, st.sampled_from([AVX2, AVX512, GPU]))
+def test_every_tile_fits_registers_pixels_and_blocks(problem, traits):
+    for tile in rank_tiles(Schedules(traits), problem):
+        assert tile["VW"] <= problem.pixels
+        assert tile["VC"] <= problem.blocks
+        assert tile["VW"] * tile["VC"] + tile["VC"] <= traits.registers
+
+
+def test_tuned_schedule_is_taken_where_it_is_legal():
+    problem = KernelProblem("conv", "s", 100, 4, 64)
+    legal = rank_tiles(Schedules(AVX2), problem)
+    assert Schedules(AVX2, {("conv", "s"): legal[-1]}).parameters(problem, legal) == legal[-1]
+    assert Schedules(AVX2, {("conv", "s"): {"VW": 99, "VC": 1, "CHANNELS_FIRST": 0}}).parameters(problem, legal) == legal[0]
+    assert Schedules(AVX2, {("conv", "other"): legal[-1]}).parameters(problem, legal) == legal[0]
+
+
+def test_device_that_nothing_was_learned_on_is_ranked_analytically():
+    problem = KernelProblem("conv", "", 3136, 16, 512)
+    assert GPU.id not in COSTS
+    assert tile_cycles(GPU, problem, 4, 2) == analytic_cycles(GPU, problem, 4, 2)
+    assert tile_cycles(AVX2, problem, 4, 2) != analytic_cycles(AVX2, problem, 4, 2)

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 from scheduler.delegates.opencl import OpenCLDelegate
-from scheduler.delegates.opencl.delegate import GroupTuner
 from scheduler.delegates.opencl.device import open_device
-from scheduler.delegates.opencl.graph import read_graph
-from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache
+from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache, tuned_groups
 from tests.scheduler.delegates.opencl import networks
 
 
@@ -44,19 +42,10 @@ def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
     assert len(OpenCLDelegate().tune(path, 60)) + len(kept) == len(cached_schedules(open_cache(open_device(()), False)))
 
 
-@pytest.fixture
-def path(tmp_path):
-    return networks.residual_block(tmp_path / "m.onnx")
-
-
-def launches(path):
-    return OpenCLDelegate().lowered(read_graph(path))
-
-
-def test_launches_that_are_alike_are_measured_once(path):
+def test_launches_that_are_alike_are_measured_once(tmp_path):
     device = open_device(())
-    compiled = OpenCLDelegate().build(path)
+    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
     compiled.launches = (compiled.launches[0], replace(compiled.launches[0], node="again"))
     steps = []
-    tune = list(GroupTuner(device, compiled, "fast").tune(60, steps.append))
+    tune = list(tuned_groups(device, compiled, "fast", 60, steps.append))
     assert (len(tune), len(steps)) == (1, 2)

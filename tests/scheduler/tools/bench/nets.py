@@ -2,27 +2,21 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from scheduler.formats.tflite import ANY_TFLITE
+from tests.scheduler.bundles import onnx_model
 
 FILTERS, CHANNELS, WIDE = 4, 3, 8
 
 
-def conv_onnx(path, shape=(1, CHANNELS, WIDE, WIDE), out=(1, FILTERS, WIDE, WIDE), weights=None, inputs=1, value=TensorProto.FLOAT):
+def conv_onnx(path, shape=(1, CHANNELS, WIDE, WIDE), out=(1, FILTERS, WIDE, WIDE), inputs=1):
     """A convolution of 3 by 3 with padding, or of the sum of several inputs; a name in a shape leaves an axis open."""
-    rng = np.random.default_rng(1)
-    stored = rng.standard_normal((FILTERS, CHANNELS, 3, 3)).astype(np.float32) if weights is None else weights
+    weights = np.random.default_rng(1).standard_normal((FILTERS, CHANNELS, 3, 3)).astype(np.float32)
     names = ["x", "z", "u"][:inputs]
-    tensor_value_infos = [helper.make_tensor_value_info(name, value, shape) for name in names]
-    nodes, last = [], names[0]
-    for name in names[1:]:
-        nodes.append(helper.make_node("Add", [last, name], [f"{last}{name}"], name=f"add_{name}"))
-        last = f"{last}{name}"
-    nodes.append(helper.make_node("Conv", [last, "w"], ["y"], name="conv", pads=[1, 1, 1, 1]))
-    built = [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)]
-    graph = helper.make_graph(nodes, "net", tensor_value_infos, built, [numpy_helper.from_array(stored, "w")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    nodes = [helper.make_node("Sum", names, ["sum"], name="sum")] if inputs > 1 else []
+    nodes.append(helper.make_node("Conv", ["sum" if nodes else "x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1]))
+    onnx.save(onnx_model(nodes, dict.fromkeys(names, shape), {"y": out}, {"w": weights}), path)
     return path
 
 

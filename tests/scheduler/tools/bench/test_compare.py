@@ -1,13 +1,34 @@
-"""Whole measurements of small files on this machine."""
+"""Benchmarks of files: rounds, the machine meanwhile, outputs compared, records checked."""
 
+import json
+import math
+
+import msgspec
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
+from scheduler.measure.steady import MOST_STARTS, known
 from scheduler.tools.bench import BenchRequest, MeasurementLength
-from scheduler.tools.bench.compare import compare, largest_error
-from scheduler.tools.bench.runtimes import unavailable
+from scheduler.tools.bench.compare import (
+    LEAST_STARTS,
+    WINDOW,
+    BenchContender,
+    Conditions,
+    check_bench,
+    compare,
+    holds,
+    largest_error,
+    play,
+    read_bench,
+    summarise,
+    verdict,
+)
+from scheduler.tools.bench.subject import Ready, unavailable
+from tests.scheduler.bundles import onnx_model
 from tests.scheduler.tools.bench.nets import conv_onnx
 
 SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)
@@ -33,13 +54,8 @@ def test_bundle_is_compared_with_its_own_whole_model(tiny_bundle):
 
 
 def test_file_that_no_runtime_loads_is_refused_and_one_that_some_do_is_left_out_there(tmp_path):
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("NoSuchOperator", ["x"], ["y"])],
-        "net",
-        [onnx.helper.make_tensor_value_info("x", 1, (1, 2))],
-        [onnx.helper.make_tensor_value_info("y", 1, (1, 2))],
-    )
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "odd.onnx")
+    odd = onnx_model([onnx.helper.make_node("NoSuchOperator", ["x"], ["y"])], {"x": (1, 2)}, {"y": (1, 2)})
+    onnx.save(odd, tmp_path / "odd.onnx")
     with pytest.raises(StretchError, match=r"odd\.onnx"):
         measured(tmp_path / "odd.onnx")
 
@@ -71,3 +87,209 @@ def test_what_makes_no_sense_is_refused(tmp_path):
 def test_largest_error_is_over_the_largest_element(got, expected, error):
     assert largest_error({"y": np.array(got)}, {"y": np.array(expected)}) == error
     assert largest_error({"y": np.array(got)}, {"z": np.array(expected)}) is None
+
+
+def contender(name, ns, first=None):
+    """A contender with these times."""
+    return BenchContender(
+        name=name,
+        file=name,
+        runtime="onnxruntime",
+        runtime_version="1",
+        threads=1,
+        steady=True,
+        summary=summarise(ns, first or ns),
+        macs_ratio=None,
+        max_error=None,
+        compared_with=None,
+        ns=ns,
+    )
+
+
+def drawn(middle, seed):
+    rng = np.random.default_rng(seed)
+    return [[int(n) for n in middle * rng.lognormal(0, 0.01, 30)] for _ in range(5)]
+
+
+def test_summary_is_of_all_rounds_in_milliseconds():
+    ns, first = drawn(3e6, 1), drawn(2e6, 2)
+    result = summarise(ns, first)
+    every = np.concatenate(ns)
+    assert result.median_ms == pytest.approx(np.median(every) / 1e6)
+    assert result.p90_ms == pytest.approx(np.percentile(every, 90) / 1e6)
+    assert result.ratio == pytest.approx(np.median(every / np.concatenate(first)))
+    assert result.repeat_low_ms < result.low_ms < result.median_ms < result.high_ms < result.repeat_high_ms
+
+
+def test_fastest_is_named_only_if_rounds_tell_it_from_all_others():
+    slow, fast = contender("slow", drawn(4e6, 1)), contender("fast", drawn(2e6, 2))
+    assert verdict([slow, fast]).startswith("fast takes 2 ms, the least: slow, the next, takes 2.0")
+    even = contender("even", drawn(2e6, 3))
+    assert verdict([slow, fast, even]).startswith("no clear winner: ")
+    assert "slow" not in verdict([slow, fast, even])
+    assert verdict([slow]) == "slow takes 4 ms; nothing was compared with it" or "nothing was compared" in verdict([slow])
+
+
+def test_single_rounds_make_no_winner():
+    assert "no clear winner" in verdict([contender("a", [[1000]]), contender("b", [[9000]])])
+
+
+class Noting(Ready):
+    """A contender that writes down its runs and takes as long as it is told."""
+
+    def __init__(self, name, log, ns=lambda run: 1000):
+        self.name, self.log, self.ns, self.runs = name, log, ns, 0
+        log.append(f"made {name}")
+
+    def time(self):
+        self.runs += 1
+        self.log.append(self.name)
+        return self.ns(self.runs)
+
+    def outputs(self):
+        return {"y": np.full(2, self.runs)}
+
+    def close(self):
+        self.log.append(f"closed {self.name}")
+
+
+def test_every_start_makes_all_anew_warms_them_up_and_closes_them():
+    log = []
+    result = play({name: (lambda name=name: Noting(name, log)) for name in "ab"}, MeasurementLength(rounds=3, starts=2), seed=0)
+    assert result.ns == {"a": [[1000] * 3] * 2, "b": [[1000] * 3] * 2}
+    assert result.warmup == [2 * WINDOW] * 2
+    assert result.steady == {"a", "b"}
+    assert [word for word in log if " " in word] == ["made a", "made b", "closed b", "closed a"] * 2
+    assert log.count("a") == log.count("b") == 2 * (2 * WINDOW + 3)
+
+
+def test_order_is_drawn_anew_in_each_round_and_is_that_of_the_seed():
+    def order(seed):
+        log = []
+        play({name: (lambda name=name: Noting(name, log)) for name in "abc"}, MeasurementLength(rounds=30, starts=1, warmup=0), seed)
+        runs = [word for word in log if len(word) == 1]
+        return [tuple(runs[i : i + 3]) for i in range(0, len(runs), 3)]
+
+    rounds = order(0)
+    assert all(set(item) == set("abc") for item in rounds)
+    assert len(set(rounds)) > 3
+    assert rounds == order(0) != order(1)
+
+
+@pytest.mark.parametrize(("factor", "starts"), [(1.0, LEAST_STARTS), (3.0, MOST_STARTS)])
+def test_starts_go_on_until_medians_are_known_to_the_width(factor, starts):
+    rows = []
+
+    def make():
+        rows.append(1)
+        scale = factor ** (len(rows) % 2)
+        return Noting("a", [], lambda run: round(1000 * scale))
+
+    result = play({"a": make}, MeasurementLength(rounds=2, starts=MOST_STARTS, width=0.02, warmup=0), seed=0)
+    assert len(result.ns["a"]) == starts
+
+
+def test_times_hold_once_two_windows_agree():
+    assert holds([9000] * 20 + [1000] * 2 * WINDOW)
+    assert not holds([1000 - 40 * i for i in range(2 * WINDOW)])
+    assert not holds([1000] * WINDOW + [1100] * WINDOW)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"starts": 0}, {"starts": MOST_STARTS + 1}, {"warmup": -1}, {"width": 0.0}, {"width": float("nan")}]
+)
+def test_effort_that_is_none_is_refused(wrong):
+    with pytest.raises(UsageError):
+        MeasurementLength(**wrong)
+
+
+times = st.lists(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=12), min_size=1, max_size=MOST_STARTS)
+
+
+def test_interval_of_starts_of_one_round_is_students_on_logarithms():
+    stats = pytest.importorskip("scipy.stats")
+    values = [3.0, 3.1, 2.9, 3.3, 3.2]
+    logs = np.log(values)
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
+    result = known([[value] for value in values])
+    assert (result.low, result.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=math.sqrt(2) * stats.sem(logs))
+    assert (result.repeat_low, result.repeat_high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+
+
+def test_one_round_has_no_interval_and_no_side():
+    result = known([[2.0]])
+    assert (result.low, result.high, result.repeat_low, result.repeat_high) == (None, None, None, None)
+    assert (result.side, result.width) == (0, math.inf)
+
+
+@pytest.mark.parametrize(("load", "message"), [(0.0, False), (5.0, True), (None, False)])
+def test_busy_machine_is_told(load, message):
+    empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
+    conditions = Conditions(
+        processor="p", system="s", cores=[0], process_cores=[0, 1], load_before=load, load_after=0.0, stolen=None, busy=None, **empty
+    )
+    assert any("busy in the minute before" in warning for warning in conditions.warnings) is message
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """A measurement as JSON, of a file that is there."""
+    folder = tmp_path_factory.mktemp("check")
+    paths = [str(conv_onnx(folder / name)) for name in ("a.onnx", "b.onnx")]
+    answer = compare(BenchRequest(paths, runtimes=["onnxruntime"], effort=MeasurementLength(rounds=4, starts=3, warmup=0)))
+    return json.loads(msgspec.json.encode(answer))
+
+
+def check(tmp_path, record):
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(record))
+    return check_bench(path)
+
+
+def changed(record, *path, to):
+    copy = json.loads(json.dumps(record))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return copy
+
+
+def test_sound_measurement_is_confirmed(tmp_path, record):
+    checked = check(tmp_path, record | {"schema": 1, "version": "0"})
+    assert (checked.ok, checked.problems, checked.contenders, checked.rounds) == (True, [], 2, 24)
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "says"),
+    [
+        (("contenders", 1, "summary", "median_ms"), 1e-5, "median_ms of b.onnx, onnxruntime is stated as 1e-05"),
+        (("contenders", 1, "summary", "low_ms"), None, "low_ms of b.onnx"),
+        (("contenders", 1, "summary", "ratio"), 0.5, "ratio of b.onnx"),
+        (("contenders", 0, "ns", 0), [10**12] * 4, "of a.onnx, onnxruntime is stated"),
+        (("contenders", 1, "macs_ratio"), 0.5, "macs_ratio of b.onnx"),
+        (("files", 0, "macs"), 1, "macs_ratio of b.onnx"),
+        (("files", 0, "sha256"), "0" * 64, "a.onnx is another file here"),
+        (("files", 0, "path"), "gone.onnx", "a.onnx cannot be compared"),
+        (("files", 0, "path"), "/dev/zero", "a.onnx cannot be compared"),
+        (("verdict",), "b.onnx wins", "its verdict is not what its times say"),
+        (("contenders", 1, "name"), "a.onnx, onnxruntime", "two contenders have one name"),
+        (("contenders", 1, "file"), "c.onnx", "none of the files"),
+        (("contenders", 1, "ns"), [[1, 2, 3, 4]], "has not 4 rounds in each of 3 starts"),
+        (("files", 1, "name"), "a.onnx", "two files have one name"),
+    ],
+)
+def test_what_was_changed_is_found(tmp_path, record, path, to, says):
+    checked = check(tmp_path, changed(record, *path, to=to))
+    assert not checked.ok
+    assert any(says in problem for problem in checked.problems), checked.problems
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_in_one_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("bytes") / "m.json"
+    path.write_bytes(data)
+    with pytest.raises(StretchError, match="is no measurement") as error:
+        read_bench(path)
+    assert "\n" not in error.value.message

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from scheduler.formats.tflite import open_tflite
-from scheduler.tools.bench.runtimes import prepare, unavailable
-from scheduler.tools.bench.subject import UNNAMED, FileEnd, digest, hash_of, open_subject, random_arrays, settled, tflite_macs
+from scheduler.tools.bench.subject import (
+    UNNAMED,
+    FileEnd,
+    digest,
+    hash_of,
+    open_subject,
+    prepare,
+    random_arrays,
+    settled,
+    tflite_macs,
+    unavailable,
+)
 from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, WIDE, conv_onnx, linear_tflite
 
 
@@ -62,7 +72,7 @@ def test_damaged_file_is_refused_by_its_name(tmp_path, name, content):
 
 
 def test_weights_outside_of_the_files_folder_are_refused(tmp_path):
-    path = conv_onnx(tmp_path / "m.onnx", weights=np.zeros((FILTERS, CHANNELS, 3, 3), np.float32))
+    path = conv_onnx(tmp_path / "m.onnx")
     model = onnx.load(path)
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")

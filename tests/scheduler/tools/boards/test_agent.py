@@ -3,14 +3,13 @@
 import ast
 import io
 import subprocess
-import sys
 from importlib.resources import files
 
 import pytest
 
 from predictors.errors import StretchError
 from scheduler.tools.boards.agent import Agent, Content, unpack
-from scheduler.tools.boards.board import AgentConnection, BoardArchive, Sending, below, boot
+from scheduler.tools.boards.board import BoardArchive, Sending, below
 from stretch.tools.profiling.places import ASKS, ask_for_file
 
 SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()
@@ -100,13 +99,6 @@ def packed(archive):
 def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
     assert packed(BoardArchive("x", below(folder))) == packed(BoardArchive("x", below(folder)))
     assert len(packed(BoardArchive("x", below(folder)))) < len(packed(BoardArchive("x", below(folder), compress=False)))
-
-
-@pytest.fixture
-def line(tmp_path):
-    with AgentConnection(["sh", "-c", boot([sys.executable])]) as built:
-        built.ask("open", folder=str(tmp_path / "root"))
-        yield built
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
 """Small files as other people's exporters write them, each with what stops it somewhere."""
 
+from functools import partial
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -9,109 +11,80 @@ from scheduler.formats.tflite import ANY_TFLITE, NAMES
 NUMBERS = {name: number for number, name in NAMES.items()}
 
 
-def weights(name, *shape, kind=np.float32):
-    return numpy_helper.from_array((np.random.default_rng(0).standard_normal(shape) / 4).astype(kind), name)
-
-
-def model(nodes, stored=(), shape=(1, 3, 8, 8), out=None, kind=TensorProto.FLOAT, out_kind=None, opset=18, domains=()):
-    """A file of one input `x` and one output `y`."""
+def model(*nodes, shape=(1, 3, 8, 8), out=None, kind=TensorProto.FLOAT, out_kind=None, opset=18, domains=(), weight=(4, 3, 3, 3), **stored):
+    """A file of one input `x` and one output `y`, with a convolution's weights `w` and constants by name."""
     ends = [helper.make_tensor_value_info("x", kind, shape), helper.make_tensor_value_info("y", out_kind or kind, out)]
-    graph = helper.make_graph(nodes, "foreign", ends[:1], ends[1:], list(stored))
+    stored = {"w": np.random.default_rng(0).standard_normal(weight).astype(helper.tensor_dtype_to_np_dtype(kind)) / 4} | stored
+    weights = [numpy_helper.from_array(np.array(array), name) for name, array in stored.items()]
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return helper.make_model(helper.make_graph(nodes, "foreign", ends[:1], ends[1:], weights), opset_imports=imports, ir_version=8)
 
 
-def conv(reads="x", writes="c", name="conv", weight="w", **settings):
-    return helper.make_node("Conv", [reads, weight], [writes], name, **{"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], **settings})
+def conv(writes="c", **settings):
+    return node("Conv", "x w", writes, "conv", **{"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], **settings})
 
 
 def node(op, reads, writes, name, **settings):
-    return helper.make_node(op, reads, writes, name, **settings)
-
-
-def plain():
-    """A convolution with its activation, and a pool."""
-    nodes = [conv(), node("Relu", ["c"], ["r"], "relu"), node("GlobalAveragePool", ["r"], ["y"], "pool")]
-    return model(nodes, [weights("w", 4, 3, 3, 3)], out=(1, 4, 1, 1))
-
-
-def own_domain():
-    """An operator of somebody's own library in the middle."""
-    nodes = [conv(), node("Swirl", ["c"], ["s"], "swirl", domain="com.example"), node("Relu", ["s"], ["y"], "relu")]
-    return model(nodes, [weights("w", 4, 3, 3, 3)], out=(1, 4, 8, 8), domains=("com.example",))
-
-
-def doubles():
-    """A convolution of doubles, which ONNX Runtime has no kernel for."""
-    nodes = [conv(), node("Relu", ["c"], ["y"], "relu")]
-    return model(nodes, [weights("w", 4, 3, 3, 3, kind=np.float64)], out=(1, 4, 8, 8), kind=TensorProto.DOUBLE)
-
-
-def open_batch():
-    """As exporters write a batch of any size."""
-    nodes = [conv(), node("Relu", ["c"], ["y"], "relu")]
-    return model(nodes, [weights("w", 4, 3, 3, 3)], shape=("batch", 3, 8, 8), out=("batch", 4, 8, 8))
-
-
-def upsample():
-    """Opset 9, with an operator that later ones lack."""
-    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
-    nodes = [conv(), node("Upsample", ["c", "scales"], ["y"], "up", mode="nearest")]
-    return model(nodes, [weights("w", 4, 3, 3, 3), scales], out=(1, 4, 16, 16), opset=9)
-
-
-def best_places():
-    """The best channel of each place."""
-    nodes = [conv(), node("ArgMax", ["c"], ["y"], "best", axis=1, keepdims=1)]
-    return model(nodes, [weights("w", 4, 3, 3, 3)], out=(1, 1, 8, 8), out_kind=TensorProto.INT64)
-
-
-def determinant():
-    """An operator that few runtimes have."""
-    nodes = [conv(), node("Det", ["c"], ["y"], "det")]
-    return model(nodes, [weights("w", 4, 3, 3, 3)], out=(1, 4))
-
-
-def two_results():
-    """The largest two of each row, and where they are."""
-    k = numpy_helper.from_array(np.array([2], np.int64), "k")
-    nodes = [conv(), node("TopK", ["c", "k"], ["t", "where"], "top"), node("Relu", ["t"], ["y"], "relu")]
-    return model(nodes, [weights("w", 4, 3, 3, 3), k], out=(1, 4, 8, 2))
-
-
-def volumes():
-    """A convolution of volumes."""
-    settings = {"kernel_shape": [3, 3, 3], "pads": [1] * 6}
-    return model([conv(writes="y", **settings)], [weights("w", 4, 3, 3, 3, 3)], shape=(1, 3, 4, 8, 8), out=(1, 4, 4, 8, 8))
-
-
-def foldable():
-    """Shapes that are computed where they are known, as torch's exporter once wrote them."""
-    zero = numpy_helper.from_array(np.array(0, np.int64), "zero")
-    rest = numpy_helper.from_array(np.array([-1], np.int64), "rest")
-    axes = numpy_helper.from_array(np.array([0], np.int64), "axes")
-    nodes = [
-        conv(),
-        node("Shape", ["c"], ["s"], "shape"),
-        node("Gather", ["s", "zero"], ["n"], "gather", axis=0),
-        node("Unsqueeze", ["n", "axes"], ["u"], "unsqueeze"),
-        node("Concat", ["u", "rest"], ["to"], "concat", axis=0),
-        node("Reshape", ["c", "to"], ["y"], "reshape"),
-    ]
-    return model(nodes, [weights("w", 4, 3, 3, 3), zero, rest, axes], out=(1, 256))
+    return helper.make_node(op, reads.split(), writes.split(), name, **settings)
 
 
 FOREIGN = {
-    "plain": plain,
-    "own_domain": own_domain,
-    "doubles": doubles,
-    "open_batch": open_batch,
-    "upsample": upsample,
-    "best_places": best_places,
-    "determinant": determinant,
-    "two_results": two_results,
-    "volumes": volumes,
-    "foldable": foldable,
+    # a convolution with its activation, and a pool
+    "plain": partial(model, conv(), node("Relu", "c", "r", "relu"), node("GlobalAveragePool", "r", "y", "pool"), out=(1, 4, 1, 1)),
+    # an operator of somebody's own library in the middle
+    "own_domain": partial(
+        model,
+        conv(),
+        node("Swirl", "c", "s", "swirl", domain="com.example"),
+        node("Relu", "s", "y", "relu"),
+        out=(1, 4, 8, 8),
+        domains=("com.example",),
+    ),
+    # a convolution of doubles, which ONNX Runtime has no kernel for
+    "doubles": partial(model, conv(), node("Relu", "c", "y", "relu"), out=(1, 4, 8, 8), kind=TensorProto.DOUBLE),
+    # as exporters write a batch of any size
+    "open_batch": partial(model, conv(), node("Relu", "c", "y", "relu"), shape=("batch", 3, 8, 8), out=("batch", 4, 8, 8)),
+    # opset 9, with an operator that later ones lack
+    "upsample": partial(
+        model,
+        conv(),
+        node("Upsample", "c scales", "y", "up", mode="nearest"),
+        out=(1, 4, 16, 16),
+        opset=9,
+        scales=np.array([1, 1, 2, 2], np.float32),
+    ),
+    # the best channel of each place
+    "best_places": partial(
+        model, conv(), node("ArgMax", "c", "y", "best", axis=1, keepdims=1), out=(1, 1, 8, 8), out_kind=TensorProto.INT64
+    ),
+    # an operator that few runtimes have
+    "determinant": partial(model, conv(), node("Det", "c", "y", "det"), out=(1, 4)),
+    # the largest two of each row, and where they are
+    "two_results": partial(
+        model, conv(), node("TopK", "c k", "t where", "top"), node("Relu", "t", "y", "relu"), out=(1, 4, 8, 2), k=np.array([2])
+    ),
+    # a convolution of volumes
+    "volumes": partial(
+        model,
+        conv("y", kernel_shape=[3, 3, 3], pads=[1] * 6),
+        shape=(1, 3, 4, 8, 8),
+        out=(1, 4, 4, 8, 8),
+        weight=(4, 3, 3, 3, 3),
+    ),
+    # shapes that are computed where they are known, as torch's exporter once wrote them
+    "foldable": partial(
+        model,
+        conv(),
+        node("Shape", "c", "s", "shape"),
+        node("Gather", "s zero", "n", "gather", axis=0),
+        node("Unsqueeze", "n axes", "u", "unsqueeze"),
+        node("Concat", "u rest", "to", "concat", axis=0),
+        node("Reshape", "c to", "y", "reshape"),
+        out=(1, 256),
+        zero=np.array(0),
+        rest=np.array([-1]),
+        axes=np.array([0]),
+    ),
 }
 
 

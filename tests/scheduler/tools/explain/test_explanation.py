@@ -1,20 +1,33 @@
-"""Why a runtime does not take an operator; ONNX Runtime's own exception is the witness."""
+"""Where runtimes put the operators of files, and changes of a file that help."""
 
+import math
 from itertools import pairwise
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import external_data_helper
+from onnx.reference import ReferenceEvaluator
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.tools.explain.answer import Verdict
-from scheduler.tools.explain.child import check_runtime, in_child
-from scheduler.tools.explain.foreign import explain_file, find_cause, judge
-from scheduler.tools.explain.model import ForeignModel, ForeignOp, open_model
-from scheduler.tools.explain.on_onnxruntime import find_named
-from tests.scheduler.tools.explain.files import FOREIGN, conv, model, weights
+from scheduler.tools.explain.foreign import (
+    NEW_OPSET,
+    check_runtime,
+    explain_file,
+    find_cause,
+    fold_constants,
+    in_child,
+    judge,
+    largest_difference,
+    raise_opset,
+    tried,
+)
+from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model
+from scheduler.tools.explain.runtimes import find_named
+from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
 
 
 def test_operators_have_types_shapes_and_work(foreign):
@@ -26,7 +39,7 @@ def test_operators_have_types_shapes_and_work(foreign):
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "/etc/hostname"])
 def test_weights_outside_of_the_folder_are_refused(tmp_path, place):
-    foreign = model([conv(writes="y")], [weights("w", 4, 3, 3, 3)], out=(1, 4, 8, 8))
+    foreign = model(conv("y"), out=(1, 4, 8, 8))
     external_data_helper.set_external_data(foreign.graph.initializer[0], place)
     foreign.graph.initializer[0].ClearField("raw_data")
     path = tmp_path / "m.onnx"
@@ -160,3 +173,72 @@ def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign
     assert find_named(opened, "Could not find an implementation for Relu(14) node with name 'relu'") == 2
     assert find_named(opened, "Fatal error: com.example:Swirl(-1) is not a registered function/op") == 1
     assert find_named(opened, "it is too large") is None
+
+
+RUNNABLE = [name for name in FOREIGN if name not in ("own_domain", "upsample")]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(name):
+    original = FOREIGN[name]()
+    x = np.random.default_rng(1).standard_normal(
+        [1 if d.dim_param else d.dim_value for d in original.graph.input[0].type.tensor_type.shape.dim]
+    )
+    kind = onnx.helper.tensor_dtype_to_np_dtype(original.graph.input[0].type.tensor_type.elem_type)
+    wanted = ReferenceEvaluator(original).run(None, {"x": x.astype(kind)})[0]
+    for _, changed in tried(original):
+        onnx.checker.check_model(changed)
+        takes = onnx.helper.tensor_dtype_to_np_dtype(changed.graph.input[0].type.tensor_type.elem_type)
+        got = ReferenceEvaluator(changed).run(None, {"x": x.astype(takes)})[0]
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_upsample_becomes_resize_in_a_newer_opset_and_computes_the_same():
+    original = FOREIGN["upsample"]()
+    changed = raise_opset(original)
+    x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    wanted, got = (
+        onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+        for m in (original, changed)
+    )
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-6)
+    assert [node.op_type for node in changed.graph.node if node.op_type in ("Upsample", "Resize")] == ["Resize"]
+    assert changed.opset_import[0].version == NEW_OPSET
+
+
+def test_shapes_that_are_known_are_constants():
+    assert [node.op_type for node in fold_constants(FOREIGN["foldable"]()).graph.node] == ["Conv", "Reshape"]
+
+
+def test_originals_stay_as_they_are():
+    for write in FOREIGN.values():
+        original = write()
+        before = original.SerializeToString(deterministic=True)
+        list(tried(original))
+        assert original.SerializeToString(deterministic=True) == before
+
+
+def save(path, proto):
+    onnx.save(proto, str(path))
+    return path
+
+
+def test_changed_weight_is_a_difference(tmp_path, foreign):
+    other = FOREIGN["plain"]()
+    array = onnx.numpy_helper.to_array(other.graph.initializer[0]) * 1.5
+    other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "w"))
+    assert largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other)) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_other_shape_differs_without_bound(tmp_path, foreign):
+    other = FOREIGN["plain"]()
+    other.graph.node[2].CopyFrom(node("Relu", "r", "y", "again"))
+    other.graph.output[0].CopyFrom(FOREIGN["own_domain"]().graph.output[0])
+    assert largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other)) == math.inf
+
+
+def test_other_names_are_refused(tmp_path, foreign):
+    other = FOREIGN["plain"]()
+    other.graph.node[2].output[0] = other.graph.output[0].name = "z"
+    with pytest.raises(StretchError, match="takes or gives other tensors"):
+        largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other))

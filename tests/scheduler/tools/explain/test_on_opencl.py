@@ -30,7 +30,7 @@ FIRST = {
 def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign, name):
     result = explain_file(foreign[name], "opencl")
     try:
-        OpenCLDelegate().build(foreign[name])
+        OpenCLDelegate().compile(foreign[name])
         said = None
     except StretchError as error:
         said = error.message

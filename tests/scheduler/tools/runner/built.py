@@ -1,4 +1,4 @@
-"""Runners that are built and run by the tests: the real sources, the system's compiler, LiteRT's library from its package."""
+"""Runners that are built, and the files that they are built from."""
 
 import importlib.util
 import subprocess
@@ -8,7 +8,24 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from scheduler.bundle.load import load_bundle
 from scheduler.tools.runner.sources import write_runner
+from stretch.export.tflite.bundle import export_tflite
+from stretch.quantize.images import synthetic_images
+
+
+def exported(folder, make, precision=None):
+    """The bundle that `make` writes, again with a TFLite file."""
+    floats = load_bundle(make(folder / "floats"))
+    images = synthetic_images(floats.manifest.model.input_shape, 8)
+    export_tflite(floats, folder / "bundle", images, "synthetic", precision=precision)
+    return load_bundle(folder / "bundle", check_hashes=True)
+
+
+def exported_file(folder, make, precision=None):
+    """The TFLite file of such a bundle: a path that stays when the bundle is gone."""
+    return folder / "bundle" / exported(folder, make, precision).manifest.tflite
+
 
 #: Options of every test: few runs, no long waits.
 QUICK = ("--repeat", "3", "--warmup", "1", "--time-limit", "120")

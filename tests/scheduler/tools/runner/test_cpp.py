@@ -10,8 +10,7 @@ from scheduler.checks.verify import random_input
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.tools.runner.built import again, build
-from tests.scheduler.tools.runner.exported import exported
+from tests.scheduler.tools.runner.built import again, build, exported
 from tests.stretch.cli.commands import spawn
 
 pytest.importorskip("ai_edge_litert")
@@ -77,26 +76,12 @@ def test_int8_gives_the_outputs_of_the_session(built, tmp_path):
 
 @pytest.mark.parametrize("options", [("--copies",), ("--threads", "cpu=2,gpu=2"), ("--cores", "cpu=0,dsp=0")])
 def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options):
-    other = run_beside(bundle, built, tmp_path, *options)
-    same(other)
+    same(run_beside(bundle, built, tmp_path, *options))
 
 
 def test_bands_read_their_rows(built, tmp_path):
-    request = (
-        "branch",
-        "tiny_resnet",
-        "--device",
-        "mi9",
-        "--processors",
-        "cpu,gpu",
-        "--weights",
-        "none",
-        "--lossless",
-        "--precision",
-        "cpu=int8",
-        "--anyway",
-    )
-    assert spawn("", *request, "--out", tmp_path / "floats").code == 0
+    request = "branch tiny_resnet --device mi9 --processors cpu,gpu --weights none --lossless --precision cpu=int8 --anyway"
+    assert spawn("", *request.split(), "--out", tmp_path / "floats").code == 0
     assert spawn("", "export", tmp_path / "floats", "--format", "tflite", "--out", tmp_path / "bundle").code == 0
     bundle = load_bundle(tmp_path / "bundle")
     assert any(sub.rows for sub in bundle.manifest.subgraphs)

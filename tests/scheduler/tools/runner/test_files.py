@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.bundle.tflite_file import parse_tflite
+from scheduler.bundle.tflite_file import bundle_tflite, parse_tflite
 from scheduler.delegates.litert import open_interpreter
-from scheduler.tools.runner.sources import _text, patches, plan_header, tflite_content
+from scheduler.tools.runner.sources import _text, patches, plan_header
 from tests.scheduler.bundles import two_branches
-from tests.scheduler.tools.runner.exported import exported, exported_file
+from tests.scheduler.tools.runner.built import exported, exported_file
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch
@@ -47,7 +47,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(StretchError, match="SHA-256 differs"):
-        tflite_content(bundle)
+        bundle_tflite(bundle)
 
 
 STEPS = ("stem", "s1.cpu", "s1.dsp", "s1.join", "s2.cpu", "s2.dsp", "s2.join", "head")

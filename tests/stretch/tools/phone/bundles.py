@@ -1,7 +1,7 @@
 """Bundles for a phone, and what it would say of them."""
 
 from tests.scheduler.bundles import Builder, edit
-from tests.scheduler.tools.runner.exported import exported
+from tests.scheduler.tools.runner.built import exported
 from tests.stretch.tools.phone.adb import shell
 from tests.stretch.tools.phone.samples import profile, spoken, xnnpack
 

@@ -4,11 +4,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from scheduler.tools.bench.answer import BenchAnswer, BenchFile, verdict
-from scheduler.tools.bench.rounds import Conditions
+from scheduler.tools.bench.compare import BenchAnswer, BenchFile, Conditions, verdict
 from stretch.tools.report.comparison import bench_page
 from stretch.tools.report.fit import print_page
-from tests.scheduler.tools.bench.test_answer import contender, drawn
+from tests.scheduler.tools.bench.test_compare import contender, drawn
 
 
 def answer(rows=None, **told):

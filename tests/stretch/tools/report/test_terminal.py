@@ -10,7 +10,7 @@ from rich.console import Console
 
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
-from scheduler.tools.explain.answer import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
+from scheduler.tools.explain.model import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
 from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer

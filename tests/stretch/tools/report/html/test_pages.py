@@ -11,8 +11,7 @@ from predictors.predictor import LatencyPredictor
 from scheduler.answer import run_answer
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.judge import judge
-from scheduler.checks.verify import random_input
+from scheduler.checks.verify import judge, random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy import measure_energy
 from scheduler.runtime.session import Session

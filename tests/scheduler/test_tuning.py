@@ -1,14 +1,105 @@
-"""Search for the fastest parameters."""
+"""What is quickest, and where that is kept."""
 
 from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.delegates.opencl.tuner import Limits, exhaustive, fast, fast_convolution, greatest_divisor, greatest_even_divisor
-from scheduler.tuning.search import HOPELESS, quickest
+from scheduler.tuning import (
+    ANY_DRIVER,
+    FOLDER,
+    HOPELESS,
+    Entry,
+    TuningCache,
+    quickest,
+    read_entries,
+    shipped_entries,
+    shipped_path,
+    write_entries,
+)
+from tests.effort import examples
+
+names = st.text("abcxyz0123 ->", max_size=20)
+entries = st.builds(
+    Entry,
+    st.sampled_from(["schedule", "workgroup"]),
+    names,
+    names,
+    names,
+    st.dictionaries(st.sampled_from(["VW", "VC", "x"]), st.integers(0, 64)),
+    st.floats(0, 1e3),
+    st.floats(0, 1e3),
+)
+
+
+def entry(shape="s", **parameters):
+    return Entry("schedule", "conv", "hash", shape, parameters or {"VW": 6}, 1.0, 2.0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
+@given(st.lists(entries, max_size=8))
+def test_what_is_saved_is_found_again(tmp_path_factory, found):
+    folder = tmp_path_factory.mktemp("c")
+    TuningCache("d", "v", folder).save(found)
+    again, last = TuningCache("d", "v", folder), {item.key: item for item in found}
+    for kind in ("schedule", "workgroup"):
+        assert {item.key: item for item in again.entries(kind)} == {key: item for key, item in last.items() if item.kind == kind}
+
+
+def test_two_processes_keep_each_others_entries(tmp_path):
+    one, other = TuningCache("d", "v", tmp_path), TuningCache("d", "v", tmp_path)
+    one.save([entry("a")])
+    other.save([entry("b")])
+    assert {item.shape for item in TuningCache("d", "v", tmp_path).entries("schedule")} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[]", b'{"schema": 1, "device": "d", "driver": "v", "entries": [{"kind": "x"}]}']
+)
+def test_damaged_file_is_ignored_with_a_warning_and_mended_by_saving(tmp_path, content):
+    path = TuningCache("d", "v", tmp_path).path
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="is ignored"):
+        cache = TuningCache("d", "v", tmp_path)
+    assert cache.entries("schedule") == []
+    with pytest.warns(UserWarning, match="is ignored"):
+        cache.save([entry()])
+    assert TuningCache("d", "v", tmp_path).entries("schedule") == [entry()]
+
+
+def test_too_large_file_is_not_read(tmp_path, monkeypatch):
+    TuningCache("d", "v", tmp_path).save([entry()])
+    monkeypatch.setattr("scheduler.tuning.MAX_BYTES", 10)
+    with pytest.warns(UserWarning, match="too large"):
+        assert TuningCache("d", "v", tmp_path).entries("schedule") == []
+
+
+ENTRY = Entry("schedule", "conv", "hash", "s", {"VW": 6}, 1.0, 2.0)
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    monkeypatch.setattr("scheduler.tuning.FOLDER", tmp_path)
+
+
+def test_file_under_another_kinds_name_is_ignored_with_a_warning(tables):
+    write_entries(shipped_path("adreno"), "pocl-avx2", ANY_DRIVER, [ENTRY])
+    with pytest.warns(UserWarning, match="made on pocl-avx2"):
+        assert shipped_entries("adreno") == []
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_what_is_shipped_fits_the_kernels_as_they_are(path):
+    """Fails when a kernel's source was changed: run ``python -m experiments.opencl_tuning.ship`` on a quiet machine."""
+    from scheduler.delegates.opencl.tuner import kernel_hash
+
+    entries = read_entries(path, path.stem.replace("-half", " half"), ANY_DRIVER)
+    assert entries
+    assert [item for item in entries if item.source != kernel_hash(item.kernel)] == []
+    assert [item for item in entries if item.ms > item.default_ms] == []
 
 
 class Clock:
@@ -94,7 +185,6 @@ def test_fast_follows_the_formulas_of_the_paper():
     assert fast_convolution((7, 7, 4), WIDE) == (7, 7, 4)
     # y = gy and gy is even: half of it
     assert fast_convolution((8, 8, 4), WIDE) == (8, 4, 4)
-    assert fast_convolution((56, 56, 64), WIDE, most_z=64) == (4, 1, 64)
 
 
 @given(grids, limits)
@@ -103,9 +193,9 @@ def test_fast_is_always_allowed(grid, limit):
     assert limit.allow(fast_convolution(grid, limit))
 
 
-@given(grids, limits, st.booleans())
-def test_every_exhaustive_candidate_is_allowed_and_there_is_one(grid, limit, loose):
-    result = exhaustive(grid, limit, loose)
+@given(grids, limits)
+def test_every_exhaustive_candidate_is_allowed_and_there_is_one(grid, limit):
+    result = exhaustive(grid, limit)
     assert result
     assert len(set(result)) == len(result)
     assert all(limit.allow(size) for size in result)
@@ -115,7 +205,6 @@ def test_exhaustive_takes_divisors_with_32_work_items_or_more():
     result = exhaustive((12, 10, 4), WIDE)
     assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in result)
     assert (12, 10, 2) in result
-    assert set(result) < set(exhaustive((12, 10, 4), WIDE, loose=True))
 
 
 def test_small_grids_fall_back_to_parts_and_then_to_small_groups():

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from scheduler.delegates.process import ProcessDelegate
-from scheduler.delegates.process.child import Server, serve
-from scheduler.delegates.process.delegate import ChildProcess, GoneError
+from scheduler.delegates.process import ChildProcess, GoneError, ProcessDelegate, Server, serve
 from scheduler.runtime.session import Session
 from tests import onnx_runtime
 
@@ -27,8 +25,8 @@ def whole(path):
 
 def children():
     """Processes of delegates; other tests may keep some of theirs."""
-    stdout = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
-    return {int(line.split()[0]) for line in stdout.splitlines() if "process.child" in line}
+    stdout = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    return {int(line.split()[0]) for line in stdout.splitlines() if "process import child" in line}
 
 
 @pytest.fixture

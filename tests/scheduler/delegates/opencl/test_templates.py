@@ -156,7 +156,7 @@ def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
     networks.needs_half()
     weights = {"w": np.ones((8, 4096, 1, 1), np.float32)}
     path = networks.save(tmp_path / "m.onnx", [networks.conv("x", "y", "w", **ONE)], {"x": (1, 4096, 1, 2)}, ["y"], weights)
-    compiled = networks.OpenCLDelegate(half=True, options=networks.Options(arithmetic="half")).build(path)
+    compiled = networks.OpenCLDelegate(half=True, options=networks.Options(arithmetic="half")).compile(path)
     y = np.zeros((1, 8, 1, 2), np.float32)
     compiled.run([np.ones((1, 4096, 1, 2), np.float32)], [y])
     assert np.all(y == 4096)

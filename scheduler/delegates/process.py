@@ -14,13 +14,75 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from predictors.errors import StretchError
-from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, NodePlace, delegates, get_delegate
-from scheduler.shared import describe, shared_like
+from scheduler.cores import pin_thread
+from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, Invocation, NodePlace, delegates, get_delegate
+from scheduler.shared import describe, opened, shared_like
+
+
+class Server:
+    """What the child has made ready: it reads commands from stdin, one line of JSON each, and answers on stdout.
+
+    Args:
+        inner: Name of the delegate that does the work.
+        cores: Cores that it uses; empty for any.
+    """
+
+    def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
+        self._delegate = get_delegate(inner).create(cores)
+        self._compiled: dict[int, Compiled] = {}
+        self._bound: dict[int, Invocation] = {}
+
+    def handle(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one command."""
+        for key in command.get("drop", ()):
+            self._compiled.pop(key, None)
+            self._bound.pop(key, None)
+        match command["do"]:
+            case "compile":
+                compiled = self._delegate.compile(Path(command["model"]))
+                self._compiled[command["key"]] = compiled
+                return {"inputs": list(compiled.inputs.items()), "outputs": list(compiled.outputs.items())}
+            case "bind":
+                inputs, outputs = ([opened(description) for description in command[what]] for what in ("inputs", "outputs"))
+                self._bound[command["key"]] = self._compiled[command["compiled"]].bind(inputs, outputs)
+                return {}
+            case "run":
+                self._bound[command["bound"]].run()
+                return {}
+        raise StretchError(f"the child process does not know the command `{command['do']}`")
+
+
+def serve(server: Server, commands: BinaryIO, answers: BinaryIO) -> None:
+    """Answer each command in order until there are no more; a failure is an answer."""
+    for line in commands:
+        command = json.loads(line)
+        try:
+            answer = server.handle(command)
+        except StretchError as error:
+            answer = {"error": error.message, "hint": error.hint}
+        except Exception as error:  # the parent raises it where it was asked for
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps({**answer, "number": command["number"]}).encode() + b"\n")
+        answers.flush()
+
+
+def child(inner: str, cores: str) -> None:
+    """Serve the parent, with a delegate on cores that are separated by commas."""
+    chosen = tuple(int(core) for core in cores.split(",") if core)
+    # Libraries may print: only answers belong on the line to the parent.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    pin_thread(chosen[:1])
+    serve(Server(inner, chosen), sys.stdin.buffer, answers)
+
+
+#: What the child process runs.
+_START = "import sys; from scheduler.delegates.process import child; child(*sys.argv[1:])"
 
 #: Commands that make something in the child; a new child is given them again.
 _MAKING = ("compile", "bind")
@@ -42,7 +104,7 @@ class ChildProcess:
     """
 
     def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
-        self._command = [sys.executable, "-m", "scheduler.delegates.process.child", inner, ",".join(map(str, cores))]
+        self._command = [sys.executable, "-c", _START, inner, ",".join(map(str, cores))]
         self._sending, self._reading = threading.Lock(), threading.RLock()
         self._numbers = 0
         self._answers: dict[int, dict[str, Any]] = {}
@@ -172,6 +234,12 @@ class ChildProcess:
         self._made[command["key"]] = command
         return command["key"], reply
 
+    def compile(self, model: Path) -> "ProcessCompiled":
+        """Have the child make the subgraph in a file ready."""
+        key, reply = self.make(do="compile", model=str(model.resolve()))
+        inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
+        return ProcessCompiled(self, key, inputs, outputs)
+
     def drop(self, key: int) -> None:
         """Nobody uses what has this key any more: the child lets go of it, and one that takes its place does not make it."""
         # called when memory is collected, which may be while anything is locked: told with the next command
@@ -207,9 +275,6 @@ class ProcessInvocation(AsyncInvocation):
     Buffers that lie in shared memory (`scheduler.shared`) are read and written by the child where they are; others are copied to
     and from memory of its own. A child that has ended is replaced. What it was computing is computed once more by the new one:
     inputs are in the shared memory as they were, and a subgraph gives the same again.
-
-    Attributes:
-        copied_bytes: What is copied for one run, in both directions.
     """
 
     def __init__(self, line: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -225,7 +290,6 @@ class ProcessInvocation(AsyncInvocation):
         pairs = list(zip(self._shared, buffers, strict=True))
         self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]
         self._writes = [(shared, array) for shared, array in pairs[len(inputs) :] if shared is not array]
-        self.copied_bytes = sum(array.nbytes for _, array in (*self._reads, *self._writes))
         descriptions = [describe(array) for array in self._shared]
         self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=descriptions[: len(inputs)], outputs=descriptions[len(inputs) :])
         weakref.finalize(self, line.drop, self._key)
@@ -284,8 +348,31 @@ class ProcessCompiled(Compiled):
         return ProcessInvocation(self._line, self, inputs, outputs)
 
 
+class ChildDelegate(Delegate):
+    """A delegate that has a child process compute."""
+
+    asynchronous = shares = True
+    _line: ChildProcess | None = None  # None until there is one.
+
+    def close(self) -> None:
+        """End the child, at once."""
+        if self._line is not None:
+            self._line.end()
+
+    def abort(self, why: str) -> bool:
+        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
+        if self._line is not None:
+            self._line.abort(why)
+        return self._line is not None
+
+    @property
+    def restarting(self) -> bool:
+        """Whether a new child is being made ready."""
+        return self._line is not None and self._line.reviving
+
+
 @delegates.register("process")
-class ProcessDelegate(Delegate):
+class ProcessDelegate(ChildDelegate):
     """Runs subgraphs with another delegate in a child process, without a thread of this one.
 
     Args:
@@ -298,12 +385,10 @@ class ProcessDelegate(Delegate):
 
     summary = "ONNX Runtime in a process of its own, enqueued without a thread"
     precisions = ("fp32", "fp16", "int8")
-    asynchronous = True
-    shares = True
 
     def __init__(self, inner: str = INNER, cores: tuple[int, ...] = ()) -> None:
         self._inner = get_delegate(inner)
-        self._line = ChildProcess(inner, cores)
+        self._line: ChildProcess = ChildProcess(inner, cores)
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
@@ -317,28 +402,12 @@ class ProcessDelegate(Delegate):
 
     def compile(self, model: Path) -> ProcessCompiled:
         """Have the child make a subgraph ready."""
-        key, reply = self._line.make(do="compile", model=str(model.resolve()))
-        inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
-        return ProcessCompiled(self._line, key, inputs, outputs)
-
-    def close(self) -> None:
-        """End the child, at once."""
-        self._line.end()
-
-    def abort(self, why: str) -> bool:
-        """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
-        self._line.abort(why)
-        return True
+        return self._line.compile(model)
 
     @property
     def pid(self) -> int:
         """Number of the child process there is now."""
         return self._line.pid
-
-    @property
-    def restarting(self) -> bool:
-        """Whether a new child is being made ready."""
-        return self._line.reviving
 
     def places(self, model: Path) -> list[NodePlace]:
         """As the inner delegate places them."""

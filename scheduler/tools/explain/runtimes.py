@@ -1,0 +1,311 @@
+"""What each runtime supports of a model file, as it says itself."""
+
+import importlib
+import re
+import tempfile
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
+from scheduler.delegates import delegates
+from scheduler.delegates.cpu import load_runtime
+from scheduler.delegates.dsp import PROVIDER, load_library, session_options
+from scheduler.delegates.litert import INSTALL, LiteRtDelegate, partitions
+from scheduler.delegates.opencl.delegate import OpenCLDelegate
+from scheduler.delegates.opencl.device import open_device
+from scheduler.delegates.opencl.graph import MIN_OPSET
+from scheduler.tools.explain.model import ForeignModel, Verdict
+
+_SUFFIX = "ExecutionProvider"
+
+#: Providers that send what they compute elsewhere.
+_REMOTE = ("azure",)
+
+#: Bytes of a file whose optimised form is looked at for operators that were added.
+_LOOKED_AT = 1 << 28
+
+#: How types of operators begin that ONNX Runtime adds between providers and precisions.
+_ADDED = ("Cast", "Memcpy")
+
+#: Types of operators that are put in at borders.
+_CONVERSIONS = ("Transpose", "Cast")
+
+#: What providers that want channels last append to the names of operators that they turn round.
+_TURNED = re.compile(r"_token_\d+$")
+
+#: Names and types of operators in its messages.
+_NAMED = (re.compile(r"node with name '([^']+)'"), re.compile(r"[Nn]ode[ :(]+'?\"?([^\s'\")]+)"))
+_TYPED = (
+    re.compile(r"([\w.]+:)?(\w+)\(-?\d+\) is not a registered"),
+    re.compile(r"No Op registered for (\w+)"),
+    re.compile(r"implementation for (\w+)\("),
+)
+
+
+def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
+    """What a session assigns to which provider.
+
+    Args:
+        device: A provider in small letters without its last words, such as ``cuda``; the first one beside the CPU's if None.
+    """
+    onnxruntime = load_runtime()
+    there = {name.removesuffix(_SUFFIX).lower(): name for name in onnxruntime.get_available_providers()}
+    there = {name: provider for name, provider in there.items() if name not in _REMOTE}
+    device = device or next((name for name in there if name != "cpu"), "cpu")
+    if device not in there:
+        raise UnknownNameError.among("device of onnxruntime", device, there)
+    verdict = Verdict(runtime=f"onnxruntime {onnxruntime.__version__}", device=device, target=there[device])
+    if device == "cpu" and len(there) == 1:
+        verdict.warnings.append("ONNX Runtime has no provider for an accelerator on this machine: its CPU provider is used")
+    options = onnxruntime.SessionOptions()
+    providers = [there[device], *([there["cpu"]] if device != "cpu" else [])]
+    return read_session(onnxruntime, model, options, verdict, providers=providers)
+
+
+def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, verdict: Verdict, **settings: Any) -> Verdict:
+    """Fill in what a session with these options assigns, or why it is refused."""
+    options.log_severity_level = 0
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.path.parent))
+    content = model.content
+    with tempfile.TemporaryDirectory() as folder:
+        optimised = Path(folder) / "optimised.onnx"
+        if verdict.target == "CPUExecutionProvider" and len(content) < _LOOKED_AT:
+            options.optimized_model_filepath = str(optimised)
+        try:
+            session = onnxruntime.InferenceSession(content, options, **settings)
+        # ONNX Runtime's exceptions share no base class of their own.
+        except Exception as error:
+            verdict.refused = " ".join(str(error).split())[:600]
+            verdict.at = find_named(model, verdict.refused)
+            return verdict
+        place = {op.name: i for i, op in enumerate(model.ops)}
+        counted = optimised.is_file()
+        if counted:
+            verdict.added += _count_added(optimised, place)
+    for number, part in enumerate(session.get_provider_graph_assignment_info()):
+        for node in part.get_nodes():
+            i = place.get(node.name, place.get(_TURNED.sub("", node.name)))
+            if i is None and not counted and node.op_type in _CONVERSIONS:
+                verdict.added += 1
+            if i is not None:
+                verdict.taken[i] = part.ep_name
+                if part.ep_name == verdict.target and verdict.target != "CPUExecutionProvider":
+                    verdict.parts[i] = number
+    for i in range(len(model.ops)):
+        if i not in verdict.taken:
+            verdict.gone[i] = "folded or merged by ONNX Runtime before it asks its providers"
+    return verdict
+
+
+def find_named(model: ForeignModel, words: str) -> int | None:
+    """Place of the first operator that a message names, by its name or else by its type."""
+    names = {op.name: i for i, op in reversed(list(enumerate(model.ops)))}
+    for pattern in _NAMED:
+        for name in pattern.findall(words):
+            if name.rstrip(".,:") in names:
+                return names[name.rstrip(".,:")]
+    types = {op.op: i for i, op in reversed(list(enumerate(model.ops)))}
+    for pattern in _TYPED:
+        match = pattern.search(words)
+        if match and match.groups()[-1] in types:
+            return types[match.groups()[-1]]
+    return None
+
+
+def _count_added(optimised: Path, names: Collection[str]) -> int:
+    """Operators that ONNX Runtime put in to change precision or memory, beside the file's own."""
+    import onnx
+
+    nodes = onnx.load(str(optimised), load_external_data=False).graph.node
+    return sum(node.name not in names and node.op_type.startswith(_ADDED) for node in nodes)
+
+
+#: How its log tells of operators that failed: a head, then their types and names, then the reason.
+_FAILED = re.compile(r"Validation FAILED for (?P<nodes>.*?)REASON ?: ?(?P<reason>[^\n]+)", re.DOTALL)
+_NODE_NAME = re.compile(r"Node name: (\S+)")
+
+
+def ask_qnn(model: ForeignModel, device: str | None) -> Verdict:
+    """What QNN's provider takes of a file, the rest being the CPU's (`device`: ``htp`` or None)."""
+    import onnxruntime
+
+    if device not in (None, "htp"):
+        raise UnknownNameError.among("device of qnn", device or "", ["htp"])
+    library = load_library()
+    verdict = Verdict(runtime=", ".join(reversed(library.versions.split(", ")[:2])), device="htp", target=PROVIDER)
+    return read_session(onnxruntime, model, session_options(library, {}), verdict)
+
+
+def read_qnn_log(model: ForeignModel, log: str, verdict: Verdict) -> None:
+    """Add the provider's reasons, which its log alone has, to the operators that it left."""
+    place = {op.name: i for i, op in enumerate(model.ops)}
+    for match in _FAILED.finditer(log):
+        for name in _NODE_NAME.findall(match["nodes"]):
+            i = place.get(name)
+            if i is not None and verdict.taken.get(i) != verdict.target:
+                verdict.said.setdefault(i, match["reason"].strip()[:600])
+
+
+_WORD = re.compile(r"[\w.]+")
+
+
+def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
+    """What a plug-in takes of a file (`device`: a plug-in in small letters, such as ``gpu``; the best one here if None)."""
+    import openvino
+
+    core = openvino.Core()
+    there = {name.lower(): name for name in core.available_devices}
+    device = (device or next((name for name in ("npu", "gpu") if name in there), "cpu")).lower()
+    if device not in there:
+        raise UnknownNameError.among("device of openvino", device, there)
+    verdict = Verdict(runtime=f"openvino {openvino.__version__.partition('-')[0]}", device=device, target=there[device])
+    if set(there) == {"cpu"}:
+        verdict.warnings.append("OpenVINO finds no accelerator on this machine: its CPU plug-in is used")
+    try:
+        network = core.read_model(str(model.path))
+    except RuntimeError as error:
+        verdict.refused = _readable(str(error))
+        verdict.at = _first_of_type(model, verdict.refused)
+        return verdict
+    answer = dict(core.query_model(network, there[device]))
+    nodes_of = _by_operator(model, network)
+    for i in range(len(model.ops)):
+        nodes = nodes_of.get(i, [])
+        if not nodes:
+            verdict.gone[i] = "folded or merged by OpenVINO while it reads the file"
+        elif all(node in answer for node in nodes):
+            verdict.taken[i] = answer[nodes[0]]
+        else:
+            lacking = [node for node in nodes if node not in answer]
+            verdict.said[i] = f"query_model does not list `{lacking[0]}` for {there[device]}"
+    return verdict
+
+
+def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
+    """Friendly names of the nodes that each operator of the file became: they are called like it or like what it writes."""
+    place: dict[str, int] = {}
+    for i, op in enumerate(model.ops):
+        network_file = model.network
+        written = op.outputs if network_file is None else [network_file.tensors[t].name for t in network_file.operators[i].outputs]
+        place.update(dict.fromkeys((op.name, *written), i))
+    names: dict[int, list[str]] = {}
+    for node in network.get_ordered_ops():
+        if node.get_type_name() in ("Parameter", "Result", "Constant"):
+            continue
+        for name in (node.get_friendly_name(), *(name for output in node.outputs() for name in output.get_names())):
+            if name in place:
+                names.setdefault(place[name], []).append(node.get_friendly_name())
+                break
+    return names
+
+
+def _readable(words: str) -> str:
+    """Its message without where in its source it was raised."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    kept = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
+    return " ".join(kept or lines)[:600]
+
+
+def _first_of_type(model: ForeignModel, words: str) -> int | None:
+    """Place of the first operator whose name or type the message has."""
+    said = set(_WORD.findall(words)) | {word.rpartition(".")[2] for word in _WORD.findall(words)}
+    return next((i for i, op in enumerate(model.ops) if op.name in said or (op.op in said and len(op.op) > 2)), None)
+
+
+_NUMBER = re.compile(r"Node number (\d+)")
+
+
+def ask_litert(model: ForeignModel, device: str | None) -> Verdict:
+    """What XNNPACK takes of a file, the rest being kernels of LiteRT (`device`: ``cpu`` or None)."""
+    if device not in (None, "cpu"):
+        raise UnknownNameError.among("device of litert", device or "", ["cpu"])
+    version = LiteRtDelegate.version()
+    verdict = Verdict(runtime=version.replace("_", "-"), device="cpu", target="XNNPACK")
+    try:
+        make = importlib.import_module(f"{version.split()[0]}.interpreter").Interpreter
+    except ImportError as error:
+        raise MissingBackendError(f"the installed {version} cannot be loaded: {error}", INSTALL) from error
+    try:
+        interpreter = make(model_path=str(model.path), num_threads=1)
+        interpreter.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        verdict.refused = " ".join(str(error).split())[:600]
+        match = _NUMBER.search(verdict.refused)
+        named = next((i for i, op in enumerate(model.ops) if op.op in verdict.refused), None)
+        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else named
+        return verdict
+    verdict.taken = dict.fromkeys(range(len(model.ops)), "LiteRT")
+    for number, part in enumerate(partitions(interpreter._get_ops_details())):
+        for i in part:
+            verdict.taken[i], verdict.parts[i] = verdict.target, number
+    return verdict
+
+
+def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
+    """What kernels of the delegate compute of a file (`device`: part of the device's name, or None for the delegate's choice)."""
+    from importlib.metadata import version
+
+    opened_device = open_device(())
+    if device is not None and device.lower() not in opened_device.name.lower():
+        raise UnknownNameError(f"unknown device of opencl `{device}`", f"the delegate drives `{opened_device.name}` here")
+    verdict = Verdict(runtime=f"opencl delegate, nn-stretch {version('nn-stretch')}", device=opened_device.name, target="opencl")
+    unread = _unread(model)
+    if unread is not None:
+        verdict.at, verdict.refused = unread
+        return verdict
+    delegate = OpenCLDelegate()
+    place = {op.name: i for i, op in enumerate(model.ops)}
+    try:
+        graph = delegate.prepared(model.path)
+        said = delegate.refusals(graph)
+    except StretchError as error:
+        verdict.refused = error.message
+        verdict.at = next((i for name, i in place.items() if f"`{name}`" in error.message), None)
+        return verdict
+    kept = {name: node.name for node in graph.nodes for name in (node.name, *node.merged)}
+    for name, i in place.items():
+        if name not in kept:
+            verdict.gone[i] = graph.gone.get(name, "a constant, or its elements lie where they are read")
+        elif kept[name] in said:
+            verdict.said[i] = said[kept[name]]
+        else:
+            verdict.taken[i] = verdict.target
+    return verdict
+
+
+def _unread(model: ForeignModel) -> tuple[int, str] | None:
+    """The first operator of a file that the delegate does not read as a graph, and why."""
+    if model.opset < MIN_OPSET:
+        return 0, f"the file uses opset {model.opset}, the opencl delegate reads {MIN_OPSET} and later"
+    for i, op in enumerate(model.ops):
+        if op.domain:
+            return i, f"node `{op.name}` is of the domain `{op.domain}`, the opencl delegate computes ONNX's own operators"
+        if len(op.outputs) != 1:
+            return i, f"node `{op.name}` writes {len(op.outputs)} tensors, the opencl delegate's kernels write one"
+    opened = next((i for i, op in enumerate(model.ops) if op.dynamic), None)
+    return None if opened is None else (opened, f"node `{model.ops[opened].name}` has tensors of no fixed shape")
+
+
+#: The delegate that knows whether a runtime is installed, the kinds of files that the runtime reads, and what asks it.
+RUNTIMES: dict[str, tuple[str, tuple[str, ...], Callable[[ForeignModel, str | None], Verdict]]] = {
+    "onnxruntime": ("cpu", ("ONNX",), ask_onnxruntime),
+    "qnn": ("dsp", ("ONNX",), ask_qnn),
+    "openvino": ("openvino", ("ONNX", "TFLite"), ask_openvino),
+    "litert": ("litert", ("TFLite",), ask_litert),
+    "opencl": ("opencl", ("ONNX",), ask_opencl),
+}
+
+
+def check_runtime(runtime: str, model: ForeignModel) -> None:
+    """Refuse a runtime that is not known, does not read this kind of file, or is not installed."""
+    if runtime not in RUNTIMES:
+        raise UnknownNameError.among("runtime", runtime, RUNTIMES)
+    delegate, kinds, _ = RUNTIMES[runtime]
+    if model.kind not in kinds:
+        others = [name for name, (_, known, _) in RUNTIMES.items() if model.kind in known]
+        raise UsageError(f"{runtime} does not read {model.kind} files, which {model.path} is", f"ask {' or '.join(others)}")
+    if problem := delegates.get(delegate).unavailable():
+        raise MissingBackendError(f"{runtime} is not available: {problem}")

@@ -1,0 +1,107 @@
+"""Delegates that run subgraphs as another one does, and have a function of the test decide about each run; inputs of the small bundles and their outputs."""
+
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from scheduler.delegates import delegates
+from scheduler.delegates.base import AsyncInvocation, Delegate, Invocation
+from tests import onnx_runtime
+
+
+def numbers(seed=0, shape=(1, 3, 8, 8)):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def whole(path, x):
+    """What a bundle's whole model computes."""
+    return onnx_runtime.output(path / "model.onnx", x)
+
+
+def threads():
+    """The threads of sessions."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nn-stretch")]
+
+
+class HookedInvocation(Invocation):
+    def __init__(self, hooked):
+        self._hooked = hooked
+
+    def run(self):
+        self._hooked()
+
+
+class Hooked(Delegate):
+    """Has `hook` called in place of each run, with the subgraph's file, what carries the run out, and the outputs."""
+
+    def __init__(self, hook, inner="cpu", falls_back_on=None):
+        self.hook, self.inner, self.falls_back_on = hook, delegates.get(inner)(), falls_back_on
+        self.computes = self.inner.computes
+
+    def compile(self, model):
+        compiled, hook = self.inner.compile(model), self.hook
+        bind = compiled.bind
+        compiled.bind = lambda inputs, outputs: HookedInvocation(partial(hook, model, bind(inputs, outputs).run, outputs))
+        return compiled
+
+
+class QueuedInvocation(AsyncInvocation):
+    def __init__(self, hooked):
+        self._hooked = hooked
+
+    def enqueue(self):
+        self._hooked("enqueue")
+
+    def wait(self):
+        self._hooked("wait")
+
+
+class HookedQueue(Hooked):
+    """The same behind a command queue: `hook` is told first whether a run is enqueued or waited for."""
+
+    asynchronous = True
+
+    def compile(self, model):
+        compiled, hook = self.inner.compile(model), self.hook
+        bind = compiled.bind
+
+        def bound(inputs, outputs):
+            run = bind(inputs, outputs).run
+            return QueuedInvocation(lambda at: hook(at, model, run, outputs))
+
+        compiled.bind = bound
+        return compiled
+
+
+class Gate(Hooked):
+    """ONNX Runtime that waits at a subgraph, or at those of a bundle, until it is let through, and then raises an error once."""
+
+    def __init__(self, who=None, error=None):
+        super().__init__(self.pass_through)
+        self.who, self.error = who.resolve() if isinstance(who, Path) else who, error
+        self.reached, self.open = threading.Semaphore(0), threading.Event()
+
+    def pass_through(self, model, run, outputs):
+        if self.who in (None, model.stem, *model.resolve().parents):
+            self.reached.release()
+            assert self.open.wait(60)
+            error, self.error = self.error, None
+            if error is not None:
+                raise error
+        run()
+
+
+def flaky(armed, *inner):
+    """A delegate of which subgraphs raise the errors in a dictionary by their names; `begun` has all that were begun."""
+
+    def hook(model, run, outputs):
+        delegate.begun.append(model.stem)
+        if model.stem in armed:
+            raise armed[model.stem]
+        run()
+
+    delegate = Hooked(hook, *inner)
+    delegate.begun = []
+    return delegate

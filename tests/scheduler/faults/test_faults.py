@@ -1,0 +1,233 @@
+"""What is decided about sites that fail, and sessions whose delegates do: nothing is lost, nothing is wrong."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from predictors.errors import StretchError, UsageError
+from scheduler.delegates.base import UnableError
+from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Returned, Site
+from scheduler.placement.place import Placement, fallback_placement
+from scheduler.runtime.session import Recovery, Session
+from tests.scheduler.doubles import Hooked, numbers, whole
+
+GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
+
+
+def told(policy, events):
+    """What is decided, with the number of the event; what is on trial has its work again at once."""
+    keeper, rows = Keeper(policy), []
+    for number, event in enumerate(events):
+        for item in keeper.tell(event):
+            rows.append((number, item.site, item.what, item.inferences))
+            if item.what == "on trial":
+                assert keeper.tell(Returned(item.site)) == []
+    return rows
+
+
+def test_inferences_count_for_a_trial_only_when_the_site_has_its_work_again():
+    keeper = Keeper(FaultPolicy(back_off=1, trial=1))
+    keeper.tell(failed())
+    assert [item.what for item in keeper.tell(Ended())] == ["on trial"]
+    assert [keeper.tell(Ended()) for _ in range(5)] == [[]] * 5
+    keeper.tell(Returned(GPU))
+    assert [item.what for item in keeper.tell(Ended())] == ["restored"]
+
+
+def failed(site=GPU, **more):
+    return Failed(site, "s1.gpu", "it broke", **more)
+
+
+def test_site_that_fails_is_left_alone_tried_and_restored():
+    policy = FaultPolicy(back_off=3, trial=2)
+    events = [Ended(), failed(), *[Ended()] * 6]
+    assert told(policy, events) == [(1, GPU, "retired", 3), (4, GPU, "on trial", None), (6, GPU, "restored", None)]
+
+
+def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_longest():
+    policy = FaultPolicy(back_off=2, longest=5, trial=3)
+    keeper, rows = Keeper(policy), []
+    for _ in range(4):
+        rows += keeper.tell(failed())
+        while keeper.retired(GPU):
+            keeper.tell(Ended())
+    assert [row.inferences for row in rows] == [2, 4, 5, 5]
+
+
+def test_site_that_was_restored_begins_with_the_first_back_off_again():
+    policy = FaultPolicy(back_off=1, trial=1)
+    result = told(policy, [failed(), Ended(), failed(), Ended(), Ended(), Ended(), failed()])
+    assert [item for item in result if item[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
+
+
+def test_site_that_hangs_is_never_tried_again():
+    result = told(FaultPolicy(back_off=1), [failed(), failed(for_good=True), *[Ended()] * 100])
+    assert result == [(0, GPU, "retired", 1), (1, GPU, "retired", None)]
+
+
+@pytest.mark.parametrize("numbers", [{"back_off": 0}, {"back_off": 9, "longest": 8}, {"trial": 0}, {"spot_every": -1}])
+def test_numbers_that_make_no_sense_are_refused(numbers):
+    with pytest.raises(UsageError):
+        FaultPolicy(**numbers)
+
+
+GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
+
+
+def test_many_threads_that_see_the_same_fault_decide_once():
+    keeper = Keeper(FaultPolicy())
+    threads = [threading.Thread(target=keeper.tell, args=(Failed(Site.of(GPU_PLACE), "s1.gpu", "it broke"),)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keeper.decisions) == 1
+
+
+CPU_PLACE = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
+HOME = {"a": GPU_PLACE, "b": GPU_PLACE, "c": CPU_PLACE}
+
+
+class Code:
+    """Compiles all but what it is told to refuse."""
+
+    def __init__(self, *refused):
+        self.refused, self.forgotten = refused, []
+
+    def stand_in(self, name, place, error, queues):
+        if name in self.refused:
+            raise error
+        return fallback_placement(place, "cpu", str(error), queues)
+
+    def forget(self, site):
+        self.forgotten.append(site)
+
+
+class Runner:
+    """Says where it was told to run what; refuses what it is told to refuse."""
+
+    def __init__(self, places, *refused):
+        self.places, self.refused, self.forgotten = dict(places), refused, []
+
+    def replace(self, name, place):
+        if name in self.refused:
+            raise StretchError("it does not compile")
+        self.places[name] = place
+
+    def forget(self, site):
+        self.forgotten.append(site)
+
+
+def recovery(code):
+    return Recovery(HOME, Keeper(FaultPolicy(back_off=1, trial=1)), code)
+
+
+def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
+    code, runner = Code(), Runner(HOME)
+    result = recovery(code)
+    result.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
+    result.carry_out(runner)
+    assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
+    assert code.forgotten == []
+    result.keeper.tell(Ended())
+    result.carry_out(runner)
+    assert runner.places == HOME
+    assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
+
+
+def test_what_nothing_else_can_run_stays():
+    runner = Runner(HOME)
+    result = recovery(Code("b"))
+    result.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
+    result.carry_out(runner)
+    assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
+
+
+def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():
+    assert {place.delegate for place in recovery(Code()).without(Site.of(GPU_PLACE), "it hangs", HOME).values()} == {"cpu"}
+    with pytest.raises(StretchError, match="it hangs"):
+        recovery(Code("a")).without(Site.of(GPU_PLACE), "it hangs", HOME)
+
+
+POLICY = FaultPolicy(back_off=2, trial=2)
+
+
+class Broken(Hooked):
+    """ONNX Runtime, in which the runs of a list go wrong: by an exception, NaN, other numbers or by never ending."""
+
+    def __init__(self, *wrong):
+        super().__init__(self.go_wrong)
+        self.wrong, self.runs, self.release = list(wrong), 0, threading.Event()
+
+    def go_wrong(self, model, run, outputs):
+        self.runs += 1
+        how = self.wrong.pop(0) if self.wrong else None
+        if isinstance(how, Exception):
+            raise how
+        if how == "hang":
+            self.release.wait(60)
+            return
+        run()
+        if how == "nan":
+            outputs[0].flat[3] = np.nan
+        if how == "wrong":
+            outputs[0] *= 1.5
+
+
+def options(session):
+    return {"run": session, "submit": lambda x: session.submit(x).result(60)}
+
+
+def made(bundle_dir, broken, policy=POLICY, **options):
+    return Session(bundle_dir, {"gpu": "null"}, delegates={"null": broken}, faults=policy, **options)
+
+
+@pytest.mark.parametrize("way", ["run", "submit"])
+@pytest.mark.parametrize("fault", [UnableError("the device is lost"), RuntimeError("it broke"), ValueError(), "nan"], ids=str)
+def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_back(bundle_dir, way, fault):
+    # two subgraphs of an inference run there
+    broken = Broken(None, None, fault)
+    with made(bundle_dir, broken) as session:
+        for x in numbers(shape=(12, 1, 3, 8, 8)):
+            assert np.allclose(options(session)[way](x), whole(bundle_dir, x), atol=1e-5)
+        assert [(decision.inference, decision.what) for decision in session.decisions] == [(1, "retired"), (3, "on trial"), (5, "restored")]
+        assert session.decisions[0].site.delegate == "null"
+        assert "s1.gpu" in session.decisions[0].reason
+        assert session.places["s1.gpu"].delegate == "null"
+        assert broken.runs > 8
+
+
+def test_without_a_policy_the_inference_fails_and_names_the_delegate(bundle_dir):
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": Broken(RuntimeError("it broke"))}) as session:
+        with pytest.raises(StretchError, match=r"s1.gpu.*null.*it broke"):
+            session(numbers())
+        assert session.decisions == ()
+
+
+def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
+    broken = Broken(*[None] * 4, *["wrong"] * 100)
+    with made(bundle_dir, broken, FaultPolicy(back_off=2, trial=2, spot_every=3)) as session:
+        x = numbers()
+        want = whole(bundle_dir, x)
+        for _ in range(4):
+            assert np.allclose(session(x), want, atol=1e-5)
+        assert "is off by" in session.decisions[0].reason
+        assert session.places["s1.gpu"].delegate == "cpu"
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("way", ["run", "submit"])
+def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundle_dir, way):
+    broken = Broken(None, None, "hang")
+    with made(bundle_dir, broken, time_limit=1.0) as session:
+        for x in numbers(shape=(6, 1, 3, 8, 8)):
+            assert np.allclose(options(session)[way](x), whole(bundle_dir, x), atol=1e-5)
+        assert [(decision.what, decision.inferences) for decision in session.decisions] == [("retired", None)]
+        assert session.places["s1.gpu"].delegate == "cpu"
+        broken.release.set()
+        # what it writes now, it writes into memory that nobody reads any more
+        time.sleep(0.1)
+        x = numbers()
+        assert np.allclose(session(x), whole(bundle_dir, x), atol=1e-5)
