@@ -207,8 +207,8 @@ class BranchCost(NamedTuple):
     """A branch without its part of the join."""
 
     processor: str  # Where it runs.
-    depth: int  # Blocks kept.
-    width: int  # Channels of its backbone.
+    depth: int  # Blocks kept; 0 where a segment is divided exactly, which keeps all.
+    width: int  # Channels of its backbone, likewise.
     entry: EntryKind  # How it begins.
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
@@ -559,10 +559,9 @@ class SegmentOptions:
         parts = [0] * len(chosen)
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
-        branches = tuple(
-            BranchScale(
-                b.processor, b.depth, b.width, b.entry, part, align, b.rewrites, **({self.division: b.share} if self.division else {})
-            )
-            for b, part, align in zip(chosen, parts, aligns, strict=True)
-        )
-        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)
+        branches = []
+        for b, part, align in zip(chosen, parts, aligns, strict=True):
+            depth, width = (self.segment.depth, self.segment.width) if self.exact else (b.depth, b.width)
+            share = {self.division: b.share} if self.exact else {}
+            branches.append(BranchScale(b.processor, depth, width, b.entry, part, align, b.rewrites, **share))
+        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, tuple(branches), self.join)

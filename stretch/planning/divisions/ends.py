@@ -238,7 +238,7 @@ def _ways(
     return SegmentOptions(
         segment,
         "placed",
-        tuple((_cost(costs, segment, run, graph.params),) for run, graph in zip(runs[0], graphs, strict=True)),
+        tuple((_cost(costs, run, graph.params),) for run, graph in zip(runs[0], graphs, strict=True)),
         macs=np.array([segment.graph.macs]),
         params=np.array([segment.graph.params]),
         ms=ms,
@@ -253,11 +253,9 @@ def _ways(
     )
 
 
-def _cost(costs: Costs, segment: Segment, run: BranchTime, params: int) -> BranchCost:
-    contended, peak = run.ms + run.contention_ms, _peak(costs, run)
-    return BranchCost(
-        run.scale.processor, segment.depth, segment.width, "none", run.macs, params, run.ms, contended, peak, share=run.scale.ends
-    )
+def _cost(costs: Costs, run: BranchTime, params: int) -> BranchCost:
+    sums = run.macs, params, run.ms, run.ms + run.contention_ms, _peak(costs, run)
+    return BranchCost(run.scale.processor, 0, 0, "none", *sums, share=run.scale.ends)
 
 
 def _peak(costs: Costs, run: BranchTime) -> int:
