@@ -197,30 +197,37 @@ class LazyOptions:
         return each_partitions(whole, widths, align) if join_of(self.join).divides else np.full_like(widths, whole)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
-        """The ways to run the segment, every rule met or not."""
+        """The ways to run the segment, or those of some numbers, every rule met or not."""
         joins, branches = self.joins, range(len(self.subset))
-        grid = _Grid(self, numbers)
-        computed = [grid.column(i, "contended_ms") + grid.joined(joins.ms[i]) for i in branches]
-        ms, exchange = (np.empty((len(holders), grid.count)) for _ in range(2))
-        for at, holder in enumerate(holders):
-            entering = [self.costs.transfer(holder, p, self.elements) for p in self.subset]
-            moved = [into + grid.joined(joins.out_ms[i]) for i, into in enumerate(entering)]
-            total = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)])
-            np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
-            grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
+        sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
+        every = np.arange(self.count) if numbers is None else numbers
+        at = np.unravel_index(every, [size for pair in sizes for size in pair])
+        scale = [at[2 * i] * sizes[i][1] + at[2 * i + 1] for i in branches]
+        width = np.ravel_multi_index(at[::2], [widths for widths, _ in sizes])
+
+        def total(name: str, ends: Ints | int = 0) -> Ints:
+            return sum((self.column(i, name)[scale[i]] for i in branches), ends)
+
+        computed = [self.column(i, "contended_ms")[scale[i]] + joins.ms[i][width] for i in branches]
+        out, join = [joins.out_ms[i][width] for i in branches], joins.join_ms[width]
+        ms, exchange = (np.empty((len(holders), len(every))) for _ in range(2))
+        for row, holder in enumerate(holders):
+            moved = [self.costs.transfer(holder, p, self.elements) + out[i] for i, p in enumerate(self.subset)]
+            ms[row] = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)]) + join
+            exchange[row] = reduce(np.maximum, moved) + join
         return SegmentOptions(
             self.segment,
             self.join,
             self.candidates,
-            macs=grid.total("macs", joins.macs.sum(axis=0)),
-            params=grid.total("params", joins.params.sum(axis=0)),
+            macs=total("macs", joins.macs.sum(axis=0)[width]),
+            params=total("params", joins.params.sum(axis=0)[width]),
             ms=ms,
             exchange_ms=exchange,
-            slowest_ms=grid.flat(reduce(np.maximum, computed)),
-            fastest_ms=grid.flat(reduce(np.minimum, computed)),
-            peak_bytes=grid.total("peak_bytes"),
+            slowest_ms=reduce(np.maximum, computed),
+            fastest_ms=reduce(np.minimum, computed),
+            peak_bytes=total("peak_bytes"),
             span=self.span,
-            busy=lambda: {name: grid.flat(item) for name, item in zip(self.subset, computed, strict=True)},
+            busy=lambda: dict(zip(self.subset, computed, strict=True)),
             numbers=numbers,
         )
 
@@ -243,49 +250,6 @@ class OptionsCache:
         if key not in self._widths:
             self._widths[key] = rules.widths(segment, legal_widths(segment, align))
         return self._widths[key]
-
-
-class _Grid:
-    """Combinations of branches' scales, or some of them by their numbers.
-
-    All of them have axes for the width and the depth of each branch: what depends on few is not repeated.
-    """
-
-    def __init__(self, offer: LazyOptions, numbers: Ints | None) -> None:
-        self.offer, self.sizes = offer, [(len(widths), len(depths)) for widths, depths in offer.scales]
-        self._all = [size for pair in self.sizes for size in pair]
-        self._shape = self._all if numbers is None else [len(numbers)]
-        self.count = prod(self._shape)
-        if numbers is not None:
-            at = np.unravel_index(numbers, self._all)
-            self._scale = [at[2 * i] * depths + at[2 * i + 1] for i, (_, depths) in enumerate(self.sizes)]
-            self._widths = np.ravel_multi_index(at[::2], [widths for widths, _ in self.sizes])
-
-    def column(self, branch: int, name: str) -> NDArray[Any]:
-        """A number of one branch's scales, which broadcasts to all combinations."""
-        values = self.offer.column(branch, name)
-        if self._shape is not self._all:
-            return values[self._scale[branch]]
-        return values.reshape([size if axis // 2 == branch else 1 for axis, size in enumerate(self._all)])
-
-    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A number of the join for each combination of widths, which broadcasts so, too."""
-        if self._shape is not self._all:
-            return values[self._widths]
-        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._all)])
-
-    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
-        """One entry for each combination."""
-        return np.broadcast_to(values, self._shape).reshape(-1)
-
-    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """A view of an array with one entry for each combination, of the shape that the others broadcast to."""
-        return flat.reshape(self._shape)
-
-    def total(self, name: str, joins: Ints | None = None) -> Ints:
-        """A whole number summed over the branches, and over what ends them."""
-        start = 0 if joins is None else self.joined(joins)
-        return self.flat(sum((self.column(i, name) for i in range(len(self.sizes))), start))
 
 
 def pixels(segment: Segment, name: str) -> int:
