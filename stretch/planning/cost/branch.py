@@ -25,6 +25,7 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
 from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, partitions, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, rewrite_segment
+from stretch.planning.network.units import memoised
 
 # The kernels of branches at full depth, put together from those of their blocks.
 #
@@ -248,16 +249,11 @@ class Costs:
         self.rewrites = rewrites
         self._whole: dict[tuple[Segment, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
-        self._dropped: dict[tuple[Segment, int], set[int]] = {}
-        self._summed: dict[tuple[FullDepth, str], list[tuple[int, _Sums]]] = {}
-        self._blocks: dict[tuple[Built, str], _Sums] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
-        self._branches: dict[tuple[Segment, str, int, int, int], BranchCost] = {}
         self._changes: dict[tuple[Segment, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._remembered: dict[type, object] = {}
         self._built: dict[type, object] = {}
-        self._rewritten: dict[tuple[Segment, tuple[str, ...]], Segment] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
         """Costs with one processor at another precision; what was built stays known."""
@@ -268,8 +264,7 @@ class Costs:
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
         """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
         other = Costs(predictor, precision, rewrites)
-        other._whole, other._dropped, other._rewritten = self._whole, self._dropped, self._rewritten
-        other._wholes, other._built = self._wholes.on(predictor), self._built
+        other._whole, other._wholes, other._built = self._whole, self._wholes.on(predictor), self._built
         return other
 
     def remembered(self, kind: type[T]) -> T:
@@ -290,13 +285,7 @@ class Costs:
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
         """A segment as scaled branches of a processor have it, and the same one each time."""
-        names = self.rewrites.get(processor, ())
-        if not names:
-            return segment
-        key = (segment, names)
-        if key not in self._rewritten:
-            self._rewritten[key] = rewrite_segment(segment, names)
-        return self._rewritten[key]
+        return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
@@ -319,13 +308,9 @@ class Costs:
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
-        channels = segment.in_width if in_channels is None else in_channels
-        key = (segment, processor, depth, width, channels)
-        known = self._branches.get(key)
-        if known is None:
-            known = self._branches[key] = self._branch(*key)
-        return known
+        return self._branch(segment, processor, depth, width, segment.in_width if in_channels is None else in_channels)
 
+    @memoised
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
@@ -338,36 +323,30 @@ class Costs:
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        if (segment, depth) not in self._dropped:
-            self._dropped[segment, depth] = dropped_blocks(segment, depth)
-        dropped = self._dropped[segment, depth]
-        kept = [part for block, part in self._sums(whole, processor) if block not in dropped]
+        dropped = dropped_blocks(segment, depth)
+        parts = [part for block, part in self._sums(whole, processor) if block not in dropped]
         return BranchCost(
             processor,
             depth,
             width,
             entry,
-            sum([part.macs for part in kept]),
-            sum([part.params for part in kept]),
-            sum([part.ms for part in kept]),
-            sum([part.contended_ms for part in kept]),
-            max([part.peak_bytes for part in kept], default=0),
+            sum([part.macs for part in parts]),
+            sum([part.params for part in parts]),
+            sum([part.ms for part in parts]),
+            sum([part.contended_ms for part in parts]),
+            max([part.peak_bytes for part in parts], default=0),
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
+    @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
         """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
-        key = (whole, processor)
-        if key not in self._summed:
-            self._summed[key] = [(block, self._block(built, processor)) for block, built in whole.blocks]
-        return self._summed[key]
+        return [(block, self._block(built, processor)) for block, built in whole.blocks]
 
+    @memoised
     def _block(self, built: Built, processor: str) -> _Sums:
-        key = (built, processor)
-        if key not in self._blocks:
-            time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
-            self._blocks[key] = _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
-        return self._blocks[key]
+        time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
+        return _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
 
     def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
         """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
@@ -475,7 +454,7 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
     return Kernel(kernel.name, kernel.ops, cost, kernel.macs, kernel.elsewhere)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SegmentOptions:
     """Ways to run one segment on one subset of the processors.
 

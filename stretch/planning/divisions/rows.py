@@ -26,6 +26,7 @@ from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
 from stretch.planning.network.segments import Segment, mixing
+from stretch.planning.network.units import memoised
 from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, bands, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.
@@ -283,14 +284,9 @@ class BandCosts:
         """Rows of what a part writes."""
         return self._parts[last].rows
 
+    @memoised
     def band(self, first: int, last: int, start: int, stop: int) -> _Band | None:
         """Rows of the output of a run; None if an operator would read no row for them."""
-        key = (first, last, start, stop)
-        if key not in self._bands:
-            self._bands[key] = self._band(*key)
-        return self._bands[key]
-
-    def _band(self, first: int, last: int, start: int, stop: int) -> _Band | None:
         at, steps = (start, stop), []
         for part in reversed(self._parts[first : last + 1]):
             step = part.step(*at)

@@ -6,14 +6,13 @@ a part beside it that runs whole, as soon as what it reads is there. A tensor of
 returns is a *tap*: a segment ends there, with the original's channels.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from stretch.planning.network.units import components, runnable
+from stretch.planning.network.units import components, memoised, runnable, unspanned
 
 #: Tag of a tap.
 TAP = "tap"
@@ -46,26 +45,11 @@ def is_tap(op: Op) -> bool:
     return op.tags.get(TAP) == "true"
 
 
-#: Networks whose backbones are remembered: planning asks for the same one again and again.
-_REMEMBERED = 8
-
-_known: deque[tuple[OpGraph, Backbone]] = deque(maxlen=_REMEMBERED)
-
-
+@memoised
 def backbone_of(graph: OpGraph) -> Backbone:
     """The backbone of a network; the network itself where one tensor goes in and one comes out."""
     if len(graph.inputs) == len(graph.outputs) == 1:
         return Backbone(graph)
-    for known, backbone in tuple(_known):
-        if known is graph:
-            return backbone
-    backbone = _found(graph)
-    _known.append((graph, backbone))
-    return backbone
-
-
-def _found(graph: OpGraph) -> Backbone:
-    """The backbone of a network of several inputs or outputs."""
     finder = _Finder(graph)
     names = finder.chain()
     inside = set(names[1:])
@@ -73,15 +57,10 @@ def _found(graph: OpGraph) -> Backbone:
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
     ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
-    backbone = OpGraph.build(graph.name, ops, names[-1])
     needed = finder.ancestors(names[0])
-    before = [op for op in outside if op.name in needed]
-    after = [op for op in outside if op.name not in needed]
-    parts = [*(("before", part) for part in finder.parts(before, inside)), *(("after", part) for part in finder.parts(after, inside))]
-    sides: dict[str, list[OpGraph]] = {"before": [], "after": []}
-    for number, (where, part) in enumerate(parts, start=1):
-        sides[where].append(_side(graph, f"side{number}", part))
-    return Backbone(backbone, tuple(sides["before"]), tuple(sides["after"]))
+    before, after = (finder.parts([op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
+    sides = [_side(graph, f"side{number}", part) for number, part in enumerate([*before, *after], start=1)]
+    return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
 
 
 def _tags(tapped: bool) -> dict[str, str]:
@@ -126,7 +105,7 @@ class _Finder:
         best: tuple[tuple[int, int], list[str]] | None = None
         for end in self._ends():
             inside = [i for i in range(end + 1) if self.above[end] >> i & 1]
-            cuts = self._cuts(inside)
+            cuts = [self.number[name] for name in unspanned([self.graph.ops[i] for i in inside])]
             first = cuts[0]
             members = [i for i in inside if i > first]
             outside = [self.graph.ops[i].name for i in set(range(len(self.graph.ops))) - set(members)]
@@ -149,25 +128,6 @@ class _Finder:
             merges = len(readers) == 1 and len(set(self.graph.by_name[readers[0]].inputs)) > 1
             if op.kind != "input" and (merges or len(readers) != 1 or op.name in self.graph.outputs):
                 yield i
-
-    def _cuts(self, inside: Sequence[int]) -> list[int]:
-        """Operators of some that no edge between others of them spans; those that are given last lead to the end."""
-        among = set(inside)
-        last = dict.fromkeys(inside, -1)
-        for i in inside:
-            for name in self.graph.ops[i].inputs:
-                source = self.number[name]
-                if source in among:
-                    last[source] = max(last[source], i)
-        cuts, reach = [], -1
-        waiting = sum(self.graph.ops[i].kind == "input" for i in inside)
-        for i in inside:
-            waiting -= self.graph.ops[i].kind == "input"
-            # an input that has not come yet is read behind this
-            if reach <= i and not waiting:
-                cuts.append(i)
-            reach = max(reach, last[i])
-        return cuts
 
     def parts(self, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
         """Operators beside the backbone as parts that can run each at a time.

@@ -1,7 +1,6 @@
 """Segments: the operators between two meeting points."""
 
 import itertools
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,17 @@ from predictors.rewrites import changing, rewritten
 from predictors.rows import all_rows, height
 from stretch.planning.network.backbone import backbone_of, is_tap
 from stretch.planning.network.channels import ChannelGroups, channel_groups
-from stretch.planning.network.units import Block, cut_points, feature_maps, find_blocks, is_block, push_past_weightless, regions, resolution
+from stretch.planning.network.units import (
+    Block,
+    cut_points,
+    feature_maps,
+    find_blocks,
+    is_block,
+    memoised,
+    push_past_weightless,
+    regions,
+    resolution,
+)
 
 #: A net whose blocks all have one shape is divided into this many equal parts.
 EQUAL_PARTS = 4
@@ -215,22 +224,9 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     return [cut_segment(graph, name, start, end) for name, start, end in zip(names, bounds, bounds[1:], strict=False)]
 
 
-#: Segments of the networks that were cut last: planning asks for the same ones again and again.
-_cut: deque[tuple[OpGraph, dict[tuple[str, str, str], Segment]]] = deque(maxlen=8)
-
-
+@memoised
 def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     """The segment between two cut points, the same one each time, so that what is known of it is found again."""
-    known = next((segments for of, segments in tuple(_cut) if of is graph), None)
-    if known is None:
-        known = {}
-        _cut.append((graph, known))
-    if (name, start, end) not in known:
-        known[name, start, end] = _segment(graph, name, start, end)
-    return known[name, start, end]
-
-
-def _segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     cuts = cut_points(graph)
     for point in (start, end):
         if point not in cuts:
@@ -245,7 +241,8 @@ def _segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     return Segment(name, start, end, piece, branchable=start in maps and end in maps and name not in ("stem", "head"))
 
 
-def rewrite_segment(segment: Segment, names: Sequence[str]) -> Segment:
+@memoised
+def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
     """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
     graph, done = rewritten(segment.graph, changing(names))
     if not done:

@@ -1,19 +1,36 @@
 """Cut points, blocks, and which blocks may be removed."""
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
 
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import ints
 
 Resolution = tuple[int, int]
+C = TypeVar("C", bound=Callable[..., Any])
 
 #: Kinds that read nothing but feature maps, and two that make one of a vector or of tokens.
 _OF_MAPS = frozenset(
     {"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "upsample", "unflatten", "channels_first"}
 )
+
+
+def memoised(function: C) -> C:
+    """A function or method that keeps its answers on the object that is its first argument: planning asks for the same ones again and again."""
+    name = f"_memo_{function.__name__}"
+
+    @wraps(function)
+    def call(of: Any, *key: Any) -> Any:
+        known = vars(of).setdefault(name, {})
+        if key not in known:
+            known[key] = function(of, *key)
+        return known[key]
+
+    return call  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -78,21 +95,28 @@ def runnable(preferred: Sequence[int], sources: Sequence[Collection[int]]) -> li
     return list(ordered)
 
 
+@memoised
 def cut_points(graph: OpGraph) -> list[str]:
     """Tensors through which every path from input to output passes, in order: no edge spans them."""
-    position = {op.name: i for i, op in enumerate(graph.ops)}
-    last_use = list(range(len(graph.ops)))
-    for i, op in enumerate(graph.ops):
+    cuts = unspanned(graph.ops)
+    return cuts[: cuts.index(graph.output) + 1] if graph.output in cuts else cuts
+
+
+def unspanned(ops: Sequence[Op]) -> list[str]:
+    """Operators, of some in an order in which they can run, behind which all inputs have come and that no edge between others spans."""
+    position = {op.name: i for i, op in enumerate(ops)}
+    last_use = list(range(len(ops)))
+    for i, op in enumerate(ops):
         for name in op.inputs:
-            last_use[position[name]] = max(last_use[position[name]], i)
-    cuts: list[str] = []
-    reach = 0
-    for i, op in enumerate(graph.ops):
-        if reach <= i:
+            if name in position:
+                last_use[position[name]] = i
+    cuts, reach, waiting = [], 0, sum(op.kind == "input" for op in ops)
+    for i, op in enumerate(ops):
+        waiting -= op.kind == "input"
+        # an input that has not come yet is read behind this
+        if reach <= i and not waiting:
             cuts.append(op.name)
         reach = max(reach, last_use[i])
-        if op.name == graph.output:
-            break
     return cuts
 
 

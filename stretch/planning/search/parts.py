@@ -28,7 +28,7 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
-from stretch.planning.network.units import feature_maps
+from stretch.planning.network.units import feature_maps, memoised
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 #: What parts that are built alike have in common.
@@ -61,7 +61,6 @@ class PartSpace:
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
-        self._alone_ms: dict[int, Floats] = {}
 
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
         """The designs of the space and those whose segments are divided."""
@@ -97,12 +96,11 @@ class PartSpace:
         """A run on one processor, ms."""
         return float(self.alone(processor)[first, last])
 
+    @memoised
     def alone(self, processor: int) -> Floats:
         """Every run on one processor, ms (first part × last part)."""
-        if processor not in self._alone_ms:
-            ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
-            self._alone_ms[processor] = np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
-        return self._alone_ms[processor]
+        ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
+        return np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
 
     def segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
@@ -335,8 +333,8 @@ def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDA
     edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
     heights = np.diff(edges, axis=1)
-    kept = (heights >= shortest).all(axis=1)
-    return every[kept], np.ascontiguousarray(heights[kept].T)
+    able = (heights >= shortest).all(axis=1)
+    return every[able], np.ascontiguousarray(heights[able].T)
 
 
 def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
@@ -436,12 +434,12 @@ class RangeWays(ABC):
         return result
 
     def _timed(self, order: tuple[str, ...], things: Iterable[tuple[Divisible, Places]]) -> list[_Tried]:
-        kept = [(thing, rows) for thing, rows in things if rows]
-        if not kept:
+        able = [(thing, rows) for thing, rows in things if rows]
+        if not able:
             return []
-        times = branch_times(self.space, [row for _, rows in kept for row in rows.values()])
-        ends = np.cumsum([len(rows) for _, rows in kept])[:-1]
-        split = zip(kept, *(np.split(item, ends, axis=2) for item in times), strict=True)
+        times = branch_times(self.space, [row for _, rows in able for row in rows.values()])
+        ends = np.cumsum([len(rows) for _, rows in able])[:-1]
+        split = zip(able, *(np.split(item, ends, axis=2) for item in times), strict=True)
         return [_Tried(thing, order, rows, computed, moved) for (thing, rows), computed, moved in split]
 
     def _refined(self, order: tuple[str, ...], tried: Sequence[_Tried]) -> list[_Tried]:

@@ -21,6 +21,7 @@ from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
 from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.network.units import memoised
 
 T = TypeVar("T")
 
@@ -70,13 +71,13 @@ class Rules:
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
         """Which combinations keep to every rule, per processor that may hold the tensor before."""
-        kept = np.ones(options.ms.shape, bool)
+        allowed = np.ones(options.ms.shape, bool)
         for constraint, value in self.active:
             if options.exact and not constraint.exact:
                 continue
             if (options.branched or constraint.whole) and (mask := constraint.mask(value, options, segment_ms)) is not None:
-                kept &= mask
-        return kept
+                allowed &= mask
+        return allowed
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,10 @@ class LazyOptions:
         # one that remembered itself would be kept until garbage is collected, and all that is known of its device with it
         return self if self.thinning is None else self.thinned(None)
 
+    @memoised
     def thinned(self, thinning: Thinning | None) -> "LazyOptions":
         """The same with fewer scales, and the same one each time."""
-        if thinning not in self._known:
-            self._known[thinning] = replace(self, thinning=thinning)
-        return self._known[thinning]
-
-    @cached_property
-    def _known(self) -> dict[object, Any]:
-        return {}
+        return replace(self, thinning=thinning)
 
     @property
     def count(self) -> int:
@@ -153,11 +149,10 @@ class LazyOptions:
             result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.arriving) for w in widths for d in depths))
         return tuple(result)
 
+    @memoised
     def column(self, branch: int, name: str) -> NDArray[Any]:
         """A number of each of one branch's scales, in the order of `candidates`."""
-        if (branch, name) not in self._known:
-            self._known[branch, name] = np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
-        return self._known[branch, name]
+        return np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
 
     @property
     def elements(self) -> int:
