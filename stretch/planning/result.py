@@ -25,8 +25,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
-from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.segments import EntryKind, Segment
+from stretch.planning.network.segments import EntryKind, Segment, backbone_of
 from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -24,8 +24,7 @@ from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
 from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, partitions, scale_branch
-from stretch.planning.network.segments import EntryKind, Segment, rewrite_segment
-from stretch.planning.network.units import memoised
+from stretch.planning.network.segments import EntryKind, Segment, memoised, rewrite_segment
 
 # The kernels of branches at full depth, put together from those of their blocks.
 #

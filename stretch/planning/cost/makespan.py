@@ -23,8 +23,7 @@ from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
-from stretch.planning.network.backbone import Backbone, backbone_of
-from stretch.planning.network.segments import Segment
+from stretch.planning.network.segments import Backbone, Segment, backbone_of
 
 
 def added_up(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -23,8 +23,7 @@ from predictors.slices import Additive, Channels, every, width
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
-from stretch.planning.network.segments import Segment, cut_segment
-from stretch.planning.network.units import cone, cut_points
+from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment
 from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, part_cost, structure
 from stretch.planning.search.space import DesignSpace
 

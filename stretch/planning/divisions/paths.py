@@ -14,9 +14,8 @@ from predictors.joins import JoinKind
 from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
-from stretch.planning.network.segments import Segment
-from stretch.planning.network.units import cone
-from stretch.planning.search.parts import PartSpace, branch_times, part_cost, part_options
+from stretch.planning.network.segments import Segment, cone
+from stretch.planning.search.parts import PartSpace, part_cost, part_options
 from stretch.planning.search.space import DesignSpace
 
 #: The join that puts paths together as an operator of the original does.
@@ -84,7 +83,7 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
         join = JOINS[segment.graph.by_name[segment.end].kind]
         for order in orders:
             rows = [[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions]
-            result.append(part_options(space, segment, join, rows, DIVISION.word, *branch_times(space, rows)))
+            result.append(part_options(space, segment, join, rows, DIVISION.word))
     return result
 
 

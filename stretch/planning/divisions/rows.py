@@ -25,8 +25,7 @@ from predictors.shapes import ints
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
-from stretch.planning.network.segments import Segment, mixing
-from stretch.planning.network.units import memoised
+from stretch.planning.network.segments import Segment, memoised, mixing
 from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, bands, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.

@@ -14,7 +14,7 @@ from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
-from stretch.planning.network.units import memoised
+from stretch.planning.network.segments import memoised
 from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace

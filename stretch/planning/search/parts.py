@@ -27,8 +27,7 @@ from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
-from stretch.planning.network.units import feature_maps, memoised
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps, memoised
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 #: What parts that are built alike have in common.
@@ -164,9 +163,15 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
 
 
 def part_options(
-    space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]], word: str, computed: Floats, moved: Floats
+    space: DesignSpace,
+    segment: Segment,
+    kind: JoinKind,
+    rows: Sequence[Sequence[BranchCost]],
+    word: str,
+    times: tuple[Floats, Floats] | None = None,
 ) -> SegmentOptions:
-    """One sequence of processors, a segment divided among them by a way in each of several rows of branches; times are those of `branch_times`."""
+    """One sequence of processors, a segment divided among them by a way in each of several rows of branches; `times` are those of `branch_times`."""
+    computed, moved = times or branch_times(space, rows)
     names = [branch.processor for branch in rows[0]]
     join = space.costs.join(segment, kind, segment.width, len(names))
     return SegmentOptions(
@@ -429,7 +434,7 @@ class RangeWays(ABC):
             for thing in things:
                 for item in (item for item in refined if item.thing is thing):
                     times, rows = (item.computed, item.moved), list(item.rows.values())
-                    options = part_options(self.space, thing.segment, thing.join, rows, self.word, *times)
+                    options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
                     result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
         return result
 

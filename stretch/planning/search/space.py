@@ -20,8 +20,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
-from stretch.planning.network.segments import Segment, join_kinds
-from stretch.planning.network.units import memoised
+from stretch.planning.network.segments import Segment, join_kinds, memoised
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ from scheduler.runtime.trace import Trace, typical
 from scheduler.tools.explain.answer import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.stages.explain import Explanation
-from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline
-from stretch.tools.report.html.page import Fact, Grid, Page, Section
+from stretch.tools.report.html.page import Bar, Chart, ChartInterval, Fact, Grid, Page, Section, histogram, intervals, over_time, timeline
 
 if TYPE_CHECKING:
     # importing it brings torch, which a run does without

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from predictors.graph import OpGraph
-from stretch.planning.network.segments import Segment
-from stretch.planning.network.units import Block
+from stretch.planning.network.segments import Block, Segment
 
 #: Operator of a branch → operator of the original that it reproduces, where it is another one.
 Matches = dict[str, str]

@@ -14,7 +14,7 @@ from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
 from stretch.api.arguments import as_it_is, fingerprint  # noqa: E402
-from stretch.api.branched import UNKNOWN_ACCURACY  # noqa: E402
+from stretch.api.main_job import UNKNOWN_ACCURACY  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from tests import onnx_runtime  # noqa: E402

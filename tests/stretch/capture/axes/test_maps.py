@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from stretch.capture.axes.maps import spread  # noqa: E402
 from stretch.capture.factors import map_axes  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.planning.network.channels import channel_groups  # noqa: E402
+from stretch.planning.network.segments import channel_groups  # noqa: E402
 from tests.stretch.capture.test_runnable import built, close  # noqa: E402
 from tests.stretch.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LAST, MLPS, Tokens, network  # noqa: E402
 

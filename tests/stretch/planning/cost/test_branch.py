@@ -15,8 +15,7 @@ from stretch.planning.cost.branch import Costs, Wholes
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
 from stretch.planning.divisions.rows import ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, halo_ms, handed
-from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
-from stretch.planning.network.units import feature_maps
+from stretch.planning.network.segments import clean_cuts, cut_segment, divide, feature_maps, split_segments
 from tests.effort import examples
 from tests.predictors import networks
 from tests.predictors.networks import Net, efficientnet, efficientnet_b5, resnet50, small_resnet

@@ -13,9 +13,12 @@ from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import ScaledBranch, narrowed_graph  # noqa: E402
 from stretch.planning.divisions.channels import channel_step, divided_tensor, needed_channels  # noqa: E402
-from stretch.planning.network.channels import channel_groups  # noqa: E402
-from stretch.planning.network.segments import divide, split_segments  # noqa: E402
-from stretch.planning.network.units import cut_points  # noqa: E402
+from stretch.planning.network.segments import (  # noqa: E402
+    channel_groups,
+    cut_points,
+    divide,
+    split_segments,
+)
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import load_weights  # noqa: E402
 from stretch.transform.model import Branch  # noqa: E402

@@ -6,7 +6,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.slices import Channels
 from stretch.planning.divisions.channels import divided_tensor, find_hidden, needed_channels
-from stretch.planning.network.channels import channel_groups
+from stretch.planning.network.segments import channel_groups
 from tests.predictors.networks import Net
 
 

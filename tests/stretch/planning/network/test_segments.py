@@ -6,9 +6,18 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
-from stretch.planning.network.segments import clean_cuts, cut_segment, divide, find_meeting_points, find_stem_end, split_segments
-from stretch.planning.network.units import cut_points, feature_maps, find_blocks
-from stretch.planning.search.placing import ARRIVING, find_tasks
+from stretch.planning.divisions.ends import ARRIVING, find_tasks
+from stretch.planning.network.segments import (
+    clean_cuts,
+    cut_points,
+    cut_segment,
+    divide,
+    feature_maps,
+    find_blocks,
+    find_meeting_points,
+    find_stem_end,
+    split_segments,
+)
 from tests.predictors.networks import Net, efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined

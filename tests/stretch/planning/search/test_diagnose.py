@@ -8,7 +8,7 @@ from predictors.errors import InfeasibleError, TightRule
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import as_flag, as_key, error_spelled
 from stretch.planning.plan import plan
-from stretch.planning.search.diagnose import tightest
+from stretch.planning.search.goal import tightest
 from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified
 

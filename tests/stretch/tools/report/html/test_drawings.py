@@ -9,9 +9,21 @@ from scheduler.runtime.trace import Span, Trace
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.tools.report.execution import trace_bars
-from stretch.tools.report.html.charts import Bar, ChartInterval, histogram, intervals, over_time, spread, timeline
-from stretch.tools.report.html.page import Page, Section, Stretched, render
-from stretch.tools.report.html.stretched import KINDS, stretched_rows
+from stretch.tools.report.html.page import (
+    KINDS,
+    Bar,
+    ChartInterval,
+    Page,
+    Section,
+    Stretched,
+    histogram,
+    intervals,
+    over_time,
+    render,
+    spread,
+    stretched_rows,
+    timeline,
+)
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.stretch.tools.report.html.reading import checked

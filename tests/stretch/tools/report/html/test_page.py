@@ -3,8 +3,7 @@
 import pytest
 
 from predictors.errors import UsageError
-from stretch.tools.report.html.charts import ChartInterval, intervals
-from stretch.tools.report.html.page import Fact, Grid, Page, Section, check_page, render, write_page
+from stretch.tools.report.html.page import ChartInterval, Fact, Grid, Page, Section, check_page, intervals, render, write_page
 from tests.stretch.tools.report.html.reading import checked
 
 HOSTILE = (
