@@ -4,12 +4,11 @@ Every segment is a layer; an option leads from a state (which processor holds
 the tensor, or how wide it is) to one before a later segment, and costs time and
 multiply-accumulates.
 Time adds up, so the best design is a shortest path whose multiply-accumulates lie
-in the range. Three bounds make it exact and fast:
+in the range. Two bounds make it exact and fast:
 
 1. a backward table over buckets of multiply-accumulates, rounded down: a lower
    bound on how any path can be completed;
-2. a beam guided by that bound: an upper bound, usually the optimum already;
-3. a Lagrangian bound on each option: those that no better path can use go.
+2. a beam guided by that bound: an upper bound, usually the optimum already.
 
 What is left is searched completely, unless it exceeds `MAX_LABELS`; then the
 answer states its gap.
@@ -130,7 +129,7 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
     kept = [undominated(layer.take(some)) for layer, some in zip(layers, finite, strict=True)]
     problem, bounded = _Problem(kept, start, final_ms, low, high, most), most < np.inf
     if bounded:
-        problem = problem.without(problem.layers, np.where(np.isfinite(final_ms), 0.0, np.inf), lambda layer: layer.loss, most + TIE)
+        problem = problem.affordable()
     # a table over buckets sees no other options
     coarse = problem.layers if bounded else [_best_per_bucket(layer, bucket_width(high)) for layer in problem.layers]
     free = Completion(coarse, final_ms, low, high)
@@ -152,7 +151,7 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
     limit = np.inf if best is None else best[1]
     if best is not None and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
-    result, complete = problem.search(problem.useful(coarse, price, limit), free, price, limit, None)
+    result, complete = problem.search(problem.layers, free, price, limit, None)
     best = result if result is not None else best
     return None if best is None else Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
 
@@ -239,39 +238,21 @@ class _Problem:
     high: int  # Most multiply-accumulates.
     most: float  # Most loss.
 
-    def without(self, layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats], most: float) -> "_Problem":
-        """The problem without options through which every path of some layers, which are like its own, costs more."""
-        rest = around(layers, self.start, final, cost)
-        kept = [layer.take(other + cost(like) <= most) for layer, like, other in zip(self.layers, layers, rest, strict=True)]
+    def affordable(self) -> "_Problem":
+        """The problem without options that lose too much in whatever path."""
+        ends = np.where(np.isfinite(self.final_ms), 0.0, np.inf)
+        rest = around(self.layers, self.start, ends, lambda layer: layer.loss)
+        kept = [layer.take(other + layer.loss <= self.most + TIE) for layer, other in zip(self.layers, rest, strict=True)]
         return replace(self, layers=kept)
 
     def priced(self, price: float) -> list[Layer]:
         """Layers whose time is that of their options and what their loss costs."""
         return [replace(layer, ms=layer.ms + price * layer.loss) for layer in self.layers] if price else self.layers
 
-    def useful(self, coarse: Sequence[Layer], price: float, limit: float) -> list[Layer]:
-        """Layers without options that no path faster than a limit can use (Lagrangian bound), at no price of a loss and at this one."""
-        problem = self
-        for at in dict.fromkeys((0.0, price)) if np.isfinite(limit) else ():
-            priced, most = problem.priced(at), limit + (at * self.most if at else 0.0)
-            of_macs = problem.price_of_macs(priced if self.most < np.inf else coarse, most)
-            problem = problem.without(
-                priced, self.final_ms, lambda layer, worth=of_macs: layer.ms - worth * layer.macs, most - problem.refund(of_macs)
-            )
-        return problem.layers
-
-    def refund(self, of_macs: float) -> float:
-        """What the multiply-accumulates of every path are worth at least at a price of them."""
-        return of_macs * (self.low if of_macs >= 0 else self.high)
-
-    def price_of_macs(self, layers: Sequence[Layer], limit: float) -> float:
-        """The price of a multiply-accumulate at which the bound on paths through some layers is highest."""
-        scale = 4 * limit / max(self.low, 1)
-        return highest(lambda price: self.bound(layers, price), -scale, scale, 2 * STEPS)[0]
-
     def bound(self, layers: Sequence[Layer], of_macs: float) -> float:
-        """No path through some layers takes less time."""
-        return float(backward(layers, self.final_ms, lambda layer: layer.ms - of_macs * layer.macs)[0, self.start]) + self.refund(of_macs)
+        """No path through some layers takes less time (Lagrangian bound, at a price of multiply-accumulates)."""
+        to_end = backward(layers, self.final_ms, lambda layer: layer.ms - of_macs * layer.macs)
+        return float(to_end[0, self.start]) + of_macs * (self.low if of_macs >= 0 else self.high)
 
     def search(
         self, layers: Sequence[Layer], free: Completion, price: float, limit: float, beam: int | None
