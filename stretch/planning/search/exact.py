@@ -6,7 +6,6 @@ segments have been branched so far, and whether an option that is asked for was 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations, product
 from math import inf, nan, prod
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from stretch.planning.cost.branch import Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.search.layers import TIE, Layer, around, backward, highest, shortest_path, undominated
+from stretch.planning.search.layers import TIE, Layer, around, backward, highest, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning
 
 #: What each option of a segment adds, whoever holds what arrives: (n,).
@@ -246,12 +245,11 @@ def _layer(
             # an option that takes endless time from a holder is none, whatever designs are chosen by
             index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
             zeros = np.zeros(len(index), np.int64)
-            piece = undominated(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, losses[holder][index]))
-            zeros = np.zeros(len(piece.ms), np.int64)
+            columns = group.macs[index], costs[holder][index], index + offset, losses[holder][index]
             for level, used in product(range(states.n_meet + 1), range(states.uses)):
                 after = states.number(end, min(level + group.branched, states.n_meet), max(used, wanted))
                 ends = zeros + states.number(holder, level, used), zeros + after
-                parts.append(Layer(*ends, piece.macs, piece.ms, piece.option, piece.loss, zeros + group.span))
+                parts.append(Layer(*ends, *columns, zeros + group.span))
         offset += len(group.macs)
     return Layer(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
 
@@ -443,17 +441,14 @@ class _Priced:
         self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
         self._states = states = _States(space, n_meet)
         self._tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
-        self._ready = [
-            [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in ready]
-            for ready in space.ready
+        ready = [
+            [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in some]
+            for some in space.ready
         ]
         self._refund = price * (low if price >= 0 else high)
-        self._bound(lambda table: table.least)
-
-    def _bound(self, least: Callable[["_PriceTable"], Floats]) -> None:
-        host = self._states.holders[self._space.costs.host]
-        offered = [[_Move(table.offer.span, True, host, least(table)) for table in tables] for tables in self._tables]
-        self._moves = _Moves(self._states, [[*more, *ready] for more, ready in zip(offered, self._ready, strict=True)])
+        host = states.holders[space.costs.host]
+        offered = [[_Move(table.offer.span, True, host, table.least(space)) for table in tables] for tables in self._tables]
+        self._moves = _Moves(states, [[*more, *some] for more, some in zip(offered, ready, strict=True)])
         #: No design is faster than this, ms.
         self.bound = self._moves.least + self._refund
 
@@ -461,9 +456,6 @@ class _Priced:
         """The fastest design, and the space it was found in, which has every design as fast where it is optimal."""
         # a share of a design's time: the bound itself may be nothing, or less
         best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
-        if guide.ms > self.bound + slack:
-            # a higher bound leaves out what breaks the rules where a segment costs least
-            self._bound(lambda table: table.allowed_least(self._space))
         while True:
             more, complete = self._within(slack)
             near = _with(self._space, more)
@@ -527,20 +519,7 @@ class _PriceTable:
             bound.append(np.where(np.isnan(total), -inf, total))
         return bound
 
-    @cached_property
-    def least(self) -> Floats:
-        """The least of all combinations, for each holder."""
-        full = np.full(len(self._entering), inf)
-        step = max(1, CHUNK // prod(depths for _, depths in self._sizes) // 4)
-        for holder, bound in enumerate(self._bounds):
-            order = np.argsort(bound, kind="stable")
-            for begin in range(0, len(order), step):
-                if bound[order[begin]] >= full[holder]:
-                    break
-                full[holder] = min(full[holder], self._costs(order[begin : begin + step], holder).min())
-        return full
-
-    def allowed_least(self, space: DesignSpace) -> Floats:
+    def least(self, space: DesignSpace) -> Floats:
         """The least of all combinations that keep to the rules, for each holder, or less where too many would have to be looked at."""
         full, bounds = np.full(len(self._entering), inf), np.min(self._bounds, axis=0)
         order = np.argsort(bounds, kind="stable")
