@@ -5,7 +5,6 @@ A branch at full depth is built once per width; shallower ones leave out the ker
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -249,7 +248,6 @@ class Costs:
         self._whole: dict[tuple[Segment, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
         self._prepared: set[tuple[Segment, str, int, int]] = set()
-        self._changes: dict[tuple[Segment, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         self._remembered: dict[type, object] = {}
         self._built: dict[type, object] = {}
@@ -296,14 +294,14 @@ class Costs:
         every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
         new = [scale for scale in every if (segment, processor, *scale) not in self._prepared]
         self._prepared.update((segment, processor, *scale) for scale in new)
-        rewired = [(width, count) for width, count in new if count != usual and segment.rewires]
         for width, count in new:
-            if count == usual or not rewired:
+            if count == usual or not segment.rewires:
                 whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
                 kernels.update({built: built.kernels for _, built in whole.blocks})
+            else:
+                readers = self._full(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
+                kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
-        if rewired:
-            self._rewire(segment, processor, rewired)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
@@ -346,14 +344,6 @@ class Costs:
     def _block(self, built: Built, processor: str) -> _Sums:
         time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
         return _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
-
-    def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
-        """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
-        if in_channels == segment.in_width or not segment.rewires:
-            cost = self.branch(segment, processor, depth, width, in_channels)
-            return cost.macs, cost.ms
-        base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, in_channels)
-        return base.macs + change.macs, base.ms + change.ms
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
         """Cost of the original segment on one processor."""
@@ -417,31 +407,15 @@ class Costs:
             self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
         return self._whole[key]
 
+    @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""
-        key = (segment, processor, width, channels)
-        if key not in self._changes:
-            self._rewire(segment, processor, [(width, channels)])
-        return self._changes[key]
-
-    def _rewire(self, segment: Segment, processor: str, scales: Sequence[tuple[int, int]]) -> None:
-        """Find out what other arriving channels add, for many branches together: a width and how many arrive for each."""
-        names, usual = segment.graph.consumers[segment.start], {}
-        for width in dict.fromkeys(width for width, _ in scales):
-            usual[width] = self._full(segment, processor, width, segment.in_width, "none").readers(names)
-        changed = [[_rewired(kernel, segment, count) for kernel in usual[width]] for width, count in scales]
-        times = iter(self.each_kernels_time([kernel for kernels in changed for kernel in kernels], processor))
-        before = {width: self.kernels_time(kernels, processor) for width, kernels in usual.items()}
-        for (width, count), after in zip(scales, changed, strict=True):
-            weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
-            now, then = list(islice(times, len(after))), before[width]
-            self._changes[segment, processor, width, count] = _Sums(
-                sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
-                sum(weights),
-                sum([time.ms for time in now]) - then.ms,
-                sum([time.contended_ms for time in now]) - then.contended_ms,
-                self.peak_bytes(after, processor),
-            )
+        before = self._full(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
+        after = [_rewired(kernel, segment, channels) for kernel in before]
+        weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
+        now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
+        macs = sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True))
+        return _Sums(macs, sum(weights), now.ms - then.ms, now.contended_ms - then.contended_ms, self.peak_bytes(after, processor))
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:

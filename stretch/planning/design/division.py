@@ -247,7 +247,7 @@ def abilities(graph: OpGraph) -> list[StageAbilities]:
     backbone, result = backbone_of(graph), []
     for stage in split_segments(backbone.graph):
         scaled, ops = _scaled(stage) if stage.branchable else [], stage.graph.ops
-        parts = [part.graph for part in divide(backbone.graph, stage, cut_points(backbone.graph), vectors=True)]
+        parts = [part.graph for part in divide(backbone.graph, stage, frozenset(cut_points(backbone.graph)), False, True)]
         exact = [word for division in divisions().values() for word in sorted({word for part in parts for word in division.possible(part)})]
         result.append(
             StageAbilities(

@@ -23,7 +23,7 @@ from predictors.slices import Additive, Channels, every, width
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
-from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment
+from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
 from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, part_cost, structure
 from stretch.planning.search.space import DesignSpace
 
@@ -318,12 +318,8 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
     return tensors
 
 
-class _Built:
-    """What is known of parts of networks, whatever the device: of those that are built alike, and where each is cut."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[Structure, list[_Tensor]] = {}
-        self.sections: dict[tuple[Segment, JoinKind], tuple[Segment, Segment | None]] = {}
+class _Built(dict[Structure, list[_Tensor]]):
+    """Tensors of parts of networks that are built alike, whatever the device."""
 
 
 class _DividedPart(Divisible):
@@ -361,12 +357,12 @@ class _ChannelWays(RangeWays):
 
     def __init__(self, parts: PartSpace) -> None:
         super().__init__(parts.space, DIVISION.word)
-        self.parts, self._built = parts, parts.space.costs.built(_Built)
+        self.parts = parts
         self._costs: dict[tuple[int, Channels, str], BranchCost] = {}
 
     def ways(self) -> Iterator[tuple[int, SegmentOptions]]:
         """One object for each sequence of processors, by the number of the part."""
-        tensors, host = self._built.tensors, self.space.costs.host
+        tensors, host = self.space.costs.built(_Built), self.space.costs.host
         alike = {at: structure(part.graph) for part, at, _, _ in self.parts.pieces() if part is self.parts.parts[at]}
         things: dict[Structure, list[_DividedPart]] = {}
         for part, at, _, alone_ms in self.parts.pieces():
@@ -380,10 +376,7 @@ class _ChannelWays(RangeWays):
             options.setdefault(id(thing), []).append(thing.complete(way))
         for at, key in alike.items():
             for way in (way for thing in things[key] for way in options.get(id(thing), ())):
-                part = self.parts.parts[at], way.join
-                if part not in self._built.sections:
-                    self._built.sections[part] = _sections(self.parts.graph, *part)
-                segment, tail = self._built.sections[part]
+                segment, tail = _sections(self.parts.graph, self.parts.parts[at], way.join)
                 yield at, self.space.checked(replace(way, segment=segment, tail=tail))
 
     def units(self, thing: _DividedPart, order: Sequence[str]) -> int:
@@ -419,6 +412,7 @@ class _ChannelWays(RangeWays):
         return kernels[key]
 
 
+@memoised
 def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
     """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
     if join != HIDDEN:

@@ -684,7 +684,8 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 # between its blocks.
 
 
-def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False, vectors: bool = False) -> list[Segment]:
+@memoised
+def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = False, vectors: bool = False) -> list[Segment]:
     """The parts of a stage between cut points that no kernel spans: its blocks, and what is behind its last tensor with rows.
 
     With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
@@ -706,11 +707,11 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: boo
     return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(bounds), start=1)]
 
 
-def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:
+def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
     """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
     order = {op.name: i for i, op in enumerate(graph.ops)}
     spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [order[name] for name in k.ops])]
-    return {name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans)}
+    return frozenset(name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans))
 
 
 def mixing(graph: OpGraph) -> list[str]:

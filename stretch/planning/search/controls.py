@@ -9,7 +9,7 @@ import numpy as np
 from predictors.devices import ITEM_BYTES
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
-from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import SidedTimes, single_ms, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import legal_widths
@@ -89,7 +89,7 @@ def _rescale(
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
-    choices: list[list[tuple[Segment, str, int, int, int]]] = []  # Arguments of `Costs.branch`.
+    choices: list[list[BranchCost]] = []
     for i, segment in enumerate(segments):
         following = segments[i + 1] if i + 1 < len(segments) else None
         free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
@@ -99,15 +99,15 @@ def _rescale(
         rewritten = costs.rewritten(segment, processor) if segment.branchable else segment
         costs.prepare(rewritten, processor, offered, arriving[-1])
         fewest = least * segment.graph.macs if segment.branchable else 0
-        here: list[tuple[Segment, str, int, int, int]] = []
+        here: list[BranchCost] = []
         rows: list[tuple[int, int, int, float]] = []
         for channels, state in arriving[-1].items():
             for width in [segment.width] if segment.passes_input and channels != segment.in_width else offered:
                 for depth in depths:
-                    count, ms = costs.scaled(rewritten, processor, depth, width, channels)
-                    if count >= fewest:
-                        here.append((rewritten, processor, depth, width, channels))
-                        rows.append((state, leaving.setdefault(width, len(leaving)), count, ms))
+                    cost = costs.branch(rewritten, processor, depth, width, channels)
+                    if cost.macs >= fewest:
+                        here.append(cost)
+                        rows.append((state, leaving.setdefault(width, len(leaving)), cost.macs, cost.ms))
         if not here:
             return None
         source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
@@ -120,7 +120,7 @@ def _rescale(
         return None
     parts = []
     for segment, here, option in zip(segments, choices, path.options, strict=True):
-        cost = costs.branch(*here[option])
+        cost = here[option]
         branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align, rewrites=cost.rewrites)
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))

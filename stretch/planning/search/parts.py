@@ -34,10 +34,6 @@ from stretch.planning.search.space import DesignSpace, LazyOptions
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
-class _PartsCache(dict[tuple[Segment, frozenset[str], bool, bool], list[Segment]]):
-    """Parts of stages, the same ones each time, so that what is built of them is found again."""
-
-
 class PartSpace:
     """Parts of a space of stages, or of segments that meet where a request says, and the ways to run them.
 
@@ -49,14 +45,8 @@ class PartSpace:
         self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False, vectors: bool = False
     ) -> None:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
-        costs = space.costs
-        clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        known, self.by_stage = costs.built(_PartsCache), []
-        for stage in space.segments:
-            key = (stage, frozenset(clean), single, vectors)
-            if divided and key not in known:
-                known[key] = divide(graph, stage, clean, every=single, vectors=vectors)
-            self.by_stage.append(known[key] if divided else [stage])
+        clean = clean_cuts(graph, [space.costs.predictor.kernels(graph, name) for name in space.processors])
+        self.by_stage = [divide(graph, stage, clean, single, vectors) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]

@@ -124,7 +124,7 @@ def banded(name):
     graph = GRAPHS[name]
     clean = clean_cuts(graph, [MI9.kernels(graph, p) for p in ("cpu", "gpu", "dsp")])
     stages = split_segments(graph)
-    return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, every=name == "padded")])
+    return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, name == "padded")])
 
 
 @given(st.data(), st.sampled_from(sorted(GRAPHS)), st.sampled_from(["cpu", "gpu", "dsp"]))

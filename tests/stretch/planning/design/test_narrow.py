@@ -91,7 +91,7 @@ def halves(part):
 def divided(module, shape):
     """The network with every part in two halves of its hidden channels, and how many parts are divided by heads."""
     captured = capture(module, shape, "net")
-    cuts = cut_points(captured.graph)
+    cuts = frozenset(cut_points(captured.graph))
     parts = [halves(part) for stage in split_segments(captured.graph) for part in divide(captured.graph, stage, cuts)]
     return build(captured, BranchDesign("net", "any", tuple(design for design, _ in parts))), sum(heads for _, heads in parts)
 

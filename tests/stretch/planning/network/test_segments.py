@@ -197,11 +197,11 @@ MI9 = LatencyPredictor(specified("mi9"))
 def test_parts_are_blocks_and_what_is_behind_the_last_tensor_with_rows():
     graph = resnet50()
     stages = {stage.name: stage for stage in split_segments(graph)}
-    clean = set(cut_points(graph))
+    clean = frozenset(cut_points(graph))
     assert [part.name for part in divide(graph, stages["s2"], clean)] == ["s2_1", "s2_2", "s2_3", "s2_4"]
     assert len({part.name for stage in stages.values() for part in divide(graph, stage, clean)}) == 19
     graph = efficientnet_lite4()
-    head = divide(graph, split_segments(graph)[-1], set(cut_points(graph)))
+    head = divide(graph, split_segments(graph)[-1], frozenset(cut_points(graph)))
     assert [part.graph.by_name[part.end].shape[2:] for part in head] == [(7, 7), ()]
 
 
