@@ -231,7 +231,6 @@ def _on_device(
         exact_at_most=at_most,
         command=_command(model, device, _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended, request),
     )
-    costs.forget()
     return answer, like
 
 

@@ -249,7 +249,6 @@ class Costs:
         self._wholes = Wholes(predictor)
         self._prepared: set[tuple[Segment, str, int, int]] = set()
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
-        self._remembered: dict[type, object] = {}
         self._built: dict[type, object] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
@@ -263,16 +262,6 @@ class Costs:
         other = Costs(predictor, precision, rewrites)
         other._whole, other._wholes, other._built = self._whole, self._wholes.on(predictor), self._built
         return other
-
-    def remembered(self, kind: type[T]) -> T:
-        """What others remember of these costs, as long as they are: one object of each kind."""
-        value = self._remembered.setdefault(kind, kind())
-        assert isinstance(value, kind)
-        return value
-
-    def forget(self) -> None:
-        """Let go of what others remember, which may hold these costs in turn: memory is free at once then, not when garbage is collected."""
-        self._remembered.clear()
 
     def built(self, kind: type[T]) -> T:
         """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""

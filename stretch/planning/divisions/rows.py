@@ -270,12 +270,17 @@ class _BandTimes:
         self.bands: dict[tuple[str, _Band], BranchCost] = {}
 
 
+@memoised
+def _times_of(costs: Costs) -> _BandTimes:
+    return _BandTimes()
+
+
 class BandCosts:
     """Costs of bands of runs of parts on one device."""
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        built, self._times = costs.built(_BuiltBands), costs.remembered(_BandTimes)
+        built, self._times = costs.built(_BuiltBands), _times_of(costs)
         self._parts = [built.parts.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._bands = built.bands.setdefault(tuple(map(id, self._parts)), {})
 

@@ -118,7 +118,7 @@ class LazyOptions:
         result = []
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
-            widths = self.costs.built(OptionsCache).widths(rewritten, self.costs.align(processor), self.rules)
+            widths = self.rules.widths(rewritten, legal_widths(rewritten, self.costs.align(processor)))
             result.append((widths, depths) if most is None else (spread(widths, most.widths), spread(depths, most.depths)))
         return tuple(result)
 
@@ -224,26 +224,6 @@ class LazyOptions:
             busy=lambda: dict(zip(self.subset, computed, strict=True)),
             numbers=numbers,
         )
-
-
-class OptionsCache:
-    """Offers, and widths that branches may have, of each segment: spaces on the same costs that differ in their processors share them."""
-
-    def __init__(self) -> None:
-        self._widths: dict[tuple[Segment, int, str], list[int]] = {}
-        self._offers: dict[tuple[object, ...], LazyOptions] = {}
-
-    def shared(self, offer: LazyOptions) -> LazyOptions:
-        """The same offer, or the one that was there first, with all that is worked out of it."""
-        key = offer.segment, offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
-        return self._offers.setdefault(key, offer)
-
-    def widths(self, segment: Segment, align: int, rules: Rules) -> list[int]:
-        """Those of one segment."""
-        key = segment, align, repr(rules.floors)
-        if key not in self._widths:
-            self._widths[key] = rules.widths(segment, legal_widths(segment, align))
-        return self._widths[key]
 
 
 def pixels(segment: Segment, name: str) -> int:
@@ -390,8 +370,7 @@ class DesignSpace:
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
-        every = (LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets)
-        return [self.costs.remembered(OptionsCache).shared(offer) for offer in every]
+        return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
     def with_offers(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same designs and those that use `more`, listed by the segment at which they start."""
