@@ -109,22 +109,6 @@ def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
     assert bounded.gap == pytest.approx(bounded.run.makespan_ms / free.run.makespan_ms - 1)
 
 
-def test_unknown_meeting_point_is_refused():
-    with pytest.raises(UnknownNameError):
-        plan(small_resnet(), specified("pixel6"), PlanConfig(meet=("nowhere",)))
-
-
-def test_grid_that_misses_every_design_points_to_the_exact_search():
-    with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
-    assert caught.value.hint == 'use `strategy="exact"`'
-
-
-def test_bounded_parameters_need_the_exact_strategy():
-    with pytest.raises(UsageError, match="exact strategy only"):
-        plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))
-
-
 def test_network_that_nothing_divides_stays_whole_and_says_so():
     net = Net(1, 3, 32, 32)
     stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 16, "weights": 0}
@@ -163,19 +147,6 @@ def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_pl
     gpu = [op.kind for op in scaled.ops if op.tags.get("processor") == "gpu" and op.tags["segment"] in {part.name for part in branched}]
     assert "relu6" in gpu
     assert "silu" not in gpu
-
-
-@pytest.mark.parametrize(
-    ("rewrite", "error", "why"),
-    [
-        (("silu=relu6",), UsageError, "names no processor"),
-        (("dsp:silu=relu6",), UsageError, "`dsp`, which is not among the processors"),
-        (("gpu:silu=no",), UnknownNameError, "unknown rewrite `silu=no`"),
-    ],
-)
-def test_rewrite_that_is_none_is_refused(rewrite, error, why):
-    with pytest.raises(error, match=why):
-        plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), rewrite=rewrite))
 
 
 @pytest.fixture
@@ -232,12 +203,6 @@ def plan_ms(segment, processor):
     return space.costs.whole(segment, processor).ms
 
 
-def test_merging_is_refused_where_it_is_forbidden_and_the_hint_helps():
-    with pytest.raises(InfeasibleError) as caught:
-        planned(merge="never")
-    assert caught.value.hint == 'let stages merge with `merge="auto"`'
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
 def test_other_searches_meet_where_the_exact_one_would(request_):
@@ -247,27 +212,39 @@ def test_other_searches_meet_where_the_exact_one_would(request_):
     assert result.design.n_meet == 1
 
 
-def test_number_of_meeting_points_that_merging_takes_away_is_named():
-    with pytest.raises(InfeasibleError) as caught:
-        planned(n_meet=2)
-    assert "n_meet=2" in caught.value.message
-    assert caught.value.hint == "the nearest value with a design is `n_meet=1`, or split the network as it is with `lossless`"
-
-
-def test_concat_joins_are_not_planned_on_the_grid():
-    with pytest.raises(UsageError, match="strategy"):
-        plan(GRAPH, PIXEL6, PlanConfig(join="concat", strategy="grid"))
-
-
 def test_stages_are_not_merged_with_one_that_is_kept():
     assert "s1_to_s2" in stages_of(planned())
     with pytest.raises(InfeasibleError):
         planned(keep=("s1",))
 
 
-def test_stage_to_keep_that_is_none_is_an_unknown_name():
-    with pytest.raises(UnknownNameError, match="unknown stage to keep `s9`"):
-        planned(keep=("s9",))
+REFUSED = [
+    ("pixel6", {"meet": ("nowhere",)}, UnknownNameError, "`nowhere`"),
+    ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
+    ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, 'let stages merge with `merge="auto"`'),
+    ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "n_meet=2"),
+    ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
+    ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
+    ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
+    ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
+    ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
+]
+#: Of a network large enough for an exchange.
+MISSED = [
+    ({"strategy": "grid", "macs": (0.9999, 1.0001)}, InfeasibleError, 'use `strategy="exact"`'),
+    ({"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
+    ({"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, 'use `join="project"`'),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "device", "request_", "error", "words"),
+    [*((small_resnet, *row) for row in REFUSED), *((resnet50, "pixel6", *row) for row in MISSED)],
+)
+def test_request_that_cannot_be_met_is_refused_with_what_would_help(make, device, request_, error, words):
+    with pytest.raises(error) as caught:
+        plan(make(), specified(device), PlanConfig(**request_))
+    assert words in f"{caught.value.message} {caught.value.hint}"
 
 
 OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy", "throughput", "robust")
