@@ -169,12 +169,9 @@ class Criteria:
 
     def _small(self, most: float) -> DesignSpace:
         """The space without options of larger peaks."""
-
-        def kept(o: SegmentOptions) -> SegmentOptions:
-            small = o.peak_bytes <= most
-            return o if small.all() else replace(o, allowed=o.allowed & small)
-
-        return self.space.having([[kept(o) for o in options] for options in self.space.options])
+        return self.space.having(
+            [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in self.space.options]
+        )
 
     def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""

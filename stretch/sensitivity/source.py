@@ -76,16 +76,9 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
 def _stretched(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
     """The ways of every run of stages that may be stretched, with the number of its first stage."""
     for first, options in enumerate(space.options):
-        spans = sorted({segment_options.span for segment_options in options if segment_options.branched and not segment_options.exact})
-        for span in spans:
-            yield (
-                first,
-                [
-                    segment_options
-                    for segment_options in options
-                    if segment_options.span == span and segment_options.branched and not segment_options.exact
-                ],
-            )
+        scaled = [group for group in options if group.branched and not group.exact]
+        for span in sorted({group.span for group in scaled}):
+            yield first, [group for group in scaled if group.span == span]
 
 
 def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
@@ -93,7 +86,9 @@ def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions],
     options = [(group, index) for group in groups for index in _takeable(group)]
     if not options:
         return []
-    ms = np.array([_fastest(group)[index] for group, index in options])
+    # of each combination the time from the holder it is fastest from
+    fastest = {id(group): np.where(group.allowed, group.ms, np.inf).min(axis=0) for group in groups}
+    ms = np.array([fastest[id(group)][index] for group, index in options])
     fast = ms <= FAST * ms.min()
     rows = np.concatenate([option_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
     spread = rows.std(0)
@@ -114,12 +109,6 @@ def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
     ratio = group.macs / group.segment.graph.macs
     indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
     return indices
-
-
-def _fastest(group: SegmentOptions) -> Floats:
-    """Time of each combination from the holder it is fastest from, ms."""
-    smallest: Floats = np.where(group.allowed, group.ms, np.inf).min(axis=0)
-    return smallest
 
 
 def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:

@@ -76,16 +76,11 @@ class _Piece:
 class Wholes:
     """Branches at full depth."""
 
-    def __init__(self, predictor: LatencyPredictor) -> None:
+    def __init__(self, predictor: LatencyPredictor, like: "Wholes | None" = None) -> None:
         self._predictor = predictor
-        self._built: dict[tuple[object, ...], Built] = {}
-        self._pieces: dict[tuple[Segment, str, tuple[str, ...]], list[_Piece]] = {}
-
-    def on(self, predictor: LatencyPredictor) -> "Wholes":
-        """The same on another device; what was built stays known, by backend."""
-        other = Wholes(predictor)
-        other._built, other._pieces = self._built, self._pieces
-        return other
+        # what was built for one device stays known on another, by backend
+        self._built: dict[tuple[object, ...], Built] = like._built if like else {}
+        self._pieces: dict[tuple[Segment, str, tuple[str, ...]], list[_Piece]] = like._pieces if like else {}
 
     def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
         """A branch at full depth."""
@@ -260,7 +255,7 @@ class Costs:
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
         """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
         other = Costs(predictor, precision, rewrites)
-        other._whole, other._wholes, other._built = self._whole, self._wholes.on(predictor), self._built
+        other._whole, other._wholes, other._built = self._whole, Wholes(predictor, self._wholes), self._built
         return other
 
     def built(self, kind: type[T]) -> T:

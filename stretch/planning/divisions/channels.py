@@ -46,7 +46,8 @@ def find_hidden(graph: OpGraph) -> Hidden:
     """The hidden tensor of a segment: what its last projection reads; where tensors are added, that in the operand of most multiply-accumulates."""
     tail: list[str] = []
     op = graph.by_name[graph.output]
-    while not _projects(graph, op):
+    # up to what sums over all channels that it reads, where these can be cut
+    while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
         elif kind_of(op.kind).additive is not None and op.inputs:
@@ -70,11 +71,6 @@ def _no_sum(graph: OpGraph, op: Op) -> StretchError:
         f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it",
         f'let the segment end before `{op.name}`, or divide its output by join = "channels"',
     )
-
-
-def _projects(graph: OpGraph, op: Op) -> bool:
-    """Whether an operator sums over all channels that it reads, and these can be cut."""
-    return bool(op.inputs) and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:

@@ -287,32 +287,23 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
         evaluated += search_result.evaluated
         arriving = tuple(search_result.arriving)
         space = build(arriving)
-        real = _with_costs_of(space, search_result)
-        if real is not None and low <= real.macs <= high and (best is None or real.ms < best.ms):
+        # the same picks at the costs of their own widths, where no rule is broken
+        picks = [(space.options[i][_group(space, i, o.processors)], index) for i, (o, index) in enumerate(search_result.picks)]
+        real = SearchResult.unproved(space, picks, 0)
+        kept = all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0])
+        if kept and low <= real.macs <= high and (best is None or real.ms < best.ms):
             best = real
         settled = bool(seen) and arriving == seen[-1]
         if best is not None and (settled or turn + 1 >= ENOUGH):
             break
         # Where widths swing to and fro, the next round aims off by half of what this one was wrong.
-        wrong = (
-            sum(int(space.options[i][_group(space, i, o.processors)].macs[k]) for i, (o, k) in enumerate(search_result.picks))
-            - search_result.macs
-        )
-        shift = wrong // 2 if arriving in seen else 0
+        shift = (real.macs - search_result.macs) // 2 if arriving in seen else 0
         seen.append(arriving)
     return None if best is None else replace(best, evaluated=evaluated)
 
 
 def _group(space: DesignSpace, at: int, processors: tuple[str, ...]) -> int:
     return next(i for i, o in enumerate(space.options[at]) if o.processors == processors)
-
-
-def _with_costs_of(space: DesignSpace, search_result: SearchResult) -> SearchResult | None:
-    """The same picks at the costs of a space built for their own widths; None if a rule is broken there."""
-    picks = [(space.options[i][_group(space, i, o.processors)], index) for i, (o, index) in enumerate(search_result.picks)]
-    if not all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0]):
-        return None
-    return SearchResult.unproved(space, picks, 0)
 
 
 # The fastest design among millions of ways to run a segment, few of which are worked out.

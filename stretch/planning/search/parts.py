@@ -316,7 +316,9 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     for time in times:
         slowest = np.max([_between(heights[i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
         best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
-        members.update(best, _around(best[0], rows))
+        # the best one and its neighbours, one row off
+        near = (tuple(a + b for a, b in zip(best[0], off, strict=True)) for off in product((-1, 0, 1), repeat=bands - 1))
+        members.update(best, (item for item in near if all(a < b for a, b in pairwise((0, *item, rows)))))
     return sorted(members - set(tried))
 
 
@@ -350,12 +352,6 @@ def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[flo
             slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
             times[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
     return times
-
-
-def _around(split: Sequence[int], rows: int) -> list[Split]:
-    """A place's neighbours, one row off."""
-    near = (tuple(a + b for a, b in zip(split, off, strict=True)) for off in product((-1, 0, 1), repeat=len(split)))
-    return [item for item in near if all(a < b for a, b in zip((0, *item), (*item, rows), strict=True))]
 
 
 def bands(rows: int, split: Split) -> list[tuple[int, int]]:
