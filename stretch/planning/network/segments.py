@@ -43,23 +43,14 @@ def memoised(function: C) -> C:
 
 
 @dataclass(frozen=True)
-class Region:
-    """Operators between two successive cut points of a graph."""
-
-    start: str  # Cut point that is read.
-    end: str  # Cut point that is written.
-    ops: tuple[str, ...]  # Names of the operators after `start` up to and with `end`.
-
-
-@dataclass(frozen=True)
 class Block:
-    """A single-entry single-exit part of a stage, with its trailing activations."""
+    """A single-entry single-exit part of a graph between two cut points, of a stage with its trailing activations."""
 
     start: str  # Tensor it reads.
     end: str  # Tensor it writes.
     ops: tuple[str, ...]  # Names of its operators.
-    run: int  # Number of the run of equal blocks it belongs to.
-    removable: bool  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
+    run: int = 0  # Number of the run of equal blocks it belongs to.
+    removable: bool = False  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
 
 
 def cone(graph: OpGraph, names: Iterable[str], there: Collection[str] = ()) -> set[str]:
@@ -129,12 +120,12 @@ def unspanned(ops: Sequence[Op]) -> list[str]:
     return cuts
 
 
-def regions(graph: OpGraph) -> list[Region]:
+def regions(graph: OpGraph) -> list[Block]:
     """The parts between successive cut points, in order."""
     cuts = cut_points(graph)
     position = {op.name: i for i, op in enumerate(graph.ops)}
     names = [op.name for op in graph.ops]
-    return [Region(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in itertools.pairwise(cuts)]
+    return [Block(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in itertools.pairwise(cuts)]
 
 
 def feature_maps(graph: OpGraph) -> frozenset[str]:
@@ -152,7 +143,7 @@ def resolution(op: Op) -> Resolution:
     return (op.shape[2], op.shape[3]) if len(op.shape) == 4 else (1, 1)
 
 
-def is_block(graph: OpGraph, region: Region) -> bool:
+def is_block(graph: OpGraph, region: Block) -> bool:
     """Whether a region is a block: parallel paths around weights at its own resolution; a gate works on pooled vectors only and is none."""
     if len(region.ops) == 1:
         return False
@@ -175,7 +166,7 @@ def find_blocks(graph: OpGraph) -> list[Block]:
     """
     parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
     if not parts:
-        return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"), 0, False)]
+        return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"))]
     names = [op.name for op in graph.ops]
     position = {name: i for i, name in enumerate(names)}
     cuts = set(cut_points(graph))
@@ -225,15 +216,15 @@ def push_past_weightless(graph: OpGraph, name: str) -> str:
     return _push_past(graph, name, set(cut_points(graph)), elementwise_only=False)
 
 
-def _conv_chains(graph: OpGraph) -> list[Region]:
+def _conv_chains(graph: OpGraph) -> list[Block]:
     """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
-    conv_chains: list[Region] = []
+    conv_chains: list[Block] = []
     cuts = set(cut_points(graph))
     for op in graph.ops:
         if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
             end = _push_past(graph, op.name, cuts, elementwise_only=True)
             names = [o.name for o in graph.ops]
-            conv_chains.append(Region(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
+            conv_chains.append(Block(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
     return conv_chains
 
 

@@ -4,6 +4,7 @@ A population, of which a segment's option is exchanged (mutation) or the first s
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 
@@ -152,15 +153,19 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
     return [search_result for search_result in search_results if search_result is not None]
 
 
+@dataclass(eq=False)
 class _Search:
     """One search: what it is asked for and what it has seen."""
 
-    def __init__(
-        self, space: DesignSpace, low: int, high: int, n_meet: int, score: Score, keeps: Keeps, rng: np.random.Generator, evaluations: int
-    ) -> None:
-        self.space, self.low, self.high, self.n_meet = space, low, high, n_meet
-        self.score, self.keeps, self.rng, self.left = score, keeps, rng, evaluations
-        self._seen: set[tuple[tuple[int, int], ...]] = set()
+    space: DesignSpace
+    low: int
+    high: int
+    n_meet: int
+    score: Score
+    keeps: Keeps
+    rng: np.random.Generator
+    left: int  # Evaluations.
+    seen: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
 
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
         evaluations = self.left
@@ -199,9 +204,9 @@ class _Search:
         if picks is None or self.left <= 0:
             return []
         key = tuple((id(options), index) for options, index in picks)
-        if key in self._seen or not self._legal(picks):
+        if key in self.seen or not self._legal(picks):
             return []
-        self._seen.add(key)
+        self.seen.add(key)
         self.left -= 1
         return [(self.score(picks), tuple(picks))]
 
