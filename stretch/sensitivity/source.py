@@ -176,10 +176,6 @@ def measure(
     fitted: Batches,
     held_back: Batches,
     budget_s: float,
-    *,
-    each: int = EACH,
-    designs: int = DESIGNS,
-    seed: int = 0,
     progress: Progress = silent,
 ) -> SensitivityMeasurements:
     """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
@@ -190,7 +186,7 @@ def measure(
         budget_s: Seconds after which nothing more is begun.
     """
     start = time.monotonic()
-    planned = trials(space, each)
+    planned = trials(space, EACH)
     if not planned:
         raise UsageError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
     original = _Original(captured, space, fitted, held_back)
@@ -200,7 +196,7 @@ def measure(
             break
         progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
         alone.append(original.replaced(trial))
-    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, designs, MACS, seed)
+    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, DESIGNS, MACS, 0)
     together: list[Measured] = []
     for number, design in enumerate(whole):
         if time.monotonic() - start > budget_s:
@@ -330,7 +326,7 @@ def sensitivity_of(
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
     most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
-    measurement = measure(captured, space, ours, theirs, budget_s, progress=progress)
+    measurement = measure(captured, space, ours, theirs, budget_s, progress)
     on = MeasuredOn(
         weights=_digest(tensor for _, weights in sorted(captured.weights.items()) for _, tensor in sorted(weights.items())),
         images=sum(map(len, ours)),

@@ -135,11 +135,10 @@ def evolve(
     starts: Sequence[SearchResult],
     *,
     keeps: Keeps = lambda result: True,
-    seed: int = 0,
     evaluations: int = EVALUATIONS,
 ) -> SearchResult | None:
     """The best design that an evolutionary search comes upon, from some that it starts with; None if there was none."""
-    return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(seed), evaluations).run(starts)
+    return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(0), evaluations).run(starts)
 
 
 def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> list[SearchResult]:

@@ -288,7 +288,10 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
         arriving = tuple(search_result.arriving)
         space = build(arriving)
         # the same picks at the costs of their own widths, where no rule is broken
-        picks = [(space.options[i][_group(space, i, o.processors)], index) for i, (o, index) in enumerate(search_result.picks)]
+        picks = [
+            (next(other for other in some if other.processors == options.processors), index)
+            for some, (options, index) in zip(space.options, search_result.picks, strict=True)
+        ]
         real = SearchResult.unproved(space, picks, 0)
         kept = all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0])
         if kept and low <= real.macs <= high and (best is None or real.ms < best.ms):
@@ -300,10 +303,6 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
         shift = (real.macs - search_result.macs) // 2 if arriving in seen else 0
         seen.append(arriving)
     return None if best is None else replace(best, evaluated=evaluated)
-
-
-def _group(space: DesignSpace, at: int, processors: tuple[str, ...]) -> int:
-    return next(i for i, o in enumerate(space.options[at]) if o.processors == processors)
 
 
 # The fastest design among millions of ways to run a segment, few of which are worked out.
