@@ -92,7 +92,7 @@ class _Labels:
     loss: Floats
     place: Ints  # Of the label before.
     parent: Ints  # Its number there.
-    edge: Ints
+    option: Ints  # The option that led here.
 
     def take(self, keep: Ints) -> "_Labels":
         return _Labels(*(column[keep] for column in vars(self).values()))
@@ -176,10 +176,10 @@ class Completion:
             [_window_min(table, (high - low) // self.width + left + 2) for table, left in zip(tables, self._left, strict=True)]
         )
 
-    def of(self, place: Ints | int, state: Ints, macs: Ints) -> Floats:
+    def of(self, place: int, state: Ints, macs: Ints) -> Floats:
         """Bounds for labels before a layer, or behind the last."""
         first = (self.low - macs) // self.width - self._left[place]
-        bound = self._windows[place, state, np.clip(first, 0, self._windows.shape[2] - 1)]
+        bound = self._windows[place][state, np.clip(first, 0, self._windows.shape[2] - 1)]
         return np.where(macs > self.high, np.inf, bound)
 
 
@@ -276,24 +276,27 @@ class _Problem:
             history.append(labels)
             if i == len(layers):
                 break
-            layer, count = layers[i], 0
-            step = max(1, CHUNK // max(1, len(layer.ms)))
-            for begin in range(0, len(by_bound), step):
-                chunk = by_bound[begin : begin + step]
-                rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
-                parents, place = chunk[rows], i + layer.span[edges]
-                state, macs, loss = layer.target[edges], labels.macs[parents] + layer.macs[edges], labels.loss[parents] + layer.loss[edges]
-                ms = labels.ms[parents] + layer.ms[edges]
-                keep = (ms + free.of(place, state, macs) < limit - TIE) & (loss + ahead[place, state] <= self.most + TIE)
-                if price:
-                    keep &= ms + price * loss + at_price.of(place, state, macs) < limit + price * self.most - TIE
-                new = _Labels(state, macs, ms, loss, np.full(len(ms), i), parents, edges)
-                for to in np.unique(place[keep]).tolist():
-                    arriving[to].append(new.take(np.flatnonzero(keep & (place == to))))
-                count += int(keep.sum())
-                if beam is None and count > MAX_LABELS:
-                    complete = False
-                    break
+            count = 0
+            for span in np.unique(layers[i].span).tolist():
+                layer, to = layers[i].take(layers[i].span == span), i + span
+                step = max(1, CHUNK // max(1, len(layer.ms)))
+                for begin in range(0, len(by_bound) if beam is not None or count <= MAX_LABELS else 0, step):
+                    chunk = by_bound[begin : begin + step]
+                    rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
+                    parents, state = chunk[rows], layer.target[edges]
+                    macs, ms = labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
+                    fast = np.flatnonzero(ms + free.of(to, state, macs) < limit - TIE)
+                    parents, edges, state, macs, ms = (column[fast] for column in (parents, edges, state, macs, ms))
+                    loss = labels.loss[parents] + layer.loss[edges]
+                    keep = loss + ahead[to, state] <= self.most + TIE
+                    if price:
+                        keep &= ms + price * loss + at_price.of(to, state, macs) < limit + price * self.most - TIE
+                    new = _Labels(state, macs, ms, loss, np.full(len(ms), i), parents, layer.option[edges])
+                    arriving[to].append(new.take(np.flatnonzero(keep)))
+                    count += int(keep.sum())
+                    if beam is None and count > MAX_LABELS:
+                        complete = False
+                        break
         inside = (labels.macs >= self.low) & (labels.macs <= self.high) & (labels.loss <= self.most + TIE)
         finish = np.where(inside, labels.ms + self.final_ms[labels.state], np.inf)
         winner = int(np.argmin(finish)) if len(finish) else 0
@@ -303,7 +306,7 @@ class _Problem:
         while place > 0:
             label = history[place].take(np.array([at]))
             place, at = int(label.place[0]), int(label.parent[0])
-            options.append(int(layers[place].option[label.edge[0]]))
+            options.append(int(label.option[0]))
         return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
 
 
@@ -313,7 +316,7 @@ def _best_of(arriving: Sequence[_Labels]) -> _Labels:
         nothing, none = np.zeros(0, np.int64), np.zeros(0)
         return _Labels(nothing, nothing, none, none, nothing, nothing, nothing)
     labels = _Labels(*(np.concatenate(column) for column in zip(*(vars(some).values() for some in arriving), strict=True)))
-    labels = labels.take(np.lexsort((labels.edge, labels.loss, labels.ms, labels.macs, labels.state)))
+    labels = labels.take(np.lexsort((labels.option, labels.loss, labels.ms, labels.macs, labels.state)))
     return labels.take(np.flatnonzero(_kept(_begins(labels.state, labels.macs), labels.loss)))
 
 
