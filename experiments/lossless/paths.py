@@ -15,9 +15,9 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
+from stretch.planning.divisions.ends import fused_tasks
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult
-from stretch.planning.search.placing import fused_tasks
 
 HERE = Path(__file__).parent
 #: Networks that branch by themselves, at the sizes that they are made for.

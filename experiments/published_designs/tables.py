@@ -21,8 +21,7 @@ from predictors.graph import OpGraph
 from predictors.joins import JoinKind
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, DesignDraft, SegmentDraft
 from stretch.planning.design.scale import scaled_branches
-from stretch.planning.network.segments import split_segments
-from stretch.planning.network.units import cut_points
+from stretch.planning.network.segments import cut_points, split_segments
 
 #: The release of paper 003 rounds widths to multiples of this.
 STEP = 8

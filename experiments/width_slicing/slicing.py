@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from predictors.operators import kind_of
 from stretch.planning.design.scale import ScaledBranch, narrowed_graph
-from stretch.planning.network.channels import ChannelGroups, channel_groups
+from stretch.planning.network.segments import ChannelGroups, channel_groups
 
 if TYPE_CHECKING:
     import torch

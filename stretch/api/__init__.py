@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from predictors.registry import lazy_names
 
 if TYPE_CHECKING:
-    from stretch.api.branched import Branched
     from stretch.api.exporting import export
-    from stretch.api.main_job import branch
+    from stretch.api.main_job import Branched, branch
     from stretch.api.verbs import advise, evaluate, explain, plan, predict, search, search_pair, simulate, train
 
 _VERBS = ["advise", "evaluate", "explain", "plan", "predict", "search", "search_pair", "simulate", "train"]
@@ -15,5 +14,5 @@ _VERBS = ["advise", "evaluate", "explain", "plan", "predict", "search", "search_
 __all__ = ["Branched", "advise", "branch", "evaluate", "explain", "export", "plan", "predict", "search", "search_pair", "simulate", "train"]
 
 if not TYPE_CHECKING:
-    _PLACES = {"branched": ["Branched"], "exporting": ["export"], "main_job": ["branch"], "verbs": _VERBS}
+    _PLACES = {"exporting": ["export"], "main_job": ["Branched", "branch"], "verbs": _VERBS}
     __getattr__, __dir__ = lazy_names(__name__, {f"{__name__}.{module}": names for module, names in _PLACES.items()})

@@ -11,6 +11,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
+from predictors.structs import filled
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
@@ -19,7 +20,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import control_fields, filled, plain
+from stretch.planning.result import control_fields, plain
 from stretch.planning.search import exact
 from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
@@ -168,12 +169,9 @@ class Criteria:
 
     def _small(self, most: float) -> DesignSpace:
         """The space without options of larger peaks."""
-
-        def kept(o: SegmentOptions) -> SegmentOptions:
-            small = o.peak_bytes <= most
-            return o if small.all() else replace(o, allowed=o.allowed & small)
-
-        return self.space.having([[kept(o) for o in options] for options in self.space.options])
+        return self.space.having(
+            [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in self.space.options]
+        )
 
     def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""

@@ -27,16 +27,13 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
-from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.segments import Segment, split_segments
+from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.controls import ranked_singles, sequential_same_macs
-from stretch.planning.search.diagnose import explain_infeasible, refusal
+from stretch.planning.search.controls import place_sides, ranked_singles, sequential_same_macs
 from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
-from stretch.planning.search.goal import Bounds, Goal, least_of, search_best
+from stretch.planning.search.goal import Bounds, Goal, explain_infeasible, least_of, refusal, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
-from stretch.planning.search.placing import place_sides
 from stretch.planning.search.space import DesignSpace, Rules
 from stretch.planning.strategies import search
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -16,6 +16,7 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
+from predictors.structs import filled
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
@@ -25,11 +26,8 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Spelling, as_argument, spelled
-from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.segments import EntryKind, Segment
+from stretch.planning.network.segments import EntryKind, Segment, backbone_of
 from stretch.planning.search.controls import OperatorSplit, SequentialControl, Single, operator_split
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 @with_shares
@@ -490,12 +488,6 @@ def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl
         "sequential_same_macs_processor": sequential.single.processor if sequential else None,
         "sequential_same_macs_ratio": sequential.macs / graph.macs if sequential else None,
     }
-
-
-def filled(struct: type[S], source: object, **others: Any) -> S:
-    """A struct whose fields are an object's attributes of the same names, but for some others."""
-    names = [name for name in struct.__struct_fields__ if name not in others and hasattr(source, name)]
-    return struct(**{name: getattr(source, name) for name in names}, **others)
 
 
 def exact_words(rounding: Sequence[str]) -> str:

@@ -75,16 +75,9 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
 def _stretched(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
     """The ways of every run of stages that may be stretched, with the number of its first stage."""
     for first, options in enumerate(space.options):
-        spans = sorted({segment_options.span for segment_options in options if segment_options.branched and not segment_options.exact})
-        for span in spans:
-            yield (
-                first,
-                [
-                    segment_options
-                    for segment_options in options
-                    if segment_options.span == span and segment_options.branched and not segment_options.exact
-                ],
-            )
+        scaled = [group for group in options if group.branched and not group.exact]
+        for span in sorted({group.span for group in scaled}):
+            yield first, [group for group in scaled if group.span == span]
 
 
 def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
@@ -92,7 +85,9 @@ def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions],
     options = [(group, index) for group in groups for index in _takeable(group)]
     if not options:
         return []
-    ms = np.array([_fastest(group)[index] for group, index in options])
+    # of each combination the time from the holder it is fastest from
+    fastest = {id(group): np.where(group.allowed, group.ms, np.inf).min(axis=0) for group in groups}
+    ms = np.array([fastest[id(group)][index] for group, index in options])
     fast = ms <= FAST * ms.min()
     rows = np.concatenate([option_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
     spread = rows.std(0)
@@ -113,12 +108,6 @@ def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
     ratio = group.macs / group.segment.graph.macs
     indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
     return indices
-
-
-def _fastest(group: SegmentOptions) -> Floats:
-    """Time of each combination from the holder it is fastest from, ms."""
-    smallest: Floats = np.where(group.allowed, group.ms, np.inf).min(axis=0)
-    return smallest
 
 
 def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:
@@ -186,10 +175,6 @@ def measure(
     fitted: Batches,
     held_back: Batches,
     budget_s: float,
-    *,
-    each: int = EACH,
-    designs: int = DESIGNS,
-    seed: int = 0,
     progress: Progress = silent,
 ) -> SensitivityMeasurements:
     """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
@@ -200,7 +185,7 @@ def measure(
         budget_s: Seconds after which nothing more is begun.
     """
     start = time.monotonic()
-    planned = trials(space, each)
+    planned = trials(space, EACH)
     if not planned:
         raise UsageError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
     original = _Original(captured, space, fitted, held_back)
@@ -210,7 +195,7 @@ def measure(
             break
         progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
         alone.append(original.replaced(trial))
-    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, designs, MACS, seed)
+    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, DESIGNS, MACS, 0)
     together: list[Measured] = []
     for number, design in enumerate(whole):
         if time.monotonic() - start > budget_s:
@@ -340,7 +325,7 @@ def sensitivity_of(
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
     most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
-    measurement = measure(captured, space, ours, theirs, budget_s, progress=progress)
+    measurement = measure(captured, space, ours, theirs, budget_s, progress)
     on = MeasuredOn(
         weights=_digest(tensor for _, weights in sorted(captured.weights.items()) for _, tensor in sorted(weights.items())),
         images=sum(map(len, ours)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.models.roofline import MEASURED
@@ -157,14 +157,12 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str
         return {name: device.processor(name).default_precision for name in device.processors}
     if precision not in PRECISIONS:
         raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(PRECISIONS)}")
-    result = {name: _at_least(device.processor(name), precision) for name in device.processors}
-    return {name: at for name, at in result.items() if at is not None}
-
-
-def _at_least(processor: Processor, precision: str) -> str | None:
-    """The narrowest precision of a processor that is as wide as one; None if it has none."""
-    wide = [item for item in processor.precisions if ITEM_BYTES[item] >= ITEM_BYTES[precision]]
-    return min(wide, key=lambda item: ITEM_BYTES[item], default=None)
+    result = {}
+    for name in device.processors:
+        wide = [item for item in device.processor(name).precisions if ITEM_BYTES[item] >= ITEM_BYTES[precision]]
+        if wide:
+            result[name] = min(wide, key=lambda item: ITEM_BYTES[item])
+    return result
 
 
 @dataclass(frozen=True)
@@ -231,7 +229,6 @@ def _on_device(
         exact_at_most=at_most,
         command=_command(model, device, _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended, request),
     )
-    costs.forget()
     return answer, like
 
 

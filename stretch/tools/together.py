@@ -98,13 +98,12 @@ class PairRun:
     #: Inferences of each network a second, with several of each in flight; None where that was not simulated.
     pairs_per_second: float | None
 
-    def value(self, goal: Goal, weights: tuple[float, float]) -> float:
+    def value(self, goal: Goal) -> float:
         """What is to be small: ms."""
         if goal == "makespan":
             return self.makespan_ms
         if goal == "latency":
-            total = sum(weight * ms for weight, ms in zip(weights, self.latencies_ms, strict=True))
-            return total / sum(weights)
+            return sum(self.latencies_ms) / 2
         assert self.pairs_per_second is not None
         return 1e3 / self.pairs_per_second
 
@@ -127,7 +126,6 @@ class BestPair:
     #: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
     alone: tuple[Candidate, Candidate]
     goal: Goal  # What the pair is best in.
-    weights: tuple[float, float]  # Of both latencies.
     candidates: tuple[int, int]  # How many there were of each.
     device: DeviceProfile  # The device.
     processors: tuple[str, ...]  # That could be used.
@@ -174,17 +172,14 @@ def together(
     device: DeviceProfile,
     processors: tuple[str, ...],
     goal: Goal = "makespan",
-    weights: tuple[float, float] = (1.0, 1.0),
     progress: Progress = silent,
 ) -> BestPair:
-    """The pair of candidates that runs best together: by when both are over, the weighted mean of both latencies, or how many of each a second."""
+    """The pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is nothing that a pair can be best in", f"one of {', '.join(GOALS)}")
-    if not all(0 < weight < float("inf") for weight in weights):
-        raise UsageError("a weight of a latency is no number above 0", "write weights as 2,1")
 
     def value(pair: Pair) -> float:
-        return pair.ran.value(goal, weights)
+        return pair.ran.value(goal)
 
     pairs: list[Pair] = []
     for number, (one, other) in enumerate(product(first, second), 1):
@@ -194,7 +189,7 @@ def together(
     fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
     alone = (min(first, key=attrgetter("alone_ms")), min(second, key=attrgetter("alone_ms")))
     counts = (len(first), len(second))
-    return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, weights, counts, device, processors)
+    return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, counts, device, processors)
 
 
 def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
@@ -256,7 +251,7 @@ class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:
     """The best pair beside what it has to beat."""
     best, fixed = result.best, result.fixed
-    value, sequential, mapped = (ran.value(result.goal, result.weights) for ran in (best.ran, result.sequential, fixed.ran))
+    value, sequential, mapped = (ran.value(result.goal) for ran in (best.ran, result.sequential, fixed.ran))
     both = zip((best.first, best.second), result.alone, best.ran.latencies_ms, strict=True)
     return TogetherAnswer(
         device=result.device.id,

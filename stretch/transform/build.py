@@ -10,7 +10,7 @@ from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
-from stretch.planning.network.backbone import backbone_of
+from stretch.planning.network.segments import backbone_of
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment
 from stretch.transform.width import ArrivingChannels, Heritage, choose_units, importance
 

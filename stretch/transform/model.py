@@ -15,7 +15,7 @@ from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
-from stretch.planning.network.backbone import backbone_of
+from stretch.planning.network.segments import backbone_of
 
 #: Tensors or arrays by operator and key.
 Weights = dict[str, dict[str, Any]]

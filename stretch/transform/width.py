@@ -10,7 +10,7 @@ from predictors.graph import OpGraph
 from predictors.operators import kind_of
 from stretch.capture import Captured
 from stretch.planning.design.scale import ScaledBranch
-from stretch.planning.network.channels import ChannelGroups
+from stretch.planning.network.segments import ChannelGroups
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ A branch at full depth is built once per width; shallower ones leave out the ker
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +23,7 @@ from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
 from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, partitions, scale_branch
-from stretch.planning.network.segments import EntryKind, Segment, rewrite_segment
+from stretch.planning.network.segments import EntryKind, Segment, memoised, rewrite_segment
 
 # The kernels of branches at full depth, put together from those of their blocks.
 #
@@ -77,16 +76,11 @@ class _Piece:
 class Wholes:
     """Branches at full depth."""
 
-    def __init__(self, predictor: LatencyPredictor) -> None:
+    def __init__(self, predictor: LatencyPredictor, like: "Wholes | None" = None) -> None:
         self._predictor = predictor
-        self._built: dict[tuple[object, ...], Built] = {}
-        self._pieces: dict[tuple[Segment, str, tuple[str, ...]], list[_Piece]] = {}
-
-    def on(self, predictor: LatencyPredictor) -> "Wholes":
-        """The same on another device; what was built stays known, by backend."""
-        other = Wholes(predictor)
-        other._built, other._pieces = self._built, self._pieces
-        return other
+        # what was built for one device stays known on another, by backend
+        self._built: dict[tuple[object, ...], Built] = like._built if like else {}
+        self._pieces: dict[tuple[Segment, str, tuple[str, ...]], list[_Piece]] = like._pieces if like else {}
 
     def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
         """A branch at full depth."""
@@ -207,8 +201,8 @@ class BranchCost(NamedTuple):
     """A branch without its part of the join."""
 
     processor: str  # Where it runs.
-    depth: int  # Blocks kept.
-    width: int  # Channels of its backbone.
+    depth: int  # Blocks kept; 0 where a segment is divided exactly, which keeps all.
+    width: int  # Channels of its backbone, likewise.
     entry: EntryKind  # How it begins.
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
@@ -248,16 +242,9 @@ class Costs:
         self.rewrites = rewrites
         self._whole: dict[tuple[Segment, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
         self._wholes = Wholes(predictor)
-        self._dropped: dict[tuple[Segment, int], set[int]] = {}
-        self._summed: dict[tuple[FullDepth, str], list[tuple[int, _Sums]]] = {}
-        self._blocks: dict[tuple[Built, str], _Sums] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
-        self._branches: dict[tuple[Segment, str, int, int, int], BranchCost] = {}
-        self._changes: dict[tuple[Segment, str, int, int], _Sums] = {}
         self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
-        self._remembered: dict[type, object] = {}
         self._built: dict[type, object] = {}
-        self._rewritten: dict[tuple[Segment, tuple[str, ...]], Segment] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
         """Costs with one processor at another precision; what was built stays known."""
@@ -268,19 +255,8 @@ class Costs:
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
         """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
         other = Costs(predictor, precision, rewrites)
-        other._whole, other._dropped, other._rewritten = self._whole, self._dropped, self._rewritten
-        other._wholes, other._built = self._wholes.on(predictor), self._built
+        other._whole, other._wholes, other._built = self._whole, Wholes(predictor, self._wholes), self._built
         return other
-
-    def remembered(self, kind: type[T]) -> T:
-        """What others remember of these costs, as long as they are: one object of each kind."""
-        value = self._remembered.setdefault(kind, kind())
-        assert isinstance(value, kind)
-        return value
-
-    def forget(self) -> None:
-        """Let go of what others remember, which may hold these costs in turn: memory is free at once then, not when garbage is collected."""
-        self._remembered.clear()
 
     def built(self, kind: type[T]) -> T:
         """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
@@ -290,13 +266,7 @@ class Costs:
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
         """A segment as scaled branches of a processor have it, and the same one each time."""
-        names = self.rewrites.get(processor, ())
-        if not names:
-            return segment
-        key = (segment, names)
-        if key not in self._rewritten:
-            self._rewritten[key] = rewrite_segment(segment, names)
-        return self._rewritten[key]
+        return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
@@ -308,24 +278,20 @@ class Costs:
         every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
         new = [scale for scale in every if (segment, processor, *scale) not in self._prepared]
         self._prepared.update((segment, processor, *scale) for scale in new)
-        rewired = [(width, count) for width, count in new if count != usual and segment.rewires]
         for width, count in new:
-            if count == usual or not rewired:
+            if count == usual or not segment.rewires:
                 whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
                 kernels.update({built: built.kernels for _, built in whole.blocks})
+            else:
+                readers = self._full(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
+                kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
-        if rewired:
-            self._rewire(segment, processor, rewired)
 
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
-        channels = segment.in_width if in_channels is None else in_channels
-        key = (segment, processor, depth, width, channels)
-        known = self._branches.get(key)
-        if known is None:
-            known = self._branches[key] = self._branch(*key)
-        return known
+        return self._branch(segment, processor, depth, width, segment.in_width if in_channels is None else in_channels)
 
+    @memoised
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
@@ -338,44 +304,30 @@ class Costs:
             )
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        if (segment, depth) not in self._dropped:
-            self._dropped[segment, depth] = dropped_blocks(segment, depth)
-        dropped = self._dropped[segment, depth]
-        kept = [part for block, part in self._sums(whole, processor) if block not in dropped]
+        dropped = dropped_blocks(segment, depth)
+        parts = [part for block, part in self._sums(whole, processor) if block not in dropped]
         return BranchCost(
             processor,
             depth,
             width,
             entry,
-            sum([part.macs for part in kept]),
-            sum([part.params for part in kept]),
-            sum([part.ms for part in kept]),
-            sum([part.contended_ms for part in kept]),
-            max([part.peak_bytes for part in kept], default=0),
+            sum([part.macs for part in parts]),
+            sum([part.params for part in parts]),
+            sum([part.ms for part in parts]),
+            sum([part.contended_ms for part in parts]),
+            max([part.peak_bytes for part in parts], default=0),
             rewrites=(*segment.rewrites, *whole.rewrites),
         )
 
+    @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
         """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
-        key = (whole, processor)
-        if key not in self._summed:
-            self._summed[key] = [(block, self._block(built, processor)) for block, built in whole.blocks]
-        return self._summed[key]
+        return [(block, self._block(built, processor)) for block, built in whole.blocks]
 
+    @memoised
     def _block(self, built: Built, processor: str) -> _Sums:
-        key = (built, processor)
-        if key not in self._blocks:
-            time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
-            self._blocks[key] = _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
-        return self._blocks[key]
-
-    def scaled(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int) -> tuple[int, float]:
-        """Multiply-accumulates and ms alone of what `branch` tells more of, for whoever asks for thousands of branches."""
-        if in_channels == segment.in_width or not segment.rewires:
-            cost = self.branch(segment, processor, depth, width, in_channels)
-            return cost.macs, cost.ms
-        base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, in_channels)
-        return base.macs + change.macs, base.ms + change.ms
+        time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
+        return _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
         """Cost of the original segment on one processor."""
@@ -439,31 +391,15 @@ class Costs:
             self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
         return self._whole[key]
 
+    @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""
-        key = (segment, processor, width, channels)
-        if key not in self._changes:
-            self._rewire(segment, processor, [(width, channels)])
-        return self._changes[key]
-
-    def _rewire(self, segment: Segment, processor: str, scales: Sequence[tuple[int, int]]) -> None:
-        """Find out what other arriving channels add, for many branches together: a width and how many arrive for each."""
-        names, usual = segment.graph.consumers[segment.start], {}
-        for width in dict.fromkeys(width for width, _ in scales):
-            usual[width] = self._full(segment, processor, width, segment.in_width, "none").readers(names)
-        changed = [[_rewired(kernel, segment, count) for kernel in usual[width]] for width, count in scales]
-        times = iter(self.each_kernels_time([kernel for kernels in changed for kernel in kernels], processor))
-        before = {width: self.kernels_time(kernels, processor) for width, kernels in usual.items()}
-        for (width, count), after in zip(scales, changed, strict=True):
-            weights = [new.cost.weights - old.cost.weights for old, new in zip(usual[width], after, strict=True)]
-            now, then = list(islice(times, len(after))), before[width]
-            self._changes[segment, processor, width, count] = _Sums(
-                sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True)),
-                sum(weights),
-                sum([time.ms for time in now]) - then.ms,
-                sum([time.contended_ms for time in now]) - then.contended_ms,
-                self.peak_bytes(after, processor),
-            )
+        before = self._full(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
+        after = [_rewired(kernel, segment, channels) for kernel in before]
+        weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
+        now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
+        macs = sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True))
+        return _Sums(macs, sum(weights), now.ms - then.ms, now.contended_ms - then.contended_ms, self.peak_bytes(after, processor))
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
@@ -475,7 +411,7 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
     return Kernel(kernel.name, kernel.ops, cost, kernel.macs, kernel.elsewhere)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SegmentOptions:
     """Ways to run one segment on one subset of the processors.
 
@@ -559,10 +495,9 @@ class SegmentOptions:
         parts = [0] * len(chosen)
         if join_of(self.join).divides:
             parts = partitions(self.segment.width, [b.width for b in chosen], max(aligns))
-        branches = tuple(
-            BranchScale(
-                b.processor, b.depth, b.width, b.entry, part, align, b.rewrites, **({self.division: b.share} if self.division else {})
-            )
-            for b, part, align in zip(chosen, parts, aligns, strict=True)
-        )
-        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, branches, self.join)
+        branches = []
+        for b, part, align in zip(chosen, parts, aligns, strict=True):
+            depth, width = (self.segment.depth, self.segment.width) if self.exact else (b.depth, b.width)
+            share = {self.division: b.share} if self.exact else {}
+            branches.append(BranchScale(b.processor, depth, width, b.entry, part, align, b.rewrites, **share))
+        return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, tuple(branches), self.join)

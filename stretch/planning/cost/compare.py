@@ -26,7 +26,7 @@ from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import SegmentTime
-from stretch.planning.network.units import components
+from stretch.planning.network.segments import components
 
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000

@@ -23,8 +23,7 @@ from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
-from stretch.planning.network.backbone import Backbone, backbone_of
-from stretch.planning.network.segments import Segment
+from stretch.planning.network.segments import Backbone, Segment, backbone_of, memoised
 
 
 def added_up(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -302,8 +301,6 @@ class SidedTimes:
 
     def __init__(self, graph: OpGraph, design: BranchDesign, costs: Costs) -> None:
         self._graph, self._design, self._costs, self._backbone = graph, design, costs, backbone_of(graph)
-        self._rows: dict[str, tuple[list[SegmentTime], dict[str, str]]] = {}
-        self._sides: dict[tuple[str, str, tuple[str, ...]], BranchTime] = {}
 
     def timeline(self, sides: Sequence[SideDesign]) -> Timeline:
         """The run with the sides where they are placed."""
@@ -312,9 +309,7 @@ class SidedTimes:
         times: dict[str, BranchTime] = {}
         self._add(self._backbone.before, placed, holders, times)
         start = holders[self._backbone.graph.input.name]
-        if start not in self._rows:
-            self._rows[start] = backbone_times(self._graph, self._design, self._costs, start)
-        rows, written = self._rows[start]
+        rows, written = self._backbone_from(start)
         holders |= written
         self._add(self._backbone.after, placed, holders, times)
         design = replace(self._design, sides=tuple(sides))
@@ -324,14 +319,20 @@ class SidedTimes:
         """The times of some sides, and who holds what they write."""
         for side in some:
             processor = placed[side.name]
-            key = side.name, processor, tuple(holders[source.name] for source in side.inputs)
-            if key not in self._sides:
-                costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
-                into = [costs.moves(holders[source.name], processor, prod(source.shape)) for source in side.inputs]
-                out = [costs.moves(processor, costs.host, prod(side.by_name[name].shape)) for name in returned]
-                self._sides[key] = _timed(BranchScale(processor, 0, 0), side, into, out, costs)
-            times[side.name] = self._sides[key]
+            times[side.name] = self._side(side.name, processor, tuple(holders[source.name] for source in side.inputs))
             holders.update(dict.fromkeys(side.outputs, processor))
+
+    @memoised
+    def _backbone_from(self, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
+        return backbone_times(self._graph, self._design, self._costs, holder)
+
+    @memoised
+    def _side(self, name: str, processor: str, holders: tuple[str, ...]) -> BranchTime:
+        side = next(side for side in self._backbone.sides if side.name == name)
+        costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
+        into = [costs.moves(holder, processor, prod(source.shape)) for holder, source in zip(holders, side.inputs, strict=True)]
+        out = [costs.moves(processor, costs.host, prod(side.by_name[name].shape)) for name in returned]
+        return _timed(BranchScale(processor, 0, 0), side, into, out, costs)
 
 
 def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:

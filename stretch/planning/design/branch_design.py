@@ -88,7 +88,7 @@ class SegmentDesign:
 
 @dataclass(frozen=True)
 class SideDesign:
-    """Where a part beside the backbone runs (`stretch.planning.network.backbone`)."""
+    """Where a part beside the backbone runs (`stretch.planning.network.segments`)."""
 
     name: str  # ``side1``, ``side2``, …
     processor: str  # Its processor.

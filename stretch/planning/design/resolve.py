@@ -9,8 +9,7 @@ from predictors.joins import DEFAULT, JoinKind, join_of
 from stretch.planning.design import branch_design
 from stretch.planning.design.division import WORDS, divisions, shares_of
 from stretch.planning.design.scale import join_width, partitions, scaled_graph
-from stretch.planning.network.backbone import Backbone, backbone_of
-from stretch.planning.network.segments import Segment, cut_segment, split_segments
+from stretch.planning.network.segments import Backbone, Segment, backbone_of, cut_segment, split_segments
 
 
 def resolve_design(

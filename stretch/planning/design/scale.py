@@ -20,9 +20,17 @@ from predictors.rewrites import changing, laid_out
 from predictors.shapes import Attr
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
 from stretch.planning.design.division import Taken, check_division, shares_of
-from stretch.planning.network.backbone import Backbone, backbone_of, is_tap
-from stretch.planning.network.channels import ChannelGroups, channel_groups
-from stretch.planning.network.segments import Segment, cut_segment, rewrite_segment
+from stretch.planning.network.segments import (
+    Backbone,
+    ChannelGroups,
+    Segment,
+    backbone_of,
+    channel_groups,
+    cut_segment,
+    is_tap,
+    memoised,
+    rewrite_segment,
+)
 
 # Width scaling: how many channels a branch may have (paper 003, R_width).
 
@@ -99,6 +107,7 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
 # Depth scaling: a segment with fewer blocks (paper 003, R_depth).
 
 
+@memoised
 def dropped_blocks(segment: Segment, depth: int) -> set[int]:
     """Numbers of the blocks that a segment with only `depth` of them does not have.
 

@@ -9,7 +9,7 @@ Where a sum is followed by what needs it whole, such as a ReLU, the part is divi
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 from math import lcm, prod
 
 import numpy as np
@@ -23,9 +23,8 @@ from predictors.slices import Additive, Channels, every, width
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
-from stretch.planning.network.segments import Segment, cut_segment
-from stretch.planning.network.units import cone, cut_points
-from stretch.planning.search.parts import PartSpace, Split, Structure, coarse, finer, orders, part_cost, part_options, structure
+from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
+from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, part_cost, structure
 from stretch.planning.search.space import DesignSpace
 
 #: The operator that cuts out of what arrives the channels that a branch reads.
@@ -47,7 +46,8 @@ def find_hidden(graph: OpGraph) -> Hidden:
     """The hidden tensor of a segment: what its last projection reads; where tensors are added, that in the operand of most multiply-accumulates."""
     tail: list[str] = []
     op = graph.by_name[graph.output]
-    while not _projects(graph, op):
+    # up to what sums over all channels that it reads, where these can be cut
+    while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
         elif kind_of(op.kind).additive is not None and op.inputs:
@@ -71,11 +71,6 @@ def _no_sum(graph: OpGraph, op: Op) -> StretchError:
         f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it",
         f'let the segment end before `{op.name}`, or divide its output by join = "channels"',
     )
-
-
-def _projects(graph: OpGraph, op: Op) -> bool:
-    """Whether an operator sums over all channels that it reads, and these can be cut."""
-    return bool(op.inputs) and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
@@ -274,8 +269,6 @@ class _Builder:
 
 #: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
 MOST_REPEATED = 0.5
-#: Times the part on the fastest processor that its branches may take at the best place tried first.
-WORTH = 1.1
 
 
 @dataclass(frozen=True)
@@ -321,130 +314,101 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
     return tensors
 
 
-class _Built:
-    """What is known of parts of networks, whatever the device: of those that are built alike, and where each is cut."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[Structure, list[_Tensor]] = {}
-        self.sections: dict[tuple[Segment, JoinKind], tuple[Segment, Segment | None]] = {}
+class _Built(dict[Structure, list[_Tensor]]):
+    """Tensors of parts of networks that are built alike, whatever the device."""
 
 
-def channel_ways(parts: PartSpace) -> Iterator[tuple[int, SegmentOptions]]:
-    """Ways to compute parts by channels, one object for each sequence of processors, by the number of the part."""
-    space, built = parts.space, parts.space.costs.built(_Built)
-    ways: dict[Structure, list[SegmentOptions]] = {}
-    for part, at, _, alone_ms in parts.pieces():
-        if part is not parts.parts[at]:
-            continue
-        alike = structure(part.graph)
-        if alike not in built.tensors:
-            built.tensors[alike] = _tensors(parts.graph, part)
-        if alike not in ways:
-            ways[alike] = [way for tensor in built.tensors[alike] for way in _DividedPart(space, part, alone_ms, tensor).options()]
-        for options in ways[alike]:
-            key = (part, options.join)
-            if key not in built.sections:
-                built.sections[key] = _sections(parts.graph, *key)
-            segment, tail = built.sections[key]
-            yield at, space.checked(replace(options, segment=segment, tail=tail))
-
-
-class _DividedPart:
+class _DividedPart(Divisible):
     """One part, divided by the channels of a tensor."""
 
     def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
-        self.space, self.part, self.alone_ms, self.tensor = space, part, alone_ms, tensor
-        self._costs: dict[tuple[Channels, str], BranchCost] = {}
+        self.space, self.tensor, self.end, self.alone_ms = space, tensor, part, alone_ms
+        self.segment, self.join, self.reads = tensor.segment, tensor.join, prod(part.graph.input.shape)
+        # of sums it matters which processor has what is added once
+        self.upright = tensor.join != HIDDEN
+        if tensor.tail is not None:
+            self.after_ms = space.costs.whole(tensor.tail, space.costs.host).ms
 
-    def options(self) -> list[SegmentOptions]:
-        processors, result = self.space.processors, []
-        if self.tensor.tail is not None and self.space.costs.host not in processors:
-            return []
-        for count in range(2, len(processors) + 1):
-            subsets = list(combinations(processors, count))
-            # sequences that differ: of sums, in which processor has what is added once
-            firsts = [(first, *(name for name in subset if name != first)) for subset in subsets for first in subset]
-            every = firsts if self.tensor.join == HIDDEN else [order for subset in subsets for order in orders(subset)]
-            more = [options for order in every if (options := self._divided(order)) is not None]
-            if not more:
-                # what does not pay in two branches does not in more
-                break
-            result += more
-        return result
+    def unit(self, order: Sequence[str]) -> int:
+        """Channels of a step; what is left over behind the last whole one belongs to the last branch."""
+        return lcm(self.tensor.step, *(self.space.costs.align(name) for name in order))
 
-    def _divided(self, order: tuple[str, ...]) -> SegmentOptions | None:
-        """One sequence of processors, divided at every place that is offered; None where that is not worth it."""
-        costs, tensor = self.space.costs, self.tensor
-        unit = lcm(tensor.step, *(costs.align(name) for name in order))
-        # what is left over behind the last whole unit belongs to the last branch
-        units = -(-tensor.channels // unit)
-        if units < len(order):
-            return None
-        tried = self._rows(order, coarse(units, len(order)), unit)
-        times = self._times(list(tried.values()), order) if tried else []
-        after = None if tensor.tail is None else costs.whole(tensor.tail, costs.host)
-        if not self._pays(times, order, 0.0 if after is None else after.ms):
-            return None
-        places = finer(units, len(order), list(tried), times)
-        rows = list({**tried, **self._rows(order, places, unit)}.values())
-        options = replace(part_options(self.space, tensor.segment, tensor.join, rows, DIVISION.word), alone_ms=min(self.alone_ms))
-        if after is None:
+    def complete(self, options: SegmentOptions) -> SegmentOptions:
+        """Options with the tail."""
+        if self.tensor.tail is None:
             return options
+        host = self.space.costs.host
+        after = self.space.costs.whole(self.tensor.tail, host)
 
         def busy() -> dict[str, Floats]:
-            current = options.busy()
-            return {**current, costs.host: current.get(costs.host, np.zeros(len(rows))) + after.ms}
+            current = dict(options.busy())
+            return {**current, host: current.get(host, np.zeros(len(options.macs))) + after.ms}
 
         ms, macs, params = options.ms + after.ms, options.macs + after.macs, options.params + after.params
-        return replace(options, tail=tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
+        return replace(options, tail=self.tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
 
-    def _rows(self, order: tuple[str, ...], splits: Sequence[Split], unit: int) -> dict[Split, list[BranchCost]]:
-        """The branches at each place; places between which a branch would compute nothing are left out."""
-        wanted = {split: self.tensor.ranges(split, unit) for split in splits}
-        able = {split: ranges for split, ranges in wanted.items() if all(self.tensor.graph(item) is not None for item in ranges)}
+
+class _ChannelWays(RangeWays):
+    """Ways to compute parts by channels."""
+
+    def __init__(self, parts: PartSpace) -> None:
+        super().__init__(parts.space, DIVISION.word)
+        self.parts = parts
+        self._costs: dict[tuple[int, Channels, str], BranchCost] = {}
+
+    def ways(self) -> Iterator[tuple[int, SegmentOptions]]:
+        """One object for each sequence of processors, by the number of the part."""
+        tensors, host = self.space.costs.built(_Built), self.space.costs.host
+        alike = {at: structure(part.graph) for part, at, _, _ in self.parts.pieces() if part is self.parts.parts[at]}
+        things: dict[Structure, list[_DividedPart]] = {}
+        for part, at, _, alone_ms in self.parts.pieces():
+            if part is self.parts.parts[at] and alike[at] not in things:
+                if alike[at] not in tensors:
+                    tensors[alike[at]] = _tensors(self.parts.graph, part)
+                able = [tensor for tensor in tensors[alike[at]] if tensor.tail is None or host in self.space.processors]
+                things[alike[at]] = [_DividedPart(self.space, part, alone_ms, tensor) for tensor in able]
+        options: dict[int, list[SegmentOptions]] = {}
+        for thing, way in self.options([thing for some in things.values() for thing in some]):
+            options.setdefault(id(thing), []).append(thing.complete(way))
+        for at, key in alike.items():
+            for way in (way for thing in things[key] for way in options.get(id(thing), ())):
+                segment, tail = _sections(self.parts.graph, self.parts.parts[at], way.join)
+                yield at, self.space.checked(replace(way, segment=segment, tail=tail))
+
+    def units(self, thing: _DividedPart, order: Sequence[str]) -> int:
+        return -(-thing.tensor.channels // thing.unit(order))
+
+    def branches(self, order: Sequence[str], wanted: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[Places]:
+        able: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
+        for thing, splits in wanted:
+            ranges = {split: thing.tensor.ranges(split, thing.unit(order)) for split in splits}
+            able.append((thing.tensor, {split: some for split, some in ranges.items() if None not in map(thing.tensor.graph, some)}))
         for at, processor in enumerate(order):
+            pairs = dict.fromkeys((id(tensor), places[at]) for tensor, some in able for places in some.values())
+            by_id = {id(tensor): tensor for tensor, _ in able}
+            new = [(by_id[number], item) for number, item in pairs if (number, item, processor) not in self._costs]
             # at once, since a fit's trees are walked for many kernels in little more time than for one
-            new = {ranges[at] for ranges in able.values() if (ranges[at], processor) not in self._costs}
-            self.space.costs.kernels_time([kernel for item in new for kernel in self._launched(item, processor)], processor)
-        return {split: [self._cost(*pair) for pair in zip(ranges, order, strict=True)] for split, ranges in able.items()}
+            self.space.costs.kernels_time([kernel for item in new for kernel in self._launched(*item, processor)], processor)
+            for tensor, item in new:
+                graph, kernels = tensor.graphs[item], self._launched(tensor, item, processor)
+                assert graph is not None
+                self._costs[id(tensor), item, processor] = part_cost(self.space, processor, graph, kernels, (item.start, item.stop))
+        return [
+            {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
+            for tensor, some in able
+        ]
 
-    def _launched(self, channels: Channels, processor: str) -> list[Kernel]:
+    def _launched(self, tensor: _Tensor, channels: Channels, processor: str) -> list[Kernel]:
         """Kernels of some channels; those of one backend are the same on all its processors."""
         predictor = self.space.costs.predictor
         profile = predictor.device.processor(processor).profile
-        key, kernels = (channels, profile.backend, profile.unsupported), self.tensor.kernels
+        key, kernels = (channels, profile.backend, profile.unsupported), tensor.kernels
         if key not in kernels:
-            kernels[key] = predictor.kernels(self.tensor.graphs[channels], processor)
+            kernels[key] = predictor.kernels(tensor.graphs[channels], processor)
         return kernels[key]
 
-    def _cost(self, channels: Channels, processor: str) -> BranchCost:
-        key, tensor = (channels, processor), self.tensor
-        if key not in self._costs:
-            cost = part_cost(self.space, tensor.segment, processor, tensor.graphs[channels], self._launched(channels, processor))
-            self._costs[key] = cost._replace(share=(channels.start, channels.stop))
-        return self._costs[key]
 
-    def _times(self, rows: Sequence[Sequence[BranchCost]], order: tuple[str, ...]) -> list[Floats]:
-        """For each holder, the time of every branch with its transfers (branches × places), ms."""
-        costs, arriving = self.space.costs, prod(self.part.graph.input.shape)
-        leaving = np.array([costs.transfers(p, costs.host, np.array([row[i].writes for row in rows])) for i, p in enumerate(order)])
-        alone = np.array([[b.contended_ms for b in row] for row in rows]).T
-        entering = [np.array([[costs.transfer(holder, p, arriving)] for p in order]) for holder in self.space.holders]
-        return [alone + leaving + item for item in entering]
-
-    def _pays(self, tried: Sequence[Floats], order: tuple[str, ...], after_ms: float) -> bool:
-        """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders: by their times there."""
-        costs, part, tensor = self.space.costs, self.part, self.tensor
-        arriving, written = prod(part.graph.input.shape), prod(part.graph.by_name[part.end].shape)
-        join = costs.join(tensor.segment, tensor.join, part.width, len(order)) + after_ms
-        alone = [[costs.transfer(holder, p, arriving) for p in self.space.processors] for holder in self.space.holders]
-        rest = [(ms, costs.transfer(p, costs.host, written)) for p, ms in zip(self.space.processors, self.alone_ms, strict=True)]
-        return any(
-            times.max(axis=0).min() + join <= WORTH * min(into + ms + out for into, (ms, out) in zip(entering, rest, strict=True))
-            for entering, times in zip(alone, tried, strict=False)
-        )
-
-
+@memoised
 def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
     """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
     if join != HIDDEN:
@@ -492,7 +456,7 @@ class _ChannelRanges(Division):
         return [channel_part(graph, name, Channels(*share), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)]
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        return list(channel_ways(parts))
+        return list(_ChannelWays(parts).ways())
 
     def possible(self, graph: OpGraph) -> set[str]:
         """Channels of the output, hidden ones, or heads of attention."""

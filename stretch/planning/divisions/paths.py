@@ -14,8 +14,7 @@ from predictors.joins import JoinKind
 from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
-from stretch.planning.network.segments import Segment
-from stretch.planning.network.units import cone
+from stretch.planning.network.segments import Segment, cone
 from stretch.planning.search.parts import PartSpace, part_cost, part_options
 from stretch.planning.search.space import DesignSpace
 
@@ -75,14 +74,16 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
         for part, graph in graphs.items():
-            known[processor, part] = part_cost(space, segment, processor, graph, kernels[part])._replace(share=part)
+            known[processor, part] = part_cost(space, processor, graph, kernels[part], part)
     result = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         every = (tuple(pairwise((0, *cuts, len(paths)))) for cuts in combinations(range(1, len(paths)), count - 1))
         divisions = [parts for parts in every if all(part in graphs for part in parts)]
         orders = permutations(space.processors, count) if divisions else ()
-        rows = ([[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions] for order in orders)
-        result += [part_options(space, segment, JOINS[segment.graph.by_name[segment.end].kind], row, DIVISION.word) for row in rows]
+        join = JOINS[segment.graph.by_name[segment.end].kind]
+        for order in orders:
+            rows = [[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions]
+            result.append(part_options(space, segment, join, rows, DIVISION.word))
     return result
 
 

@@ -4,15 +4,14 @@ Bands of one image are exact: put below each other they are the output of the wh
 are the halo, which is computed twice. Any run of parts may be computed in bands, on every subset of the processors.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import combinations, compress, islice
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from math import prod
-from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from predictors.errors import StretchError
 from predictors.fusion import Kernel
@@ -22,12 +21,12 @@ from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import Band, Rows, height
-from predictors.shapes import Shape, ints
-from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, SegmentOptions
+from predictors.shapes import ints
+from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
-from stretch.planning.network.segments import Segment, mixing
-from stretch.planning.search.parts import PartSpace, Split, Structure, bands, coarse, finer, orders, structure
+from stretch.planning.network.segments import Segment, memoised, mixing
+from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, bands, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
@@ -165,13 +164,23 @@ class _Edge:
     group: tuple[int, ...]  # Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A band of one part, and all bands that cost the same."""
+
+    whole: OpGraph  # The part.
+    rows: tuple[int, int]  # First row, and the one behind the last.
+    graph: OpGraph  # As it runs when it is handed the rows that it reads.
+    kernels: dict[object, list[Kernel]] = field(default_factory=dict)  # By backend, and whether the cut is among them.
+
+
 class _BandedPart:
     """Bands of one part, and of all that are built alike."""
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
         self.rows = height(graph.by_name[graph.output].shape)
-        self._bands: dict[tuple[_Place, bool], OpGraph | None] = {}
+        self._steps: dict[_Place, _Step | None] = {}
 
     @cached_property
     def top(self) -> _Edge:
@@ -201,7 +210,7 @@ class _BandedPart:
         try:
             need, read = bands_of(self.graph, start, stop)
         except StretchError:
-            # rows of padding alone, of which there is no band (`band`): nothing else has such an edge
+            # rows of padding alone, of which there is no band (`step`): nothing else has such an edge
             return [(at, -1)] * len(self.graph.ops)
         operators = []
         for op in self.graph.ops:
@@ -219,34 +228,28 @@ class _BandedPart:
         """Rows of the input that a band needs."""
         return self.top.reads[start], self.bottom.reads[stop - 1]
 
-    def place(self, start: int, stop: int) -> _Place:
-        """What decides the costs of a band."""
-        return self.top.group[start], self.bottom.group[stop - 1], stop - start
-
-    def band(self, start: int, stop: int, *, cut: bool) -> OpGraph | None:
-        """The graph of a band, with or without the cut it begins with; None if there is none such."""
-        key = (self.place(start, stop), cut)
-        if key not in self._bands:
-            try:
-                self._bands[key] = band_graph(self.graph, self.graph.name, start, stop, handed=not cut)
-            except StretchError:
-                # so few rows that an operator would read padding alone
-                self._bands[key] = None
-        return self._bands[key]
+    def step(self, start: int, stop: int) -> _Step | None:
+        """A band, the same object for all that cost the same; None where an operator would read no row, or padding alone, for it."""
+        if start >= stop:
+            return None
+        place = self.top.group[start], self.bottom.group[stop - 1], stop - start
+        if place not in self._steps:
+            self._steps[place] = None
+            with suppress(StretchError):
+                graph = band_graph(self.graph, self.graph.name, start, stop, handed=True)
+                self._steps[place] = _Step(self.graph, (start, stop), graph)
+        return self._steps[place]
 
 
-#: A part, and what decides the costs of a band of it.
-_StepKey = tuple[int, _Place]
-#: First and last part of a run, and first row of its output and the one behind the last.
-_RunRows = tuple[int, int, int, int]
+@dataclass(frozen=True, eq=False)
+class _Band:
+    """A band of a run of parts."""
 
-
-class _Step(NamedTuple):
-    """A part of a run, and the rows of its output that a band of the run computes."""
-
-    part: _BandedPart
-    start: int  # First row.
-    stop: int  # The one behind the last row.
+    steps: tuple[_Step, ...]  # The bands of its parts, the last part's first.
+    rows: tuple[int, int]  # First row of the run's output, and the one behind the last.
+    macs: int  # Multiply-accumulates.
+    reads: int  # Elements that it reads.
+    writes: int  # Elements that it writes.
 
 
 class _BuiltBands:
@@ -254,262 +257,116 @@ class _BuiltBands:
 
     def __init__(self) -> None:
         self.parts: dict[Structure, _BandedPart] = {}
-        self.kernels: dict[tuple[int, tuple[str, tuple[str, ...]], bool], list[Kernel]] = {}
-        self.steps: list[_Step] = []
-        self._numbers: dict[_StepKey, int] = {}
-        #: By the parts of a network.
-        self.runs: dict[tuple[int, ...], RunBands] = {}
-
-    def number(self, step: _Step) -> int:
-        """That of all steps which cost the same."""
-        number = self._numbers.setdefault((id(step.part), step.part.place(step.start, step.stop)), len(self.steps))
-        if number == len(self.steps):
-            self.steps.append(step)
-        return number
+        #: By the parts of a network; by the first and last part of a run, and the band's rows.
+        self.bands: dict[tuple[int, ...], dict[tuple[int, int, int, int], _Band | None]] = {}
 
 
-class RunBands:
-    """Bands of runs of a network's parts, numbered as they are asked for, whatever the device: a number is a place in each array."""
-
-    def __init__(self, parts: Sequence[_BandedPart], built: _BuiltBands) -> None:
-        self._parts, self._built = parts, built
-        self._numbers: dict[_RunRows, int | None] = {}
-        self._new: list[tuple[list[int], tuple[int, int, int, int]]] = []
-        self._steps: Ints = np.zeros((0, len(parts)), np.int64)
-        self._facts: Ints = np.zeros((0, 4), np.int64)
-        #: What others remember of them, such as where the runs may be divided.
-        self.known: dict[object, Any] = {}
-
-    def __len__(self) -> int:
-        """How many have a number."""
-        return len(self._facts) + len(self._new)
-
-    def number(self, first: int, last: int, start: int, stop: int) -> int | None:
-        """The number of the band of a run; None if an operator would read no row for it."""
-        rows = (first, last, start, stop)
-        if rows not in self._numbers:
-            self._numbers[rows] = self._add(*rows)
-        return self._numbers[rows]
-
-    def _add(self, first: int, last: int, start: int, stop: int) -> int | None:
-        graphs, steps, number = [], [], len(self)
-        written = (stop - start) * _line(self._parts[last].graph.by_name[self._parts[last].graph.output].shape)
-        for part in reversed(self._parts[first : last + 1]):
-            step = _Step(part, start, stop) if start < stop else None
-            graph = part.band(start, stop, cut=False) if step is not None else None
-            if step is None or graph is None:
-                return None
-            graphs.append(graph)
-            steps.append(self._built.number(step))
-            start, stop = part.reads(start, stop)
-        if start >= stop:
-            return None
-        read = (stop - start) * _line(self._parts[first].graph.input.shape)
-        self._new.append((steps, (sum(graph.macs for graph in graphs), read, written, steps[-1])))
-        return number
-
-    @property
-    def steps(self) -> Ints:
-        """Numbers of the steps, the last part's first, filled up with -1 (bands × parts)."""
-        return self._arrays()[0]
-
-    @property
-    def facts(self) -> Ints:
-        """Multiply-accumulates, elements that are read, those that are written, and the number of the step that comes first (bands × 4)."""
-        return self._arrays()[1]
-
-    def _arrays(self) -> tuple[Ints, Ints]:
-        if self._new:
-            steps, facts = zip(*self._new, strict=True)
-            none = [-1] * len(self._parts)
-            self._steps = np.concatenate([self._steps, [[*some, *none[len(some) :]] for some in steps]])
-            self._facts = np.concatenate([self._facts, facts])
-            self._new = []
-        return self._steps, self._facts
-
-
-class BandTimes(NamedTuple):
-    """Times of bands, or of steps, on one processor."""
-
-    ms: Floats  # Alone.
-    contended_ms: Floats  # While other branches compute.
-    peak_bytes: Floats  # Most bytes that one of the kernels reads and writes.
-    cut_ms: Floats  # What a band takes longer where it has to cut what it reads; of a step, its time beside others with the cut.
-
-
-class _Known:
-    """What is known of times at the costs of a device: by processor those of steps, and by network those of bands; NaN where unknown."""
+class _BandTimes:
+    """What is known of times at the costs of a device."""
 
     def __init__(self) -> None:
-        self.steps: dict[str, Floats] = {}
-        self.bands: dict[tuple[int, str], Floats] = {}
+        #: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
+        self.steps: dict[tuple[str, _Step, bool], tuple[float, float, int]] = {}
+        self.bands: dict[tuple[str, _Band], BranchCost] = {}
+
+
+@memoised
+def _times_of(costs: Costs) -> _BandTimes:
+    return _BandTimes()
 
 
 class BandCosts:
     """Costs of bands of runs of parts on one device."""
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
-        self.costs = costs
-        self.parts = tuple(parts)
-        self._built, self._known = costs.built(_BuiltBands), costs.remembered(_Known)
-        built, alike = self._built.parts, [structure(part.graph) for part in parts]
-        for key, part in zip(alike, parts, strict=True):
-            if key not in built:
-                built[key] = _BandedPart(part.graph)
-        self._parts = [built[key] for key in alike]
-        same = tuple(map(id, self._parts))
-        if same not in self._built.runs:
-            self._built.runs[same] = RunBands(self._parts, self._built)
-        #: The bands by number.
-        self.bands = self._built.runs[same]
+        self.costs, self.parts = costs, tuple(parts)
+        built, self._times = costs.built(_BuiltBands), _times_of(costs)
+        self._parts = [built.parts.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
+        self._bands = built.bands.setdefault(tuple(map(id, self._parts)), {})
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
         return self._parts[last].rows
 
-    def band(self, first: int, last: int, processor: str, depth: int, start: int, stop: int) -> BranchCost | None:
-        """What rows of the output of a run cost on a processor, as a branch of so many blocks; None if an operator would read no row for them."""
-        number = self.bands.number(first, last, start, stop)
-        if number is None:
+    @memoised
+    def band(self, first: int, last: int, start: int, stop: int) -> _Band | None:
+        """Rows of the output of a run; None if an operator would read no row for them."""
+        at, steps = (start, stop), []
+        for part in reversed(self._parts[first : last + 1]):
+            step = part.step(*at)
+            if step is None:
+                return None
+            steps.append(step)
+            at = part.reads(*at)
+        if at[0] >= at[1]:
             return None
-        time = BandTimes(*self.times(processor, np.array([number]))[:, 0].tolist())
-        macs, reads, writes, _ = self.bands.facts[number].tolist()
-        times = time.ms, time.contended_ms, int(time.peak_bytes), (start, stop), reads, writes, time.cut_ms
-        return BranchCost(processor, depth, self.parts[last].width, "none", macs, 0, *times)
+        read, written = self._parts[first].graph.input.shape, self._parts[last].graph.by_name[self._parts[last].graph.output].shape
+        sizes = ((b - a) * (prod(shape) // height(shape)) for (a, b), shape in ((at, read), ((start, stop), written)))
+        return _Band(tuple(steps), (start, stop), sum(step.graph.macs for step in steps), *sizes)
 
-    def times(self, processor: str, bands: Ints) -> Floats:
-        """Times of bands, by their numbers: the rows are the fields of `BandTimes`. Those that are new are timed together."""
-        where = id(self.bands), processor
-        known = self._known.bands[where] = _grown(self._known.bands.get(where), len(self.bands))
-        new = np.unique(bands[np.isnan(known[0, bands])])
-        if len(new):
-            chains, begins = self.bands.steps[new], self.bands.facts[new, 3]
-            # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
-            cuts = cuts_itself(processor, processor, self.costs.predictor)
-            steps = np.append(self._step_times(processor, chains[chains >= 0], begins if cuts else begins[:0]), np.zeros((4, 1)), axis=1)
-            sums = np.zeros((2, len(new)))
-            for column in chains.T:
-                sums += steps[:2, column]
-            known[:2, new] = sums
-            known[2, new] = steps[2][chains].max(axis=1)
-            known[3, new] = steps[3, begins] - steps[1, begins] if cuts else 0.0
-        result: Floats = known[:, bands]
-        return result
-
-    def _step_times(self, processor: str, plain: Ints, begun: Ints) -> Floats:
-        """Times of all steps on a processor, those of some known: with the cut that a run begins with, and without."""
-        known = self._known.steps[processor] = _grown(self._known.steps.get(processor), len(self._built.steps))
-        new = [
-            (int(step), cut)
-            for some, row, cut in ((plain, 0, False), (begun, 3, True))
-            for step in np.unique(some[np.isnan(known[row, some])])
-        ]
-        launched = [self._launched(*item, processor) for item in new]
+    def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
+        """What bands cost on a processor, as branches; those that are new are timed together."""
+        known, predictor = self._times, self.costs.predictor
+        new = [band for band in dict.fromkeys(bands) if (processor, band) not in known.bands]
+        # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
+        cuts = cuts_itself(processor, processor, predictor)
+        steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
+        steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known.steps]
+        launched = [self._launched(*item, processor) for item in steps]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
-        for (step, cut), kernels in zip(new, launched, strict=True):
+        for item, kernels in zip(steps, launched, strict=True):
             some = list(islice(times, len(kernels)))
-            contended = sum([time.contended_ms for time in some])
-            if cut:
-                known[3, step] = contended
-            else:
-                known[:3, step] = sum([time.ms for time in some]), contended, self.costs.peak_bytes(kernels, processor)
-        return known
+            ms, contended = sum([time.ms for time in some]), sum([time.contended_ms for time in some])
+            known.steps[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
+        for band in new:
+            ms, contended, peak = zip(*[known.steps[processor, step, False] for step in band.steps], strict=True)
+            cut_ms = known.steps[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
+            sums = band.macs, 0, sum(ms), sum(contended), max(peak)
+            known.bands[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
+        return [known.bands[processor, band] for band in bands]
 
-    def _launched(self, step: int, cut: bool, processor: str) -> list[Kernel]:
+    def _launched(self, step: _Step, cut: bool, processor: str) -> list[Kernel]:
         """Kernels of a step; those of one backend are the same on all its processors."""
         profile = self.costs.predictor.device.processor(processor).profile
-        key, kernels = (step, (profile.backend, profile.unsupported), cut), self._built.kernels
-        if key not in kernels:
-            part, start, stop = self._built.steps[step]
-            graph = part.band(start, stop, cut=cut)
-            assert graph is not None  # else no band has a number
-            kernels[key] = self.costs.predictor.kernels(graph, processor)
-        return kernels[key]
-
-
-def _grown(times: Floats | None, count: int) -> Floats:
-    """The same times, with room for more."""
-    known = np.zeros((4, 0)) if times is None else times
-    return known if known.shape[1] == count else np.append(known, np.full((4, count - known.shape[1]), np.nan), axis=1)
-
-
-def _line(shape: Shape) -> int:
-    return prod(shape) // height(shape)
+        key = profile.backend, profile.unsupported, cut
+        if key not in step.kernels:
+            graph = band_graph(step.whole, step.graph.name, *step.rows) if cut else step.graph
+            step.kernels[key] = self.costs.predictor.kernels(graph, processor)
+        return step.kernels[key]
 
 
 #: Multiply-accumulates that the halves of a run may do beyond those of the run, as a share of it.
 MAX_HALO = 0.5
-#: Times the run on the fastest processor that its bands may take at the best place tried first.
-WORTH = 1.1
-
-#: First and last part.
-_Run = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where a run may be divided into some number of bands."""
+class _Run(Divisible):
+    """A run of parts whose rows are divided."""
 
-    splits: tuple[Split, ...]  # Rows behind which the bands end.
-    bands: Ints  # Numbers of the bands (bands × places).
+    join = "rows"
 
-
-@dataclass(frozen=True)
-class _Divided:
-    """Runs in bands on one sequence of processors, each at several places: in the arrays those of one run after those of the other."""
-
-    order: tuple[str, ...]  # Processors from the uppermost band to the lowest.
-    runs: tuple[_Run, ...]
-    places: tuple[_Places, ...]  # Of each run.
-
-    @cached_property
-    def bands(self) -> Ints:
-        return np.concatenate([item.bands for item in self.places], axis=1)
-
-    @cached_property
-    def counts(self) -> list[int]:
-        return [len(item.splits) for item in self.places]
-
-    @cached_property
-    def begins(self) -> Ints:
-        """Of each run, the first of its places."""
-        return np.cumsum([0, *self.counts[:-1]])
-
-    def each(self, values: Floats) -> list[Floats]:
-        return np.split(values, self.begins[1:], axis=-1)
-
-
-class _Bands(Sequence[BranchCost]):
-    """What one band of a run costs, by the place where the run is divided; most are never asked for."""
-
-    def __init__(self, cost: Callable[[int, int], BranchCost | None], rows: Sequence[tuple[int, int]]) -> None:
-        self._cost, self._rows = cost, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._cost(*self._rows[at])
-
-
-class BandWays:
-    """Ways to compute runs of parts in bands."""
-
-    def __init__(self, parts: PartSpace) -> None:
-        self.parts, self.space = parts, parts.space
-        self.bands = BandCosts(parts.space.costs, parts.parts)
-        self._joins: dict[tuple[int, int], float] = {}
+    def __init__(self, parts: PartSpace, first: int, last: int) -> None:
+        self.parts, self.first, self.last = parts, first, last
+        self.end, self.alone_ms = parts.parts[last], [parts.alone_ms(first, last, i) for i in range(len(parts.space.processors))]
+        self.reads = prod(parts.parts[first].graph.input.shape)
 
     @property
-    def runs(self) -> list[_Run]:
-        """First and last part of every run that may be split by rows."""
-        key = ("runs", self.parts.single, self.parts.merged or tuple(self.parts.stage), tuple(part.tapped for part in self.parts.parts))
-        if key not in self.bands.bands.known:
-            self.bands.bands.known[key] = self._runs()
-        return self.bands.bands.known[key]
+    def segment(self) -> Segment:
+        return self.parts.segment(self.first, self.last)
 
-    def _runs(self) -> list[_Run]:
+
+class BandWays(RangeWays):
+    """Ways to compute runs of parts in bands."""
+
+    fallback = True
+
+    def __init__(self, parts: PartSpace) -> None:
+        super().__init__(parts.space, DIVISION.word)
+        self.parts, self.bands = parts, BandCosts(parts.space.costs, parts.parts)
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """First and last part of every run that may be split by rows."""
         runs = []
         for first in range(len(self.parts.parts)):
             macs = 0
@@ -533,125 +390,30 @@ class BandWays:
         rows = height(shape)
         if len(shape) != 4 or rows < 2:
             return None
-        halves = self._places((first, last), ((rows // 2,),)).bands
-        if not halves.size:
+        halves = [band for half in bands(rows, (rows // 2,)) if (band := self.bands.band(first, last, *half)) is not None]
+        if len(halves) < 2:
             return None
-        return int(self.bands.bands.facts[halves, 0].sum()) / macs - 1 if macs else 0.0
+        return sum(band.macs for band in halves) / macs - 1 if macs else 0.0
 
-    def options(self) -> list[tuple[int, SegmentOptions]]:
+    def units(self, thing: _Run, order: Sequence[str]) -> int:
+        """Rows of its output."""
+        return self.bands.rows(thing.last)
+
+    def branches(self, order: Sequence[str], wanted: Sequence[tuple[_Run, Sequence[Split]]]) -> list[Places]:
+        """Bands of runs."""
+        able: list[dict[Split, list[_Band]]] = []
+        for run, splits in wanted:
+            rows = self.bands.rows(run.last)
+            every = {split: [self.bands.band(run.first, run.last, *band) for band in bands(rows, split)] for split in splits}
+            able.append({split: some for split, some in every.items() if None not in some})
+        columns = zip(*(some for places in able for some in places.values()), strict=True)
+        costs = zip(*(self.bands.cost(name, column) for name, column in zip(order, columns, strict=False)), strict=True)
+        return [{split: list(next(costs)) for split in places} for places in able]
+
+    def ways(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a run in bands, by its first part."""
-        banded: list[tuple[int, SegmentOptions]] = []
-        runs = self.runs
-        for count in range(2, len(self.space.processors) + 1):
-            tall = {run: places for run in runs if count <= self.bands.rows(run[1]) if (places := self._coarse(run, count)).splits}
-            if not tall:
-                break
-            every = [order for subset in combinations(self.space.processors, count) for order in orders(subset)]
-            tried = [_Divided(order, tuple(tall), tuple(tall.values())) for order in every]
-            worth = [self._worth(item) for item in tried]
-            if not any(item.runs for item in worth):
-                worth = tried
-            options = [dict(zip(item.runs, self._ways(self._refined(item)), strict=True)) for item in worth if item.runs]
-            banded += [(run[0], some[run]) for run in tall for some in options if run in some]
-            # what does not pay in two bands does not in more, which compute more twice
-            runs = [run for run in tall if any(run in some for some in options)]
-        return banded
-
-    def _places(self, run: _Run, splits: Sequence[Split]) -> _Places:
-        """Some places where a run may be divided; those that leave an operator without rows are left out."""
-        rows, number = self.bands.rows(run[1]), self.bands.bands.number
-        numbers = [[number(*run, *band) for band in bands(rows, split)] for split in splits]
-        able = [(split, some) for split, some in zip(splits, numbers, strict=True) if None not in some]
-        return _Places(tuple(split for split, _ in able), np.array([some for _, some in able], np.int64).T)
-
-    def _coarse(self, run: _Run, count: int) -> _Places:
-        """Places to begin with."""
-        known, key = self.bands.bands.known, ("places", run, count)
-        if key not in known:
-            known[key] = self._places(run, coarse(self.bands.rows(run[1]), count))
-        return known[key]
-
-    def _worth(self, divided: _Divided) -> _Divided:
-        """The runs whose bands take about as long as the fastest processor alone, or less, from one of the holders."""
-        costs, last = self.space.costs, [run[1] for run in divided.runs]
-        join = np.array([self._join_ms(at, len(divided.order)) for at in last])
-        ends = [self.parts.parts[at].graph.by_name[self.parts.parts[at].end].shape for at in last]
-        read = np.array([prod(self.parts.parts[first].graph.input.shape) for first, _ in divided.runs])
-        written = np.array([prod(shape) for shape in ends])
-        leaving = [costs.transfers(p, costs.host, written) for p in self.space.processors]
-        kept = np.zeros(len(last), bool)
-        for holder, total in zip(self.space.holders, np.add(*self._times(divided)), strict=True):
-            entering = [costs.transfers(holder, p, read) for p in self.space.processors]
-            alone = [
-                into + self.parts.alone(i)[tuple(zip(*divided.runs, strict=True))] + out
-                for i, (into, out) in enumerate(zip(entering, leaving, strict=True))
-            ]
-            kept |= np.minimum.reduceat(total.max(axis=0), divided.begins) + join <= WORTH * np.min(alone, axis=0)
-        return _Divided(divided.order, *(tuple(compress(some, kept)) for some in (divided.runs, divided.places)))
-
-    def _refined(self, tried: _Divided) -> _Divided:
-        """The same runs with more places, between those tried."""
-        refined = []
-        for run, places, times in zip(tried.runs, tried.places, tried.each(np.add(*self._times(tried))), strict=True):
-            more = self._places(run, finer(self.bands.rows(run[1]), len(tried.order), places.splits, list(times)))
-            refined.append(
-                _Places(places.splits + more.splits, np.concatenate([places.bands, more.bands], axis=1)) if more.splits else places
-            )
-        return _Divided(tried.order, tried.runs, tuple(refined))
-
-    def _times(self, divided: _Divided) -> tuple[Floats, Floats]:
-        """Computation and transfers of every band, for each holder (holders × bands × places), ms."""
-        costs, facts = self.space.costs, self.bands.bands.facts
-        computed = np.zeros((len(self.space.holders), *divided.bands.shape))
-        moved = np.zeros_like(computed)
-        whole = np.repeat([prod(self.parts.parts[first].graph.input.shape) for first, _ in divided.runs], divided.counts)
-        for i, (processor, band) in enumerate(zip(divided.order, divided.bands, strict=True)):
-            times = BandTimes(*self.bands.times(processor, band))
-            leaving = costs.transfers(processor, costs.host, facts[band, 2])
-            for at, holder in enumerate(self.space.holders):
-                cuts = cuts_itself(holder, processor, costs.predictor)
-                computed[at, i] = times.contended_ms + times.cut_ms if cuts else times.contended_ms
-                moved[at, i] = leaving + costs.transfers(holder, processor, whole if cuts else facts[band, 1])
-        return computed, moved
-
-    def _join_ms(self, last: int, bands: int) -> float:
-        if (last, bands) not in self._joins:
-            end = self.parts.parts[last]
-            self._joins[last, bands] = self.space.costs.join(end, "rows", end.width, bands)
-        return self._joins[last, bands]
-
-    def _ways(self, divided: _Divided) -> list[SegmentOptions]:
-        """Each run in bands as options of its first part, one for each place."""
-        computed, moved = self._times(divided)
-        peaks = sum(self.bands.times(p, band)[2] for p, band in zip(divided.order, divided.bands, strict=True))
-        most = (computed + moved).max(axis=1), moved.max(axis=1), computed.max(axis=(0, 1)), computed.min(axis=(0, 1)), np.asarray(peaks)
-        columns = [divided.each(item) for item in (*most, computed)]
-        return [self._option(divided.order, *item) for item in zip(divided.runs, divided.places, *columns, strict=True)]
-
-    def _option(
-        self, order: tuple[str, ...], run: _Run, places: _Places,
-        total: Floats, moving: Floats, slowest: Floats, fastest: Floats, peaks: Floats, computed: Floats,
-    ) -> SegmentOptions:  # fmt: skip
-        """One run in bands: times of its places by holder without the join, and what its bands take."""
-        segment, count, join = self.parts.segment(*run), len(places.splits), self._join_ms(run[1], len(order))
-        edges = [bands(self.bands.rows(run[1]), split) for split in places.splits]
-        options = SegmentOptions(
-            segment,
-            "rows",
-            tuple(_Bands(partial(self.bands.band, *run, name, segment.depth), [edge[i] for edge in edges]) for i, name in enumerate(order)),
-            macs=np.full(count, segment.graph.macs),
-            params=np.full(count, sum(int(self.parts.wholes[part][0].params[0]) for part in range(run[0], run[1] + 1))),
-            ms=total + join,
-            exchange_ms=moving + join,
-            slowest_ms=slowest,
-            fastest_ms=fastest,
-            peak_bytes=peaks.astype(np.int64),
-            span=run[1] - run[0] + 1,
-            alone_ms=min(self.parts.alone_ms(*run, i) for i in range(len(self.space.processors))),
-            busy=lambda: {name: computed[:, i] for i, name in enumerate(order)},
-            division=DIVISION.word,
-        )
-        return self.space.checked(options)
+        runs = [_Run(self.parts, *run) for run in self.runs]
+        return [(run.first, self.parts.run_options(options, run.first, run.last)) for run, options in self.options(runs)]
 
 
 class _RowBands(Division):
@@ -678,7 +440,7 @@ class _RowBands(Division):
         return halo_ms(whole, list(pieces))
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        return BandWays(parts).options()
+        return BandWays(parts).ways()
 
     def possible(self, graph: OpGraph) -> tuple[str, ...]:
         """Rows, where there are several and nothing needs all of them."""

@@ -1,13 +1,13 @@
 """Segments: the operators between two meeting points."""
 
 import itertools
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
-from typing import Literal
+from functools import cached_property, wraps
+from itertools import groupby, pairwise
+from typing import Any, Literal, TypeVar
 
+from predictors.channels import Groups, OperatorView, Pieces
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
@@ -15,9 +15,427 @@ from predictors.joins import JoinKind, joins_that
 from predictors.operators import kind_of
 from predictors.rewrites import changing, rewritten
 from predictors.rows import all_rows, height
-from stretch.planning.network.backbone import backbone_of, is_tap
-from stretch.planning.network.channels import ChannelGroups, channel_groups
-from stretch.planning.network.units import Block, cut_points, feature_maps, find_blocks, is_block, push_past_weightless, regions, resolution
+from predictors.shapes import ints
+
+# Cut points, blocks, and which blocks may be removed.
+
+Resolution = tuple[int, int]
+C = TypeVar("C", bound=Callable[..., Any])
+
+#: Kinds that read nothing but feature maps, and two that make one of a vector or of tokens.
+_OF_MAPS = frozenset(
+    {"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "upsample", "unflatten", "channels_first"}
+)
+
+
+def memoised(function: C) -> C:
+    """A function or method that keeps its answers on the object that is its first argument: planning asks for the same ones again and again."""
+    name = f"_memo_{function.__name__}"
+
+    @wraps(function)
+    def call(of: Any, *key: Any) -> Any:
+        known = vars(of).setdefault(name, {})
+        if key not in known:
+            known[key] = function(of, *key)
+        return known[key]
+
+    return call  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A single-entry single-exit part of a graph between two cut points, of a stage with its trailing activations."""
+
+    start: str  # Tensor it reads.
+    end: str  # Tensor it writes.
+    ops: tuple[str, ...]  # Names of its operators.
+    run: int = 0  # Number of the run of equal blocks it belongs to.
+    removable: bool = False  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
+
+
+def cone(graph: OpGraph, names: Iterable[str], there: Collection[str] = ()) -> set[str]:
+    """Operators that some tensors are computed by, without those that are there already; none for what arrives."""
+    members: set[str] = set()
+    left = list(names)
+    while left:
+        op = graph.by_name[left.pop()]
+        if op.name not in members and op.name not in there and op.kind != "input":
+            members.add(op.name)
+            left += op.inputs
+    return members
+
+
+def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Names that are in one of the sets together, and those of overlapping sets, in the order of the names."""
+    root = {name: name for name in names}
+
+    def find(name: str) -> str:
+        while root[name] != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for first, *others in sets:
+        for name in others:
+            root[find(name)] = find(first)
+    union: dict[str, list[str]] = {}
+    for name in root:
+        union.setdefault(find(name), []).append(name)
+    return list(union.values())
+
+
+def runnable(preferred: Sequence[int], sources: Sequence[Collection[int]]) -> list[int]:
+    """Numbers in an order in which each follows its sources, as near to the preferred one as that allows."""
+    ordered: dict[int, None] = {}
+    left = list(preferred)
+    while left:
+        number = next(item for item in left if ordered.keys() >= set(sources[item]))
+        left.remove(number)
+        ordered[number] = None
+    return list(ordered)
+
+
+@memoised
+def cut_points(graph: OpGraph) -> list[str]:
+    """Tensors through which every path from input to output passes, in order: no edge spans them."""
+    cuts = unspanned(graph.ops)
+    return cuts[: cuts.index(graph.output) + 1] if graph.output in cuts else cuts
+
+
+def unspanned(ops: Sequence[Op]) -> list[str]:
+    """Operators, of some in an order in which they can run, behind which all inputs have come and that no edge between others spans."""
+    position = {op.name: i for i, op in enumerate(ops)}
+    last_use = list(range(len(ops)))
+    for i, op in enumerate(ops):
+        for name in op.inputs:
+            if name in position:
+                last_use[position[name]] = i
+    cuts, reach, waiting = [], 0, sum(op.kind == "input" for op in ops)
+    for i, op in enumerate(ops):
+        waiting -= op.kind == "input"
+        # an input that has not come yet is read behind this
+        if reach <= i and not waiting:
+            cuts.append(op.name)
+        reach = max(reach, last_use[i])
+    return cuts
+
+
+def regions(graph: OpGraph) -> list[Block]:
+    """The parts between successive cut points, in order."""
+    cuts = cut_points(graph)
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    names = [op.name for op in graph.ops]
+    return [Block(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in itertools.pairwise(cuts)]
+
+
+def feature_maps(graph: OpGraph) -> frozenset[str]:
+    """Tensors whose axes are batch, channels, height and width: not those of operators that only state their shape, nor what reads them elementwise."""
+    members: set[str] = set()
+    for op in graph.ops:
+        known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _OF_MAPS
+        if len(op.shape) == 4 and known and not kind_of(op.kind).stated:
+            members.add(op.name)
+    return frozenset(members)
+
+
+def resolution(op: Op) -> Resolution:
+    """Height and width of an operator's output; (1, 1) for vectors."""
+    return (op.shape[2], op.shape[3]) if len(op.shape) == 4 else (1, 1)
+
+
+def is_block(graph: OpGraph, region: Block) -> bool:
+    """Whether a region is a block: parallel paths around weights at its own resolution; a gate works on pooled vectors only and is none."""
+    if len(region.ops) == 1:
+        return False
+    end = graph.by_name[region.end]
+    return any(
+        not kind_of(op.kind).weightless and resolution(op) == resolution(end) and (resolution(end) != (1, 1) or len(op.shape) == 4)
+        for op in (graph.by_name[name] for name in region.ops)
+    )
+
+
+def find_blocks(graph: OpGraph) -> list[Block]:
+    """Blocks of a segment, in order.
+
+    Blocks of one output shape that follow each other are a run. The entry block
+    of a run, which is never removed, is its first region where that changes the
+    shape, else the chain of weighted operators in front of it (the first MBConv
+    of a stage), else its first region after all. A segment without parallel
+    paths has convolution-activation chains as blocks. Weightless operators
+    behind the last block (pooling) belong to no block: every depth keeps them.
+    """
+    parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
+    if not parts:
+        return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"))]
+    names = [op.name for op in graph.ops]
+    position = {name: i for i, name in enumerate(names)}
+    cuts = set(cut_points(graph))
+    blocks: list[Block] = []
+    run, key, done = -1, None, graph.input.name
+    for part in parts:
+        start, end = graph.by_name[part.start], graph.by_name[part.end]
+        here = (resolution(end), end.shape[1])
+        same_shape = start.shape == end.shape
+        chain = _weighted(graph, names[position[done] + 1 : position[part.start] + 1])
+        opens = here != key or chain
+        if opens:
+            run, key = run + 1, here
+        tail = _push_past(graph, part.end, cuts, elementwise_only=True)
+        if opens and (chain and same_shape):
+            # The chain in front is the entry block, so this region is a unit already.
+            blocks.append(Block(done, part.start, tuple(names[position[done] + 1 : position[part.start] + 1]), run, False))
+            done, opens = part.start, False
+        ops = tuple(names[position[done] + 1 : position[tail] + 1])
+        blocks.append(Block(done, tail, ops, run, same_shape and not opens))
+        done = tail
+    rest = tuple(names[position[done] + 1 :])
+    if _weighted(graph, rest):
+        blocks.append(Block(done, graph.output, rest, run + 1, False))
+    return blocks
+
+
+def _weighted(graph: OpGraph, names: list[str] | tuple[str, ...]) -> bool:
+    return any(not kind_of(graph.by_name[name].kind).weightless for name in names)
+
+
+def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: bool) -> str:
+    """The last cut point reached from cut point `name` over weightless operators alone."""
+    while True:
+        readers = graph.consumers[name]
+        if len(readers) != 1 or readers[0] not in cuts:
+            return name
+        op = graph.by_name[readers[0]]
+        kind = kind_of(op.kind)
+        if not kind.weightless or len(op.inputs) != 1 or len(op.shape) != 4 or (elementwise_only and not kind.elementwise):
+            return name
+        name = op.name
+
+
+def push_past_weightless(graph: OpGraph, name: str) -> str:
+    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
+    return _push_past(graph, name, set(cut_points(graph)), elementwise_only=False)
+
+
+def _conv_chains(graph: OpGraph) -> list[Block]:
+    """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
+    conv_chains: list[Block] = []
+    cuts = set(cut_points(graph))
+    for op in graph.ops:
+        if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
+            end = _push_past(graph, op.name, cuts, elementwise_only=True)
+            names = [o.name for o in graph.ops]
+            conv_chains.append(Block(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
+    return conv_chains
+
+
+# Which channels of a graph must be kept or dropped together.
+#
+# The graph is interpreted over pieces of channels instead of numbers: each kind's
+# rule (`predictors.channels`) gives the pieces of its output from those of its
+# inputs. Additions and depthwise convolutions unify groups, grouped convolutions
+# coarsen their units to whole convolution groups, concatenation puts pieces side
+# by side, flattening multiplies the channels per unit.
+
+
+@dataclass(frozen=True)
+class ChannelGroups:
+    """Channel pieces of every tensor of a graph."""
+
+    pieces: dict[str, Pieces]  # Per operator, its output channels as (group, channels per unit).
+    units: dict[int, int]  # Number of units of each group.
+    frozen: frozenset[int]  # Groups that must keep all units.
+    input_group: int  # The group of the graph's input.
+
+    def channels(self, name: str, kept: Mapping[int, int] | None = None) -> int:
+        """Channels of operator `name` when groups keep `kept` units (all by default)."""
+        return sum((kept or self.units)[group] * per for group, per in self.pieces[name])
+
+    def widths(self, kept: Mapping[int, int]) -> dict[str, int]:
+        """Channels of every operator when groups keep `kept` units."""
+        return {name: sum([kept[group] * per for group, per in row]) for name, row in self.pieces.items()}
+
+    @cached_property
+    def per_unit(self) -> dict[int, int]:
+        """Channels of one unit where its group is narrowest: at its producers."""
+        per: dict[int, int] = {}
+        for pieces in self.pieces.values():
+            for group, size in pieces:
+                per[group] = min(per.get(group, size), size)
+        return per
+
+    def position(self, name: str, channel: int, kept: Mapping[int, int]) -> int:
+        """Where a channel of operator `name` stands when groups keep `kept` units; within a piece only where its group is frozen."""
+        before = new = 0
+        for group, size in self.pieces[name]:
+            if before + self.units[group] * size > channel:
+                break
+            before += self.units[group] * size
+            new += kept[group] * size
+        return new + channel - before
+
+
+def channel_groups(graph: OpGraph) -> ChannelGroups:
+    """Interpret `graph` over channel pieces."""
+    groups = Groups()
+    pieces: dict[str, Pieces] = {}
+    for op in graph.ops:
+        seen = OperatorView(graph.input_shapes(op), op.attrs, op.shape)
+        pieces[op.name] = kind_of(op.kind).channels(groups, seen, [pieces[i] for i in op.inputs])
+    final = {name: tuple(groups.find(p) for p in row) for name, row in pieces.items()}
+    roots = {group for row in final.values() for group, _ in row}
+    return ChannelGroups(
+        final, {g: groups.units[g] for g in roots}, frozenset(g for g in roots if groups.frozen[g]), final[graph.input.name][0][0]
+    )
+
+
+# The backbone of a network with several inputs or outputs, and what lies beside it.
+#
+# One tensor in and one out is a chain of segments between cut points. A detector's pyramid reads three stages of its backbone,
+# a tower has an input of its own. The *backbone* is the part that is such a chain, with most multiply-accumulates; a *side* is
+# a part beside it that runs whole, as soon as what it reads is there. A tensor of the backbone that a side reads or the network
+# returns is a *tap*: a segment ends there, with the original's channels.
+
+#: Tag of a tap.
+TAP = "tap"
+
+#: Sides that a network is divided into, at most: more are joined, in their order.
+MOST_SIDES = 24
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network's backbone and its sides."""
+
+    graph: OpGraph  # The backbone, of one input and one output; taps have the tag `TAP`.
+    before: tuple[OpGraph, ...] = ()  # Sides that compute what the backbone reads, in an order in which they can run.
+    after: tuple[OpGraph, ...] = ()  # The others, likewise.
+
+    @property
+    def sides(self) -> tuple[OpGraph, ...]:
+        """All sides, in an order in which they can run, the backbone between those before and those after it."""
+        return (*self.before, *self.after)
+
+    @property
+    def taps(self) -> frozenset[str]:
+        """Tensors that a side reads, or the network returns."""
+        return frozenset(op.name for op in self.graph.ops if is_tap(op))
+
+
+def is_tap(op: Op) -> bool:
+    """Whether an operator of a backbone computes a tap."""
+    return op.tags.get(TAP) == "true"
+
+
+@memoised
+def backbone_of(graph: OpGraph) -> Backbone:
+    """The backbone of a network; the network itself where one tensor goes in and one comes out."""
+    if len(graph.inputs) == len(graph.outputs) == 1:
+        return Backbone(graph)
+    finder = _Finder(graph)
+    names = finder.chain()
+    inside = set(names[1:])
+    outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
+    read = {name for op in outside for name in op.inputs} | set(graph.outputs)
+    ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
+    ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
+    needed = finder.ancestors(names[0])
+    before, after = (finder.parts([op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
+    sides = [_side(graph, f"side{number}", part) for number, part in enumerate([*before, *after], start=1)]
+    return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
+
+
+def _tags(tapped: bool) -> dict[str, str]:
+    return {TAP: "true"} if tapped else {}
+
+
+def _side(graph: OpGraph, name: str, ops: Sequence[Op]) -> OpGraph:
+    """Some operators as a graph of their own."""
+    inside = {op.name for op in ops}
+    reads = dict.fromkeys(source for op in ops for source in op.inputs if source not in inside)
+    entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
+    ends = [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
+    return OpGraph.build(name, [*entries, *ops], ends)
+
+
+class _Finder:
+    """What leads to what in a network, as bits of its operators' numbers."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.number = {op.name: i for i, op in enumerate(graph.ops)}
+        self.above: list[int] = []
+        for i, op in enumerate(graph.ops):
+            bits = 1 << i
+            for name in op.inputs:
+                bits |= self.above[self.number[name]]
+            self.above.append(bits)
+        outputs = {name: 1 << i for i, name in enumerate(graph.outputs)}
+        self.reaches = [outputs.get(op.name, 0) for op in graph.ops]
+        for i in reversed(range(len(graph.ops))):
+            for name in graph.ops[i].inputs:
+                self.reaches[self.number[name]] |= self.reaches[i]
+        self.macs = [graph.op_macs(op) for op in graph.ops]
+
+    def ancestors(self, name: str) -> set[str]:
+        """Operators that a tensor depends on, its own among them."""
+        bits = self.above[self.number[name]]
+        return {op.name for i, op in enumerate(self.graph.ops) if bits >> i & 1}
+
+    def chain(self) -> list[str]:
+        """The backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
+        best: tuple[tuple[int, int], list[str]] | None = None
+        for end in self._ends():
+            inside = [i for i in range(end + 1) if self.above[end] >> i & 1]
+            cuts = [self.number[name] for name in unspanned([self.graph.ops[i] for i in inside])]
+            first = cuts[0]
+            members = [i for i in inside if i > first]
+            outside = [self.graph.ops[i].name for i in set(range(len(self.graph.ops))) - set(members)]
+            read = {name for other in outside for name in self.graph.by_name[other].inputs} | set(self.graph.outputs)
+            tapped = {i for i in members if self.graph.ops[i].name in read}
+            if not members or not tapped <= set(cuts):
+                continue
+            value = (sum(self.macs[i] for i in members), len(members))
+            if best is None or value > best[0]:
+                best = value, [self.graph.ops[i].name for i in (first, *members)]
+        if best is None:
+            what = f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
+            raise StretchError(what, "give a network with layers")
+        return best[1]
+
+    def _ends(self) -> Iterable[int]:
+        """Numbers of operators that a backbone may end with."""
+        for i, op in enumerate(self.graph.ops):
+            readers = self.graph.consumers[op.name]
+            merges = len(readers) == 1 and len(set(self.graph.by_name[readers[0]].inputs)) > 1
+            if op.kind != "input" and (merges or len(readers) != 1 or op.name in self.graph.outputs):
+                yield i
+
+    def parts(self, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
+        """Operators beside the backbone as parts that can run each at a time.
+
+        One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
+        """
+        latest: dict[str, int] = {}
+        pairs: list[tuple[str, str]] = []
+        names = {op.name for op in ops}
+        for op in ops:
+            waits = [self.number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
+            latest[op.name] = max(waits, default=-1)
+            for name in op.inputs:
+                same = name in names and self.reaches[self.number[name]] == self.reaches[self.number[op.name]]
+                if same and latest[name] == latest[op.name]:
+                    pairs.append((name, op.name))
+        by_name = self.graph.by_name
+        groups = [[by_name[name] for name in group] for group in components(latest, pairs)]
+        of = {op.name: number for number, group in enumerate(groups) for op in group}
+        waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
+        groups = [groups[number] for number in runnable(range(len(groups)), waits)]
+        if len(groups) <= MOST_SIDES:
+            return groups
+        # neighbours are joined where there are too many
+        bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
+        return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]
+
 
 #: A net whose blocks all have one shape is divided into this many equal parts.
 EQUAL_PARTS = 4
@@ -215,22 +633,9 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     return [cut_segment(graph, name, start, end) for name, start, end in zip(names, bounds, bounds[1:], strict=False)]
 
 
-#: Segments of the networks that were cut last: planning asks for the same ones again and again.
-_cut: deque[tuple[OpGraph, dict[tuple[str, str, str], Segment]]] = deque(maxlen=8)
-
-
+@memoised
 def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     """The segment between two cut points, the same one each time, so that what is known of it is found again."""
-    known = next((segments for of, segments in tuple(_cut) if of is graph), None)
-    if known is None:
-        known = {}
-        _cut.append((graph, known))
-    if (name, start, end) not in known:
-        known[name, start, end] = _segment(graph, name, start, end)
-    return known[name, start, end]
-
-
-def _segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     cuts = cut_points(graph)
     for point in (start, end):
         if point not in cuts:
@@ -245,7 +650,8 @@ def _segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     return Segment(name, start, end, piece, branchable=start in maps and end in maps and name not in ("stem", "head"))
 
 
-def rewrite_segment(segment: Segment, names: Sequence[str]) -> Segment:
+@memoised
+def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
     """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
     graph, done = rewritten(segment.graph, changing(names))
     if not done:
@@ -269,7 +675,8 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 # between its blocks.
 
 
-def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: bool = False, vectors: bool = False) -> list[Segment]:
+@memoised
+def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = False, vectors: bool = False) -> list[Segment]:
     """The parts of a stage between cut points that no kernel spans: its blocks, and what is behind its last tensor with rows.
 
     With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
@@ -291,11 +698,11 @@ def divide(graph: OpGraph, stage: Segment, clean: Collection[str], *, every: boo
     return [cut_segment(graph, f"{stage.name}_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(bounds), start=1)]
 
 
-def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> set[str]:
+def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
     """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
     order = {op.name: i for i, op in enumerate(graph.ops)}
     spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [order[name] for name in k.ops])]
-    return {name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans)}
+    return frozenset(name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans))
 
 
 def mixing(graph: OpGraph) -> list[str]:

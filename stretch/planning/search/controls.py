@@ -2,22 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
 from predictors.devices import ITEM_BYTES
 from predictors.graph import OpGraph
 from predictors.joins import JoinKind
-from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import single_ms, timeline
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.cost.branch import BranchCost, Costs
+from stretch.planning.cost.makespan import SidedTimes, single_ms, timeline
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import legal_widths
-from stretch.planning.network.backbone import backbone_of
-from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.network.segments import Segment, backbone_of, join_kinds
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.layers import Layer, shortest_path
+from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
-from stretch.planning.search.placing import place_sides, sides_on
 from stretch.planning.search.space import DesignSpace, Rules
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
@@ -90,7 +89,7 @@ def _rescale(
     align = costs.align(processor)
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
-    choices: list[list[tuple[Segment, str, int, int, int]]] = []  # Arguments of `Costs.branch`.
+    choices: list[list[BranchCost]] = []
     for i, segment in enumerate(segments):
         following = segments[i + 1] if i + 1 < len(segments) else None
         free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
@@ -100,15 +99,15 @@ def _rescale(
         rewritten = costs.rewritten(segment, processor) if segment.branchable else segment
         costs.prepare(rewritten, processor, offered, arriving[-1])
         fewest = least * segment.graph.macs if segment.branchable else 0
-        here: list[tuple[Segment, str, int, int, int]] = []
+        here: list[BranchCost] = []
         rows: list[tuple[int, int, int, float]] = []
         for channels, state in arriving[-1].items():
             for width in [segment.width] if segment.passes_input and channels != segment.in_width else offered:
                 for depth in depths:
-                    count, ms = costs.scaled(rewritten, processor, depth, width, channels)
-                    if count >= fewest:
-                        here.append((rewritten, processor, depth, width, channels))
-                        rows.append((state, leaving.setdefault(width, len(leaving)), count, ms))
+                    cost = costs.branch(rewritten, processor, depth, width, channels)
+                    if cost.macs >= fewest:
+                        here.append(cost)
+                        rows.append((state, leaving.setdefault(width, len(leaving)), cost.macs, cost.ms))
         if not here:
             return None
         source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
@@ -121,7 +120,7 @@ def _rescale(
         return None
     parts = []
     for segment, here, option in zip(segments, choices, path.options, strict=True):
-        cost = costs.branch(*here[option])
+        cost = here[option]
         branch = BranchScale(processor, cost.depth, cost.width, cost.entry, 0, align, rewrites=cost.rewrites)
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
@@ -165,3 +164,37 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     design = place_sides(graph, design, costs, processors)
     return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)
+
+
+# Where the parts beside the backbone run: each on the processor on which all of them together end first.
+
+#: Rounds in which each side is moved once, at most.
+ROUNDS = 4
+
+
+def sides_on(graph: OpGraph, processor: str) -> tuple[SideDesign, ...]:
+    """Every side of a network on one processor."""
+    return tuple(SideDesign(side.name, processor) for side in backbone_of(graph).sides)
+
+
+def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: Sequence[str]) -> BranchDesign:
+    """A design whose sides run where the predicted makespan is shortest that single moves lead to.
+
+    From all of them on each processor one side after the other, the largest first, goes where the run ends first, as long as
+    that makes it shorter.
+    """
+    sides = backbone_of(graph).sides
+    if not sides:
+        return design
+    times = SidedTimes(graph, design, costs)
+    best_ms, best = min(((times.timeline(item).makespan_ms, item) for item in (sides_on(graph, p) for p in processors)), key=lambda x: x[0])
+    for _ in range(ROUNDS):
+        before = best_ms
+        for i, processor in product(sorted(range(len(sides)), key=lambda i: -sides[i].macs), processors):
+            moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
+            ms = times.timeline(moved).makespan_ms
+            if ms < best_ms - TIE:
+                best, best_ms = moved, ms
+        if best_ms >= before - TIE:
+            break
+    return replace(design, sides=best)

@@ -4,6 +4,8 @@ A population, of which a segment's option is exchanged (mutation) or the first s
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +15,7 @@ from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
+from stretch.planning.network.segments import memoised
 from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace
@@ -51,36 +54,32 @@ def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
 
 def added(goal: Goal, space: DesignSpace) -> Score:
     """What adds up, for one design at a time."""
-    known: dict[tuple[int, tuple[str, ...]], Floats] = {}
+
+    @cache
+    def costs(options: SegmentOptions, names: tuple[str, ...]) -> Floats:
+        return np.broadcast_to(goal.measure(names).of(options), options.ms.shape)
 
     def score(picks: Picks) -> float:
         names, (rows, last) = working(space, picks), held(space, picks)
-        measure, result = goal.measure(names), 0.0
-        for options, index, holder in rows:
-            key = (id(options), names)
-            if key not in known:
-                known[key] = np.broadcast_to(measure.of(options), options.ms.shape)
-            result += float(known[key][space.holders.index(holder), index])
-        return result + measure.leaving(space, last)
+        result = sum(float(costs(options, names)[space.holders.index(holder), index]) for options, index, holder in rows)
+        return result + goal.measure(names).leaving(space, last)
 
     return score
 
 
 def _timed(space: DesignSpace) -> Callable[[SegmentOptions, int, str], list[SegmentTime]]:
     """Timelines of a segment, and its tail, where a processor holds what arrives, each worked out once."""
-    known: dict[tuple[int, int, str], list[SegmentTime]] = {}
 
+    @cache
     def rows(options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
-        key = (id(options), index, holder)
-        if key not in known:
-            channels, known[key] = options.segment.in_width, []
-            for segment, part in zip((options.segment, options.tail), options.designs(index, space.costs), strict=False):
-                assert segment is not None
-                scaled = scale_branches(segment, part, channels)
-                row, holder = segment_time(segment, part, scaled, holder, channels, space.costs)
-                channels = join_width(segment, part)
-                known[key].append(row)
-        return known[key]
+        channels, result = options.segment.in_width, []
+        for segment, part in zip((options.segment, options.tail), options.designs(index, space.costs), strict=False):
+            assert segment is not None
+            scaled = scale_branches(segment, part, channels)
+            row, holder = segment_time(segment, part, scaled, holder, channels, space.costs)
+            channels = join_width(segment, part)
+            result.append(row)
+        return result
 
     return rows
 
@@ -105,19 +104,16 @@ def robust(space: DesignSpace) -> Score:
     """The makespan that nine in ten draws keep, ms."""
     timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
     factors: dict[Unknown, Floats] = {}
-    times: dict[tuple[int, int, str], Floats] = {}
 
     def draws(unknowns: set[Unknown]) -> dict[Unknown, Floats]:
         # a number has the same draws whatever is drawn beside it
         factors.update(drawn(unknowns - factors.keys()))
         return {key: factors[key] for key in unknowns}
 
+    @cache
     def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
-        key = (id(options), index, holder)
-        if key not in times:
-            run = uncertain_run(timed(options, index, holder), device)
-            times[key] = run.drawn_ms(draws(run.unknowns))
-        return times[key]
+        run = uncertain_run(timed(options, index, holder), device)
+        return run.drawn_ms(draws(run.unknowns))
 
     def score(picks: Picks) -> float:
         rows, holder = held(space, picks)
@@ -139,11 +135,10 @@ def evolve(
     starts: Sequence[SearchResult],
     *,
     keeps: Keeps = lambda result: True,
-    seed: int = 0,
     evaluations: int = EVALUATIONS,
 ) -> SearchResult | None:
     """The best design that an evolutionary search comes upon, from some that it starts with; None if there was none."""
-    return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(seed), evaluations).run(starts)
+    return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(0), evaluations).run(starts)
 
 
 def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> list[SearchResult]:
@@ -157,16 +152,19 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
     return [search_result for search_result in search_results if search_result is not None]
 
 
+@dataclass(eq=False)
 class _Search:
     """One search: what it is asked for and what it has seen."""
 
-    def __init__(
-        self, space: DesignSpace, low: int, high: int, n_meet: int, score: Score, keeps: Keeps, rng: np.random.Generator, evaluations: int
-    ) -> None:
-        self.space, self.low, self.high, self.n_meet = space, low, high, n_meet
-        self.score, self.keeps, self.rng, self.left = score, keeps, rng, evaluations
-        self._seen: set[tuple[tuple[int, int], ...]] = set()
-        self._offered: dict[int, np.ndarray] = {}
+    space: DesignSpace
+    low: int
+    high: int
+    n_meet: int
+    score: Score
+    keeps: Keeps
+    rng: np.random.Generator
+    left: int  # Evaluations.
+    seen: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
 
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
         evaluations = self.left
@@ -205,9 +203,9 @@ class _Search:
         if picks is None or self.left <= 0:
             return []
         key = tuple((id(options), index) for options, index in picks)
-        if key in self._seen or not self._legal(picks):
+        if key in self.seen or not self._legal(picks):
             return []
-        self._seen.add(key)
+        self.seen.add(key)
         self.left -= 1
         return [(self.score(picks), tuple(picks))]
 
@@ -278,19 +276,18 @@ class _Search:
             macs = rest + int(options.macs[picks[number][1]])
         return tuple(picks)
 
+    @memoised
     def _indices(self, options: SegmentOptions) -> np.ndarray:
         """Options that are offered: the fastest allowed ones of each range of multiply-accumulates."""
-        if id(options) not in self._offered:
-            ms = np.where(options.allowed, options.ms, np.inf).min(axis=0)
-            some = np.flatnonzero(np.isfinite(ms))
-            if len(some) > BUCKETS * FASTEST:
-                width = max(1, (int(options.macs[some].max()) - int(options.macs[some].min())) // BUCKETS)
-                bucket = options.macs[some] // width
-                order = np.lexsort((some, ms[some], bucket))
-                first = np.searchsorted(bucket[order], bucket[order], side="left")
-                some = np.sort(some[order[np.arange(len(order)) - first < FASTEST]])
-            self._offered[id(options)] = some
-        return self._offered[id(options)]
+        ms = np.where(options.allowed, options.ms, np.inf).min(axis=0)
+        some = np.flatnonzero(np.isfinite(ms))
+        if len(some) > BUCKETS * FASTEST:
+            width = max(1, (int(options.macs[some].max()) - int(options.macs[some].min())) // BUCKETS)
+            bucket = options.macs[some] // width
+            order = np.lexsort((some, ms[some], bucket))
+            first = np.searchsorted(bucket[order], bucket[order], side="left")
+            some = np.sort(some[order[np.arange(len(order)) - first < FASTEST]])
+        return some
 
 
 def _macs(picks: Picks) -> int:

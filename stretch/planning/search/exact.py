@@ -1,16 +1,14 @@
 """Exact search: dynamic programming over segments.
 
 The state between two segments is the processor that holds the tensor, how many
-segments have been branched so far, and how many of the next segments are
-already covered because stages are merged.
+segments have been branched so far, and whether an option that is asked for was used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations, product
 from math import inf, nan, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,7 @@ from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from stretch.planning.cost.branch import Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.search.layers import TIE, Layer, highest, shortest_path, undominated
+from stretch.planning.search.layers import TIE, Layer, around, backward, highest, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning
 
 #: What each option of a segment adds, whoever holds what arrives: (n,).
@@ -188,95 +186,72 @@ def search_exact(
     space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure = LATENCY, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
     """The design of `space` between `low` and `high` multiply-accumulates that has least of a measure, and an option that is `using`."""
-    states = _States(len(space.holders), n_meet + 1, space.longest_span, 1 if using is None else 2)
+    states = _States(space, n_meet, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
-    final, start = _ends(space, states, n_meet, cost)
+    final = states.final(cost)
     if within is not None:
         # what finishing takes of the bound is a step of its own
         ends = np.flatnonzero(np.isfinite(final))
-        nothing = np.zeros(len(ends), np.int64)
-        loss = _ends(space, states, n_meet, within.measure)[0][ends]
-        layers.append(Layer(ends, ends, nothing, final[ends], nothing + _COVERED, loss))
+        nothing, loss = np.zeros(len(ends), np.int64), states.final(within.measure)[ends]
+        layers.append(Layer(ends, ends, nothing, final[ends], nothing, loss))
         final = np.where(np.isfinite(final), 0.0, np.inf)
-    path = shortest_path(layers, start, final, low, high, None if within is None else within.most)
+    path = shortest_path(layers, states.start, final, low, high, inf if within is None else within.most)
     if path is None:
         return None
-    picks = tuple(_pick(options, number) for options, number in zip(space.options, path.options, strict=False) if number != _COVERED)
+    picks: list[tuple[SegmentOptions, int]] = []
+    for number in path.options:
+        at = sum(options.span for options, _ in picks)
+        picks += [_pick(space.options[at], number)] if at < len(space.options) else []
     ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
     proved = path.optimal and not space.thinned
     gap = path.gap if proved or (path.bound > 0 and not space.thinned) else float("nan")
-    return SearchResult(picks, ms, path.macs, proved, gap, sum(len(o.macs) for options in space.options for o in options), path.ms)
+    evaluated = sum(len(o.macs) for options in space.options for o in options)
+    return SearchResult(tuple(picks), ms, path.macs, proved, gap, evaluated, path.ms)
 
 
-def _ends(space: DesignSpace, states: "_States", n_meet: int, cost: Measure) -> tuple[Floats, int]:
-    """What finishing costs from every state, and the state at the start."""
-    final = np.full(states.count, np.inf)
-    for i, holder in enumerate(space.holders):
-        final[states.number(i, n_meet, 0, states.uses - 1)] = cost.leaving(space, holder)
-    return final, states.number(space.holders.index(space.costs.host), 0, 0)
-
-
-#: In place of an option's number: the segment is covered by one before it.
-_COVERED = -1
-
-
-@dataclass(frozen=True)
 class _States:
-    """Numbers of states: holder, branched segments so far, segments ahead that are covered, whether a processor was used."""
+    """Numbers of states: holder, branched segments so far, and whether a processor was used."""
 
-    holders: int
-    levels: int
-    longest: int
-    uses: int = 1
+    def __init__(self, space: DesignSpace, n_meet: int, uses: int = 1) -> None:
+        self.space, self.n_meet, self.uses = space, n_meet, uses
+        self.holders = {name: i for i, name in enumerate(space.holders)}
+        self.start = self.number(self.holders[space.costs.host], 0)
 
-    @property
-    def count(self) -> int:
-        return self.holders * self.levels * self.longest * self.uses
+    def number(self, holder: Any, level: Any, used: int = 0) -> Any:
+        return (used * len(self.holders) + holder) * (self.n_meet + 1) + level
 
-    def number(self, holder: int, level: int, covered: int, used: int = 0) -> int:
-        return ((used * self.longest + covered) * self.holders + holder) * self.levels + level
+    def final(self, cost: Measure) -> Floats:
+        """What finishing costs from every state."""
+        final = np.full(self.uses * len(self.holders) * (self.n_meet + 1), inf)
+        for name, holder in self.holders.items():
+            final[self.number(holder, self.n_meet, self.uses - 1)] = cost.leaving(self.space, name)
+        return final
+
+    def end(self, options: SegmentOptions) -> int:
+        """Number of the holder of what options write."""
+        return self.holders[options.holder(self.space.costs.host)]
 
 
 def _layer(
-    space: DesignSpace, options: list[SegmentOptions], states: _States, cost: Measure, using: Using | None, within: Within | None = None
+    space: DesignSpace, options: list[SegmentOptions], states: _States, cost: Measure, using: Using | None, within: Within | None
 ) -> Layer:
-    parts = []
+    parts: list[Layer] = []
     offset = 0
     for group in options:
-        wanted = using is not None and using(group)
-        end = space.holders.index(group.holder(space.costs.host))
+        wanted, end = using is not None and using(group), states.end(group)
         costs = np.broadcast_to(cost.of(group), group.ms.shape)
-        losses = None if within is None else np.broadcast_to(within.measure.of(group), group.ms.shape)
-        for holder in range(len(space.holders)):
+        losses = np.broadcast_to(0.0 if within is None else within.measure.of(group), group.ms.shape)
+        for holder in states.holders.values():
             # an option that takes endless time from a holder is none, whatever designs are chosen by
             index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
             zeros = np.zeros(len(index), np.int64)
-            loss = None if losses is None else losses[holder][index]
-            piece = undominated(Layer(zeros, zeros, group.macs[index], costs[holder][index], index + offset, loss))
-            zeros = np.zeros(len(piece.ms), np.int64)
-            for level, used in product(range(states.levels), range(states.uses)):
-                after = states.number(end, min(level + group.branched, states.levels - 1), group.span - 1, max(used, wanted))
-                before = zeros + states.number(holder, level, 0, used)
-                parts.append(Layer(before, zeros + after, piece.macs, piece.ms, piece.option, piece.loss))
+            columns = group.macs[index], costs[holder][index], index + offset, losses[holder][index]
+            for level, used in product(range(states.n_meet + 1), range(states.uses)):
+                after = states.number(end, min(level + group.branched, states.n_meet), max(used, wanted))
+                ends = zeros + states.number(holder, level, used), zeros + after
+                parts.append(Layer(*ends, *columns, zeros + group.span))
         offset += len(group.macs)
-    parts.append(_covered(states, bounded=within is not None))
-    names = ("source", "target", "macs", "ms", "option", *(("loss",) if within is not None else ()))
-    return Layer(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-def _covered(states: _States, *, bounded: bool) -> Layer:
-    """Ways past a segment that a merged one before it covers: they cost nothing."""
-    options = [
-        (states.number(holder, level, covered, used), states.number(holder, level, covered - 1, used))
-        for used in range(states.uses)
-        for covered in range(1, states.longest)
-        for holder in range(states.holders)
-        for level in range(states.levels)
-    ]
-    source, target = np.array(options, np.int64).reshape(-1, 2).T
-    nothing = np.zeros(len(options), np.int64)
-    zero = nothing.astype(float)
-    return Layer(source, target, nothing, zero, nothing + _COVERED, zero if bounded else None)
+    return Layer(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def _pick(options: list[SegmentOptions], number: int) -> tuple[SegmentOptions, int]:
@@ -312,32 +287,22 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
         evaluated += search_result.evaluated
         arriving = tuple(search_result.arriving)
         space = build(arriving)
-        real = _with_costs_of(space, search_result)
-        if real is not None and low <= real.macs <= high and (best is None or real.ms < best.ms):
+        # the same picks at the costs of their own widths, where no rule is broken
+        picks = [
+            (next(other for other in some if other.processors == options.processors), index)
+            for some, (options, index) in zip(space.options, search_result.picks, strict=True)
+        ]
+        real = SearchResult.unproved(space, picks, 0)
+        kept = all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0])
+        if kept and low <= real.macs <= high and (best is None or real.ms < best.ms):
             best = real
         settled = bool(seen) and arriving == seen[-1]
         if best is not None and (settled or turn + 1 >= ENOUGH):
             break
         # Where widths swing to and fro, the next round aims off by half of what this one was wrong.
-        wrong = (
-            sum(int(space.options[i][_group(space, i, o.processors)].macs[k]) for i, (o, k) in enumerate(search_result.picks))
-            - search_result.macs
-        )
-        shift = wrong // 2 if arriving in seen else 0
+        shift = (real.macs - search_result.macs) // 2 if arriving in seen else 0
         seen.append(arriving)
     return None if best is None else replace(best, evaluated=evaluated)
-
-
-def _group(space: DesignSpace, at: int, processors: tuple[str, ...]) -> int:
-    return next(i for i, o in enumerate(space.options[at]) if o.processors == processors)
-
-
-def _with_costs_of(space: DesignSpace, search_result: SearchResult) -> SearchResult | None:
-    """The same picks at the costs of a space built for their own widths; None if a rule is broken there."""
-    picks = [(space.options[i][_group(space, i, o.processors)], index) for i, (o, index) in enumerate(search_result.picks)]
-    if not all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0]):
-        return None
-    return SearchResult.unproved(space, picks, 0)
 
 
 # The fastest design among millions of ways to run a segment, few of which are worked out.
@@ -412,54 +377,48 @@ def _with(space: DesignSpace, more: Sequence[Sequence[SegmentOptions]]) -> Desig
 
 
 class _Move(NamedTuple):
-    """A way past some segments, whatever it costs: where it begins, how many it covers, whether they branch, and who holds the end."""
+    """A way past some segments: how many it covers, whether they branch, who holds the end, and what it costs from each holder."""
 
-    first: int
     span: int
     branched: bool
     end: int
+    cost: Floats
 
 
-class _Distances:
-    """The least cost from the start to each segment and from there to the end, by holder and number of branched segments."""
+class _Moves:
+    """Ways past the segments of a space, whatever multiply-accumulates they have: for each segment those that begin at it."""
 
-    def __init__(self, space: DesignSpace, n_meet: int, moves: Sequence[tuple[_Move, Floats]]) -> None:
-        shape = len(space.segments) + 1, len(space.holders), n_meet + 1
-        self._same = np.arange(n_meet + 1)
-        self._next = np.minimum(self._same + 1, n_meet)
-        self.reached, self.to_end = np.full(shape, inf), np.full(shape, inf)
-        self.reached[0, space.holders.index(space.costs.host), 0] = 0.0
-        self.to_end[-1, :, n_meet] = [space.leaving_ms(holder) for holder in space.holders]
-        for move, cost in sorted(moves, key=lambda one: one[0].first):
-            here = (self.reached[move.first] + cost[:, None]).min(axis=0)
-            np.minimum.at(self.reached[move.first + move.span, move.end], self._next if move.branched else self._same, here)
-        for move, cost in sorted(moves, key=lambda one: -one[0].first):
-            here = self.to_end[move.first]
-            np.minimum(here, cost[:, None] + self._behind(move), out=here)
+    def __init__(self, states: _States, moves: Sequence[Sequence[_Move]]) -> None:
+        self.states, self.layers = states, []
+        for some in moves:
+            span, branched, end, cost = (np.array(column) for column in zip(*some, strict=True))
+            move, holder, level = np.indices((len(some), len(states.holders), states.n_meet + 1)).reshape(3, -1)
+            after = states.number(end[move], np.minimum(level + branched[move], states.n_meet))
+            self.layers.append(Layer(states.number(holder, level), after, move, cost[move, holder], move, None, span[move]))
 
-    def _behind(self, move: _Move) -> Floats:
-        """The least cost behind a move, by the number of branched segments before it."""
-        behind: Floats = self.to_end[move.first + move.span, move.end]
-        return behind[self._next] if move.branched else behind
+    @property
+    def least(self) -> float:
+        """What the cheapest design costs."""
+        return float(backward(self.layers, self.states.final(LATENCY), lambda layer: layer.ms)[0, self.states.start])
 
-    def around(self, move: _Move) -> Floats:
-        """The least cost of everything but a move, by who holds what arrives at it."""
-        smallest: Floats = (self.reached[move.first] + self._behind(move)).min(axis=1)
-        return smallest
+    def around(self) -> list[Floats]:
+        """The least cost of everything but each move, by who holds what arrives at it (moves × holders)."""
+        rest = around(self.layers, self.states.start, self.states.final(LATENCY), lambda layer: layer.ms)
+        shape = len(self.states.holders), self.states.n_meet + 1
+        return [some.reshape(-1, *shape).min(axis=2) for some in rest]
 
 
 def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
     """What a multiply-accumulate is worth, ms: the price at which the bound on the designs of a space is highest."""
-    groups = []
-    for first, options in enumerate(space.options):
-        for o in options:
-            move = _Move(first, o.span, o.branched, space.holders.index(o.holder(space.costs.host)))
-            groups.append((move, np.where(o.allowed, o.ms, inf), o.macs))
-    start = space.holders.index(space.costs.host)
+    states = _States(space, n_meet)
+    times = [[np.where(o.allowed, o.ms, inf) for o in options] for options in space.options]
 
     def bound(price: float) -> float:
-        moves = [(move, (ms - price * macs).min(axis=1)) for move, ms, macs in groups]
-        return float(_Distances(space, n_meet, moves).to_end[0, start, 0]) + price * (low if price >= 0 else high)
+        moves = [
+            [_Move(o.span, o.branched, states.end(o), (ms - price * o.macs).min(axis=1)) for o, ms in zip(options, some, strict=True)]
+            for options, some in zip(space.options, times, strict=True)
+        ]
+        return _Moves(states, moves).least + price * (low if price >= 0 else high)
 
     scale = 4 * bound(0.0) / max(low, 1)
     return highest(bound, -scale, scale, STEPS)[0]
@@ -470,31 +429,23 @@ class _Priced:
 
     def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
         self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
-        host = space.holders.index(space.costs.host)
+        self._states = states = _States(space, n_meet)
         self._tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
-        self._moves = [[_Move(first, offer.span, True, host) for offer in some] for first, some in enumerate(offers)]
-        self._ready = []
-        for first, ready in enumerate(space.ready):
-            for options in ready:
-                end = space.holders.index(options.holder(space.costs.host))
-                cost = np.where(options.allowed, options.ms - price * options.macs, inf).min(axis=1)
-                self._ready.append((_Move(first, options.span, options.branched, end), cost))
+        ready = [
+            [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in some]
+            for some in space.ready
+        ]
         self._refund = price * (low if price >= 0 else high)
-        self._bound([[table.least for table in tables] for tables in self._tables])
-
-    def _bound(self, least: Sequence[Sequence[Floats]]) -> None:
-        offered = [item for moves, some in zip(self._moves, least, strict=True) for item in zip(moves, some, strict=True)]
-        self._distances = _Distances(self._space, self._n_meet, [*self._ready, *offered])
+        host = states.holders[space.costs.host]
+        offered = [[_Move(table.offer.span, True, host, table.least(space)) for table in tables] for tables in self._tables]
+        self._moves = _Moves(states, [[*more, *some] for more, some in zip(offered, ready, strict=True)])
         #: No design is faster than this, ms.
-        self.bound = float(self._distances.to_end[0, self._space.holders.index(self._space.costs.host), 0]) + self._refund
+        self.bound = self._moves.least + self._refund
 
     def search(self, guide: SearchResult) -> tuple[SearchResult, DesignSpace]:
         """The fastest design, and the space it was found in, which has every design as fast where it is optimal."""
         # a share of a design's time: the bound itself may be nothing, or less
         best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
-        if guide.ms > self.bound + slack:
-            # a higher bound leaves out what breaks the rules where a segment costs least
-            self._bound([[table.allowed_least(self._space) for table in tables] for tables in self._tables])
         while True:
             more, complete = self._within(slack)
             near = _with(self._space, more)
@@ -514,11 +465,11 @@ class _Priced:
         """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""
         within: list[list[SegmentOptions]] = []
         count, complete = 0, True
-        for moves, tables in zip(self._moves, self._tables, strict=True):
+        for tables, around_each in zip(self._tables, self._moves.around(), strict=True):
             within.append([])
-            for move, table in zip(moves, tables, strict=True):
-                most = self.bound + slack - self._refund - self._distances.around(move) + TIE
-                numbers = table.within(most, MOST - count)
+            # the offers come first among the moves
+            for table, rest in zip(tables, around_each, strict=False):
+                numbers = table.within(self.bound + slack - self._refund - rest + TIE, MOST - count)
                 if numbers is None:
                     complete = False
                 elif len(numbers):
@@ -558,20 +509,7 @@ class _PriceTable:
             bound.append(np.where(np.isnan(total), -inf, total))
         return bound
 
-    @cached_property
-    def least(self) -> Floats:
-        """The least of all combinations, for each holder."""
-        full = np.full(len(self._entering), inf)
-        step = max(1, CHUNK // prod(depths for _, depths in self._sizes) // 4)
-        for holder, bound in enumerate(self._bounds):
-            order = np.argsort(bound, kind="stable")
-            for begin in range(0, len(order), step):
-                if bound[order[begin]] >= full[holder]:
-                    break
-                full[holder] = min(full[holder], self._costs(order[begin : begin + step], holder).min())
-        return full
-
-    def allowed_least(self, space: DesignSpace) -> Floats:
+    def least(self, space: DesignSpace) -> Floats:
         """The least of all combinations that keep to the rules, for each holder, or less where too many would have to be looked at."""
         full, bounds = np.full(len(self._entering), inf), np.min(self._bounds, axis=0)
         order = np.argsort(bounds, kind="stable")

@@ -1,14 +1,14 @@
 """Exact shortest path through layers of options under a range of total multiply-accumulates, and under a bound on what is lost.
 
 Every segment is a layer; an option leads from a state (which processor holds
-the tensor, or how wide it is) to another and costs time and multiply-accumulates.
+the tensor, or how wide it is) to one before a later segment, and costs time and
+multiply-accumulates.
 Time adds up, so the best design is a shortest path whose multiply-accumulates lie
-in the range. Three bounds make it exact and fast:
+in the range. Two bounds make it exact and fast:
 
 1. a backward table over buckets of multiply-accumulates, rounded down: a lower
    bound on how any path can be completed;
-2. a beam guided by that bound: an upper bound, usually the optimum already;
-3. a Lagrangian bound on each option: those that no better path can use go.
+2. a beam guided by that bound: an upper bound, usually the optimum already.
 
 What is left is searched completely, unless it exceeds `MAX_LABELS`; then the
 answer states its gap.
@@ -45,26 +45,32 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layer:
-    """Options of one segment."""
+    """Options that begin at one segment."""
 
     source: Ints  # State each option starts from.
     target: Ints  # State it leads to.
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
-    loss: Floats | None = None  # What is bounded beside multiply-accumulates; None where nothing is.
+    loss: Floats = None  # type: ignore[assignment] # What is bounded beside multiply-accumulates; nothing by default.
+    span: Ints = None  # type: ignore[assignment] # Layers that it takes the place of; one by default.
+
+    def __post_init__(self) -> None:
+        """Fill in what is left out."""
+        for name, value in (("loss", 0.0), ("span", 1)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(len(self.ms), value))
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""
-        loss = None if self.loss is None else self.loss[keep]
-        return Layer(self.source[keep], self.target[keep], self.macs[keep], self.ms[keep], self.option[keep], loss)
+        return Layer(*(column[keep] for column in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Path:
     """A path through all layers."""
 
-    options: tuple[int, ...]  # The option taken in each layer.
+    options: tuple[int, ...]  # The options taken, in order.
     macs: int  # Total multiply-accumulates.
     ms: float  # Total time.
     bound: float  # No path in the range is faster than this.
@@ -78,18 +84,18 @@ class Path:
 
 @dataclass
 class _Labels:
-    """Partial paths, and which label and option they came from."""
+    """Partial paths up to one place, and which label and option they came from."""
 
     state: Ints
     macs: Ints
     ms: Floats
-    loss: Floats | None
-    parent: Ints
-    edge: Ints
+    loss: Floats
+    place: Ints  # Of the label before.
+    parent: Ints  # Its number there.
+    option: Ints  # The option that led here.
 
     def take(self, keep: Ints) -> "_Labels":
-        loss = None if self.loss is None else self.loss[keep]
-        return _Labels(self.state[keep], self.macs[keep], self.ms[keep], loss, self.parent[keep], self.edge[keep])
+        return _Labels(*(column[keep] for column in vars(self).values()))
 
 
 def _begins(*keys: Ints) -> NDArray[np.bool_]:
@@ -99,9 +105,9 @@ def _begins(*keys: Ints) -> NDArray[np.bool_]:
     return first
 
 
-def _kept(begins: NDArray[np.bool_], loss: Floats | None) -> NDArray[np.bool_]:
-    """Of entries sorted by group and time, those that lose less than every faster one of their group; the first where nothing is lost."""
-    if loss is None or not len(loss):
+def _kept(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.bool_]:
+    """Of entries sorted by group and time, those that lose less than every faster one of their group."""
+    if not loss.any():
         return begins
     # each group lies below all before it, so that the running minimum begins anew
     order = np.unique(loss, return_inverse=True)[1].astype(np.int64)
@@ -113,74 +119,67 @@ def _kept(begins: NDArray[np.bool_], loss: Floats | None) -> NDArray[np.bool_]:
 
 def undominated(layer: Layer) -> Layer:
     """Of options with equal states and multiply-accumulates, those than which none is as fast and loses as little; of equals the first."""
-    lost = () if layer.loss is None else (layer.loss,)
-    some = layer.take(np.lexsort((layer.option, *lost, layer.ms, layer.macs, layer.target, layer.source)))
-    return some.take(_kept(_begins(some.source, some.target, some.macs), some.loss))
+    some = layer.take(np.lexsort((layer.option, layer.loss, layer.ms, layer.macs, layer.target, layer.span, layer.source)))
+    return some.take(_kept(_begins(some.source, some.span, some.target, some.macs), some.loss))
 
 
-def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, most: float | None = None) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `most` where that is told."""
-    finite = [np.isfinite(layer.ms) if most is None else np.isfinite(layer.ms) & np.isfinite(layer.loss) for layer in layers]
-    kept = [undominated(layer.take(some & (layer.macs <= high))) for layer, some in zip(layers, finite, strict=True)]
-    problem = _affordable(_Problem(kept, start, final_ms, low, high, most))
-    if not all(len(layer.ms) for layer in problem.layers):
-        return None
+def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, most: float = np.inf) -> Path | None:
+    """The fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `most`."""
+    finite = [np.isfinite(layer.ms) & np.isfinite(layer.loss) & (layer.macs <= high) for layer in layers]
+    kept = [undominated(layer.take(some)) for layer, some in zip(layers, finite, strict=True)]
+    problem, bounded = _Problem(kept, start, final_ms, low, high, most), most < np.inf
+    if bounded:
+        problem = problem.affordable()
     # a table over buckets sees no other options
-    coarse = problem.layers if most is not None else [_best_per_bucket(layer, bucket_width(high)) for layer in problem.layers]
+    coarse = problem.layers if bounded else [_best_per_bucket(layer, bucket_width(high)) for layer in problem.layers]
     free = Completion(coarse, final_ms, low, high)
     lower = float(free.of(0, np.array([start]), np.zeros(1, np.int64))[0])
     if not np.isfinite(lower):
         return None
-    price, dual = (0.0, lower) if most is None else _best_price(problem)
+    price, dual = _best_price(problem) if bounded else (0.0, lower)
     lower = max(lower, dual)
     for factor in DEARER if price else (0.0,):
         best, complete = problem.search(coarse, free, price * factor, np.inf, BEAM)
         if best is not None or complete:
             break
-    if best is None and most is not None:
+    if best is None and bounded:
         # no path was come upon: the one that loses least says whether there is any
-        losses = [Layer(e.source, e.target, e.macs, e.loss, np.arange(len(e.ms))) for e in problem.layers]
+        losses = [replace(layer, ms=layer.loss, loss=None, option=np.arange(len(layer.ms))) for layer in problem.layers]
         one = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
         if one is None or (one.optimal and one.ms > most + TIE):
             return None
     limit = np.inf if best is None else best[1]
     if best is not None and limit <= lower + TIE:
         return Path(best[0], best[2], limit, lower, True)
-    result, complete = problem.search(_useful(problem, coarse, price, limit), free, price, limit, None)
+    result, complete = problem.search(problem.layers, free, price, limit, None)
     best = result if result is not None else best
     return None if best is None else Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
 
 
 class Completion:
-    """Lower bound on the time from a state and a number of multiply-accumulates to the end."""
+    """Lower bound on the time from a place, a state and a number of multiply-accumulates to the end."""
 
     def __init__(self, layers: Sequence[Layer], final_ms: Floats, low: int, high: int) -> None:
         self.width = bucket_width(high)
         self.low, self.high = low, high
-        size = high // self.width + 1
-        table = np.full((len(final_ms), size), np.inf)
-        table[:, 0] = final_ms
-        tables = [table]
-        for layer in reversed(layers):
-            table = np.full((len(final_ms), size), np.inf)
-            reduced = _best_per_bucket(layer, self.width)
-            for s, t, m, ms in zip(
-                reduced.source.tolist(), reduced.target.tolist(), (reduced.macs // self.width).tolist(), reduced.ms.tolist(), strict=True
-            ):
-                np.minimum(table[s, m:], tables[-1][t, : size - m] + ms, out=table[s, m:])
-            tables.append(table)
-        tables.reverse()
+        size, count = high // self.width + 1, len(layers)
+        tables = np.full((count + 1, len(final_ms), size), np.inf)
+        tables[count, :, 0] = final_ms
+        for i in reversed(range(count)):
+            reduced = _best_per_bucket(layers[i], self.width)
+            columns = (reduced.source, reduced.target, reduced.span, reduced.macs // self.width, reduced.ms)
+            for s, t, span, m, ms in zip(*(column.tolist() for column in columns), strict=True):
+                np.minimum(tables[i, s, m:], tables[i + span, t, : size - m] + ms, out=tables[i, s, m:])
         # Sums of rounded-down numbers lie up to one bucket a layer below the rounded sum.
-        self._windows = []
-        for i, table in enumerate(tables):
-            self._windows.append(_window_min(table, (high - low) // self.width + len(layers) - i + 2))
-        self._left = [len(layers) - i for i in range(len(tables))]
+        self._left = np.arange(count, -1, -1)
+        self._windows = np.stack(
+            [_window_min(table, (high - low) // self.width + left + 2) for table, left in zip(tables, self._left, strict=True)]
+        )
 
-    def of(self, layer: int, state: Ints, macs: Ints) -> Floats:
-        """Bounds before `layer` for labels."""
-        first = (self.low - macs) // self.width - self._left[layer]
-        window = self._windows[layer]
-        bound = window[state, np.clip(first, 0, window.shape[1] - 1)]
+    def of(self, place: int, state: Ints, macs: Ints) -> Floats:
+        """Bounds for labels before a layer, or behind the last."""
+        first = (self.low - macs) // self.width - self._left[place]
+        bound = self._windows[place][state, np.clip(first, 0, self._windows.shape[2] - 1)]
         return np.where(macs > self.high, np.inf, bound)
 
 
@@ -206,178 +205,128 @@ def _window_min(table: Floats, length: int) -> Floats:
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:
     """The fastest option of each bucket and pair of states."""
-    some = layer.take(np.lexsort((layer.ms, layer.macs // width, layer.target, layer.source)))
-    return some.take(_begins(some.source, some.target, some.macs // width))
+    some = layer.take(np.lexsort((layer.ms, layer.macs // width, layer.target, layer.span, layer.source)))
+    return some.take(_begins(some.source, some.span, some.target, some.macs // width))
 
 
-@dataclass(frozen=True)
-class _Budget:
-    """A bound on what a path loses, at a price."""
+def backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> Floats:
+    """The least cost to the end, before each layer and behind the last (places × states)."""
+    to_end = np.full((len(layers) + 1, len(final)), np.inf)
+    to_end[-1] = final
+    for i, layer in reversed(list(enumerate(layers))):
+        np.minimum.at(to_end[i], layer.source, to_end[i + layer.span, layer.target] + cost(layer))
+    return to_end
 
-    most: float  # Most loss.
-    price: float  # Of the loss, ms.
-    bounds: Completion  # Lower bounds on what completing a path costs at that price.
-    ahead: list[Floats]  # The least loss from each state to the end, before each layer and behind the last.
 
-
-def _search(
-    layers: Sequence[Layer], bounds: Completion, start: int, final_ms: Floats, limit: float, beam: int | None, budget: _Budget | None
-) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
-    """Best path that is faster than `limit` and within the budget, and whether nothing was left out."""
-
-    def score(i: int, labels: _Labels) -> Floats:
-        if budget is None:
-            return labels.ms + bounds.of(i, labels.state, labels.macs)
-        return labels.ms + budget.price * labels.loss + budget.bounds.of(i, labels.state, labels.macs)
-
-    zero = np.zeros(1, np.int64)
-    labels = _Labels(np.array([start]), zero, np.zeros(1), None if budget is None else np.zeros(1), zero, zero)
-    history = [labels]
-    complete = True
+def around(layers: Sequence[Layer], start: int, final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
+    """Of each option the least cost of all else of a path through it."""
+    to_end, reached = backward(layers, final, cost), np.full((len(layers) + 1, len(final)), np.inf)
+    reached[0, start] = 0.0
     for i, layer in enumerate(layers):
-        parts: list[tuple[Ints, Ints]] = []
-        count = 0
-        step = max(1, CHUNK // max(1, len(layer.ms)))
-        by_bound = np.argsort(score(i, labels), kind="stable")
-        for begin in range(0, len(by_bound), step):
-            chunk = by_bound[begin : begin + step]
-            rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
-            parents = chunk[rows]
-            state, macs, ms = layer.target[edges], labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
-            keep = ms + bounds.of(i + 1, state, macs) < limit - TIE
-            if budget is not None:
-                loss = labels.loss[parents] + layer.loss[edges]
-                keep &= loss + budget.ahead[i + 1][state] <= budget.most + TIE
-                keep &= ms + budget.price * loss + budget.bounds.of(i + 1, state, macs) < limit + budget.price * budget.most - TIE
-            parts.append((parents[keep], edges[keep]))
-            count += int(keep.sum())
-            if beam is None and count > MAX_LABELS:
-                complete = False
-                break
-        labels = _extended(labels, layer, *(np.concatenate(column) for column in zip(*parts, strict=True)))
-        if beam is not None and len(labels.ms) > beam:
-            labels = labels.take(np.argsort(score(i + 1, labels), kind="stable")[:beam])
-            complete = False
-        history.append(labels)
-        if not len(labels.ms):
-            return None, complete
-    inside = (labels.macs >= bounds.low) & (labels.macs <= bounds.high)
-    if budget is not None:
-        inside &= labels.loss <= budget.most + TIE
-    finish = np.where(inside, labels.ms + final_ms[labels.state], np.inf)
-    winner = int(np.argmin(finish))
-    if not np.isfinite(finish[winner]):
-        return None, complete
-    options, at = [], winner
-    for layer, some in zip(reversed(layers), reversed(history), strict=False):
-        options.append(int(layer.option[some.edge[at]]))
-        at = int(some.parent[at])
-    return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
-
-
-def _extended(labels: _Labels, layer: Layer, parents: Ints, edges: Ints) -> _Labels:
-    """New labels; of those with equal state and multiply-accumulates only the ones that no other beats."""
-    loss = None if labels.loss is None else labels.loss[parents] + layer.loss[edges]
-    new = _Labels(layer.target[edges], labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges], loss, parents, edges)
-    order = np.lexsort((edges, *(() if loss is None else (loss,)), new.ms, new.macs, new.state))
-    return new.take(order[_kept(_begins(new.state[order], new.macs[order]), None if loss is None else loss[order])])
-
-
-def backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
-    """The least cost from each state to the end, before each layer and behind the last."""
-    distances = [final]
-    for layer in reversed(layers):
-        before = np.full(len(final), np.inf)
-        np.minimum.at(before, layer.source, distances[-1][layer.target] + cost(layer))
-        distances.append(before)
-    return distances[::-1]
-
-
-def eliminate(
-    layers: Sequence[Layer], reduced: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, limit: float
-) -> list[Layer]:
-    """Layers without the options that no path faster than `limit` can use (Lagrangian bound, at a price that is good for the `reduced` layers)."""
-    if not np.isfinite(limit):
-        return list(layers)
-
-    def to_ends(some: Sequence[Layer], price: float) -> list[Floats]:
-        return backward(some, final_ms, lambda layer: layer.ms - price * layer.macs)
-
-    def refund(price: float) -> float:
-        return price * (low if price >= 0 else high)
-
-    def bound(price: float) -> float:
-        return float(to_ends(reduced, price)[0][start]) + refund(price)
-
-    scale = limit / max(low, 1)
-    price, _ = highest(bound, -4 * scale, 4 * scale, 2 * STEPS)
-    to_end = to_ends(layers, price)
-    reached = np.full(len(final_ms), np.inf)
-    reached[start] = refund(price)
-    kept = []
-    for i, layer in enumerate(layers):
-        until = reached[layer.source] + layer.ms - price * layer.macs
-        kept.append(layer.take(until + to_end[i + 1][layer.target] < limit))
-        reached = np.full(len(final_ms), np.inf)
-        np.minimum.at(reached, layer.target, until)
-    return kept
+        np.minimum.at(reached, (i + layer.span, layer.target), reached[i, layer.source] + cost(layer))
+    return [reached[i, layer.source] + to_end[i + layer.span, layer.target] for i, layer in enumerate(layers)]
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """A shortest path, with a bound on its loss where there is one."""
+    """A shortest path, with a bound on its loss."""
 
-    layers: list[Layer]  # One per segment, each with a loss where that is bounded.
+    layers: list[Layer]  # One per segment.
     start: int  # State before the first layer.
     final_ms: Floats  # Time to finish from each state.
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
-    most: float | None  # Most loss.
+    most: float  # Most loss.
+
+    def affordable(self) -> "_Problem":
+        """The problem without options that lose too much in whatever path."""
+        ends = np.where(np.isfinite(self.final_ms), 0.0, np.inf)
+        rest = around(self.layers, self.start, ends, lambda layer: layer.loss)
+        kept = [layer.take(other + layer.loss <= self.most + TIE) for layer, other in zip(self.layers, rest, strict=True)]
+        return replace(self, layers=kept)
 
     def priced(self, price: float) -> list[Layer]:
-        """Layers whose time is that of their options and what their loss costs; options are numbered in order."""
-        return [replace(layer, ms=layer.ms + price * layer.loss, option=np.arange(len(layer.ms)), loss=None) for layer in self.layers]
+        """Layers whose time is that of their options and what their loss costs."""
+        return [replace(layer, ms=layer.ms + price * layer.loss) for layer in self.layers] if price else self.layers
 
-    def least_to_end(self) -> list[Floats]:
-        """The least loss from each state to the end, before each layer and behind the last, multiply-accumulates aside."""
-        return backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
+    def bound(self, layers: Sequence[Layer], of_macs: float) -> float:
+        """No path through some layers takes less time (Lagrangian bound, at a price of multiply-accumulates)."""
+        to_end = backward(layers, self.final_ms, lambda layer: layer.ms - of_macs * layer.macs)
+        return float(to_end[0, self.start]) + of_macs * (self.low if of_macs >= 0 else self.high)
 
-    def search(self, layers: Sequence[Layer], free: Completion, price: float, limit: float, beam: int | None):
-        budget = None
-        if self.most is not None:
-            at = Completion(self.priced(price), self.final_ms, self.low, self.high) if price else free
-            budget = _Budget(self.most, price, at, self.least_to_end())
-        return _search(layers, free, self.start, self.final_ms, limit, beam, budget)
+    def search(
+        self, layers: Sequence[Layer], free: Completion, price: float, limit: float, beam: int | None
+    ) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
+        """Best path through some layers that is faster than `limit`, and whether nothing was left out.
+
+        With a `price` of the loss, what completing a path costs at that price bounds it, too.
+        """
+        at_price = Completion(self.priced(price), self.final_ms, self.low, self.high) if price else free
+        # the least loss from each state to the end
+        ahead = backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
+        zero, complete = np.zeros(1, np.int64), True
+        history: list[_Labels] = []
+        arriving: list[list[_Labels]] = [[] for _ in range(len(layers) + 1)]
+        arriving[0].append(_Labels(np.array([self.start]), zero, np.zeros(1), np.zeros(1), zero, zero, zero))
+        for i, some in enumerate(arriving):
+            labels = _best_of(some)
+            by_bound = np.argsort(labels.ms + price * labels.loss + at_price.of(i, labels.state, labels.macs), kind="stable")
+            if beam is not None and len(labels.ms) > beam:
+                labels, by_bound, complete = labels.take(by_bound[:beam]), np.arange(beam), False
+            history.append(labels)
+            if i == len(layers):
+                break
+            count = 0
+            for span in np.unique(layers[i].span).tolist():
+                layer, to = layers[i].take(layers[i].span == span), i + span
+                step = max(1, CHUNK // max(1, len(layer.ms)))
+                for begin in range(0, len(by_bound) if beam is not None or count <= MAX_LABELS else 0, step):
+                    chunk = by_bound[begin : begin + step]
+                    rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
+                    parents, state = chunk[rows], layer.target[edges]
+                    macs, ms = labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
+                    fast = np.flatnonzero(ms + free.of(to, state, macs) < limit - TIE)
+                    parents, edges, state, macs, ms = (column[fast] for column in (parents, edges, state, macs, ms))
+                    loss = labels.loss[parents] + layer.loss[edges]
+                    keep = loss + ahead[to, state] <= self.most + TIE
+                    if price:
+                        keep &= ms + price * loss + at_price.of(to, state, macs) < limit + price * self.most - TIE
+                    new = _Labels(state, macs, ms, loss, np.full(len(ms), i), parents, layer.option[edges])
+                    arriving[to].append(new.take(np.flatnonzero(keep)))
+                    count += int(keep.sum())
+                    if beam is None and count > MAX_LABELS:
+                        complete = False
+                        break
+        inside = (labels.macs >= self.low) & (labels.macs <= self.high) & (labels.loss <= self.most + TIE)
+        finish = np.where(inside, labels.ms + self.final_ms[labels.state], np.inf)
+        winner = int(np.argmin(finish)) if len(finish) else 0
+        if not len(finish) or not np.isfinite(finish[winner]):
+            return None, complete
+        options, place, at = [], len(layers), winner
+        while place > 0:
+            label = history[place].take(np.array([at]))
+            place, at = int(label.place[0]), int(label.parent[0])
+            options.append(int(label.option[0]))
+        return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
 
 
-def _affordable(problem: _Problem) -> _Problem:
-    """The problem without options that lose too much in whatever path."""
-    if problem.most is None:
-        return problem
-    ahead = problem.least_to_end()
-    behind = np.full(len(problem.final_ms), np.inf)
-    behind[problem.start] = 0.0
-    layers = []
-    for i, layer in enumerate(problem.layers):
-        until = behind[layer.source] + layer.loss
-        kept = until + ahead[i + 1][layer.target] <= problem.most + TIE
-        layers.append(layer.take(kept))
-        behind = np.full(len(problem.final_ms), np.inf)
-        np.minimum.at(behind, layers[-1].target, until[kept])
-    return replace(problem, layers=layers)
+def _best_of(arriving: Sequence[_Labels]) -> _Labels:
+    """Labels that come to one place; of those with equal state and multiply-accumulates only the ones that no other beats."""
+    if not arriving:
+        nothing, none = np.zeros(0, np.int64), np.zeros(0)
+        return _Labels(nothing, nothing, none, none, nothing, nothing, nothing)
+    labels = _Labels(*(np.concatenate(column) for column in zip(*(vars(some).values() for some in arriving), strict=True)))
+    labels = labels.take(np.lexsort((labels.option, labels.loss, labels.ms, labels.macs, labels.state)))
+    return labels.take(np.flatnonzero(_kept(_begins(labels.state, labels.macs), labels.loss)))
 
 
 def _best_price(problem: _Problem) -> tuple[float, float]:
     """The price of a loss that gives the highest lower bound, and that bound; multiply-accumulates have a price of their own."""
 
-    def bound(price: float, of_macs: float) -> float:
-        refund = of_macs * (problem.low if of_macs >= 0 else problem.high)
-        paid = backward(problem.layers, problem.final_ms, lambda item: item.ms + price * item.loss - of_macs * item.macs)
-        return float(paid[0][problem.start]) + refund - price * problem.most
-
     def over_macs(price: float) -> float:
-        scale = 4 * max(abs(bound(price, 0.0)) + price * abs(problem.most), 1e-6) / max(problem.high, 1)
-        return highest(lambda of_macs: bound(price, of_macs), -scale, scale)[1]
+        priced, paid = problem.priced(price), price * problem.most
+        scale = 4 * max(abs(problem.bound(priced, 0.0) - paid) + abs(paid), 1e-6) / max(problem.high, 1)
+        return highest(lambda of_macs: problem.bound(priced, of_macs), -scale, scale)[1] - paid
 
     free = over_macs(0.0)
     dear = max(abs(free), 1e-6) / max(abs(problem.most), 1e-6)
@@ -405,15 +354,3 @@ def highest(function: Callable[[float], float], left: float, right: float, steps
             a = right - GOLDEN * (right - left)
             at_a = function(a)
     return (a, at_a) if at_a > at_b else (b, at_b)
-
-
-def _useful(problem: _Problem, coarse: Sequence[Layer], price: float, limit: float) -> list[Layer]:
-    """Layers without options that no faster path within the bound can use, at no price and at this one."""
-    rest = problem.start, problem.final_ms, problem.low, problem.high
-    if problem.most is None:
-        return eliminate(problem.layers, coarse, *rest, limit)
-    for at in dict.fromkeys((0.0, price)):
-        priced = problem.priced(at)
-        kept = eliminate(priced, priced, *rest, limit + at * problem.most)
-        problem = replace(problem, layers=[layer.take(left.option) for layer, left in zip(problem.layers, kept, strict=True)])
-    return problem.layers

@@ -4,12 +4,14 @@ A stage in scaled copies spans the parts of the stage; ways to divide parts, and
 added by `stretch.planning.divisions`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, groupby, pairwise, permutations, product
 from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +19,19 @@ from numpy.typing import NDArray
 from predictors.errors import InfeasibleError
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
+from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
 from predictors.shapes import Attr, Shape
 from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import of_kinds
+from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide
-from stretch.planning.network.units import feature_maps
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps, memoised
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 #: What parts that are built alike have in common.
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
-
-
-class _PartsCache(dict[tuple[Segment, frozenset[str], bool, bool], list[Segment]]):
-    """Parts of stages, the same ones each time, so that what is built of them is found again."""
 
 
 class PartSpace:
@@ -47,18 +45,11 @@ class PartSpace:
         self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False, vectors: bool = False
     ) -> None:
         self.graph, self.space, self.merged, self.single = graph, space, merged, single
-        costs = space.costs
-        clean = clean_cuts(graph, [costs.predictor.kernels(graph, name) for name in space.processors])
-        known, self.by_stage = costs.built(_PartsCache), []
-        for stage in space.segments:
-            key = (stage, frozenset(clean), single, vectors)
-            if divided and key not in known:
-                known[key] = divide(graph, stage, clean, every=single, vectors=vectors)
-            self.by_stage.append(known[key] if divided else [stage])
+        clean = clean_cuts(graph, [space.costs.predictor.kernels(graph, name) for name in space.processors])
+        self.by_stage = [divide(graph, stage, clean, single, vectors) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
-        self._alone_ms: dict[int, Floats] = {}
 
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
         """The designs of the space and those whose segments are divided."""
@@ -94,12 +85,11 @@ class PartSpace:
         """A run on one processor, ms."""
         return float(self.alone(processor)[first, last])
 
+    @memoised
     def alone(self, processor: int) -> Floats:
         """Every run on one processor, ms (first part × last part)."""
-        if processor not in self._alone_ms:
-            ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
-            self._alone_ms[processor] = np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
-        return self._alone_ms[processor]
+        ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
+        return np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
 
     def segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
@@ -138,44 +128,54 @@ def structure(graph: OpGraph) -> Structure:
     return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
 
 
-def part_cost(space: DesignSpace, segment: Segment, processor: str, graph: OpGraph, kernels: Sequence[Kernel]) -> BranchCost:
-    """What a part of a segment costs, which reads all that arrives."""
+def part_cost(space: DesignSpace, processor: str, graph: OpGraph, kernels: Sequence[Kernel], share: Share) -> BranchCost:
+    """What a share of a segment costs, whose branch reads all that arrives."""
     costs, time = space.costs, space.costs.kernels_time(kernels, processor)
-    return BranchCost(
-        processor,
-        segment.depth,
-        segment.width,
-        "none",
-        sum(kernel.macs for kernel in kernels),
-        graph.params,
-        time.ms,
-        time.contended_ms,
-        costs.peak_bytes(kernels, processor),
-        reads=prod(graph.input.shape),
-        writes=prod(graph.by_name[graph.output].shape),
-    )
+    sums = sum(kernel.macs for kernel in kernels), graph.params, time.ms, time.contended_ms, costs.peak_bytes(kernels, processor)
+    reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
+    return BranchCost(processor, 0, 0, "none", *sums, share, reads, writes)
 
 
-def part_options(space: DesignSpace, segment: Segment, kind: JoinKind, rows: Sequence[Sequence[BranchCost]], word: str) -> SegmentOptions:
-    """One sequence of processors, a segment divided among them by a way in each of several rows of branches."""
+def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tuple[Floats, Floats]:
+    """Computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
     costs = space.costs
-    computed = np.array([[b.contended_ms for b in row] for row in rows], float).T
-    leaving = np.array([costs.transfers(b.processor, costs.host, np.array([row[i].writes for row in rows])) for i, b in enumerate(rows[0])])
-    entering = np.array([[costs.transfer(holder, b.processor, b.reads) for b in rows[0]] for holder in space.holders], float)
-    moved = entering[:, :, None] + leaving
-    join = costs.join(segment, kind, segment.width, len(rows[0]))
+    computed = np.array([[[branch.contended_ms for branch in row] for row in rows]] * len(space.holders), float).swapaxes(1, 2)
+    moved = np.empty_like(computed)
+    for i, name in enumerate(branch.processor for branch in rows[0]):
+        reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
+        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfers(name, costs.host, writes)
+        for at, holder in enumerate(space.holders):
+            moved[at, i] = leaving + costs.transfers(holder, name, reads)
+            if family_of(holder) == family_of(name):
+                # the whole tensor is there, and the rows that are read are copied
+                computed[at, i] += cut
+    return computed, moved
+
+
+def part_options(
+    space: DesignSpace,
+    segment: Segment,
+    kind: JoinKind,
+    rows: Sequence[Sequence[BranchCost]],
+    word: str,
+    times: tuple[Floats, Floats] | None = None,
+) -> SegmentOptions:
+    """One sequence of processors, a segment divided among them by a way in each of several rows of branches; `times` are those of `branch_times`."""
+    computed, moved = times or branch_times(space, rows)
+    names = [branch.processor for branch in rows[0]]
+    join = space.costs.join(segment, kind, segment.width, len(names))
     return SegmentOptions(
         segment,
         kind,
-        tuple(tuple(row[i] for row in rows) for i in range(len(rows[0]))),
+        tuple(zip(*rows, strict=True)),
         macs=np.full(len(rows), segment.graph.macs),
         params=np.full(len(rows), segment.graph.params),
         ms=(computed + moved).max(axis=1) + join,
         exchange_ms=moved.max(axis=1) + join,
-        slowest_ms=computed.max(axis=0),
-        fastest_ms=computed.min(axis=0),
+        slowest_ms=computed.max(axis=(0, 1)),
+        fastest_ms=computed.min(axis=(0, 1)),
         peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
-        busy=lambda: {b.processor: item for b, item in zip(rows[0], computed, strict=True)},
+        busy=lambda: {name: computed[:, i] for i, name in enumerate(names)},
         division=word,
     )
 
@@ -316,7 +316,9 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     for time in times:
         slowest = np.max([_between(heights[i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
         best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
-        members.update(best, _around(best[0], rows))
+        # the best one and its neighbours, one row off
+        near = (tuple(a + b for a, b in zip(best[0], off, strict=True)) for off in product((-1, 0, 1), repeat=bands - 1))
+        members.update(best, (item for item in near if all(a < b for a, b in pairwise((0, *item, rows)))))
     return sorted(members - set(tried))
 
 
@@ -328,8 +330,8 @@ def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDA
     edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
     heights = np.diff(edges, axis=1)
-    kept = (heights >= shortest).all(axis=1)
-    return every[kept], np.ascontiguousarray(heights[kept].T)
+    able = (heights >= shortest).all(axis=1)
+    return every[able], np.ascontiguousarray(heights[able].T)
 
 
 def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
@@ -352,20 +354,110 @@ def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[flo
     return times
 
 
-def _around(split: Sequence[int], rows: int) -> list[Split]:
-    """A place's neighbours, one row off."""
-    near = (tuple(a + b for a, b in zip(split, off, strict=True)) for off in product((-1, 0, 1), repeat=len(split)))
-    return [item for item in near if all(a < b for a, b in zip((0, *item), (*item, rows), strict=True))]
-
-
-def orders(processors: Sequence[str]) -> list[tuple[str, ...]]:
-    """Orders of processors from the uppermost band to the lowest; upside down costs the same, so of three each is once in the middle."""
-    if len(processors) != 3:
-        return [tuple(processors)]
-    return [order for order in permutations(processors) if processors.index(order[0]) < processors.index(order[-1])]
-
-
 def bands(rows: int, split: Split) -> list[tuple[int, int]]:
     """First row of each band, and the one behind its last."""
     edges = (0, *split, rows)
     return list(pairwise(edges))
+
+
+#: The branches of each place where something is divided.
+Places = dict[Split, list[BranchCost]]
+#: Times the whole on the fastest processor that branches may take at the best place tried first.
+WORTH = 1.1
+
+
+class Divisible:
+    """A part, or a run of parts, of which each of several processors may compute a range of rows or channels."""
+
+    join: JoinKind  # How the branches meet.
+    segment: Segment  # What is divided.
+    end: Segment  # A segment that ends where the whole does.
+    reads: int  # Elements that arrive.
+    alone_ms: Sequence[float]  # The whole on each processor of the space.
+    after_ms: float = 0.0  # What the host computes when the branches have met.
+    upright: bool = True  # Whether it costs the same upside down; else only which processor is first counts.
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Something divided among a sequence of processors at several places."""
+
+    thing: Divisible
+    order: tuple[str, ...]
+    rows: Places
+    computed: Floats  # As of `branch_times`.
+    moved: Floats
+
+
+class RangeWays(ABC):
+    """Ways to divide things by ranges, on every sequence of processors that is worth it."""
+
+    fallback: ClassVar[bool] = False  # Whether all that was tried counts where nothing is worth it.
+
+    def __init__(self, space: DesignSpace, word: str) -> None:
+        self.space, self.word = space, word
+
+    @abstractmethod
+    def units(self, thing: Any, order: Sequence[str]) -> int:
+        """How many rows, or steps of channels, it may be divided between."""
+
+    @abstractmethod
+    def branches(self, order: Sequence[str], wanted: Sequence[tuple[Any, Sequence[Split]]]) -> list[Places]:
+        """The branches of several things at some places; without those at which a branch would compute nothing."""
+
+    def options(self, things: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
+        """Each thing on each sequence of processors; what does not pay in two branches does not in more."""
+        processors, result = self.space.processors, []
+        for count in range(2, len(processors) + 1):
+            tried: list[_Tried] = []
+            for order in (order for some in combinations(processors, count) for order in permutations(some)):
+                some = [thing for thing in things if differs(order, processors, upright=thing.upright)]
+                places = [(thing, coarse(self.units(thing, order), count)) for thing in some]
+                tried += self._timed(order, zip(some, self.branches(order, places), strict=True))
+            worth = [item for item in tried if self._pays(item)] or (tried if self.fallback else [])
+            refined = [item for order, group in groupby(worth, key=lambda item: item.order) for item in self._refined(order, list(group))]
+            things = [thing for thing in things if any(item.thing is thing for item in refined)]
+            for thing in things:
+                for item in (item for item in refined if item.thing is thing):
+                    times, rows = (item.computed, item.moved), list(item.rows.values())
+                    options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
+                    result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
+        return result
+
+    def _timed(self, order: tuple[str, ...], things: Iterable[tuple[Divisible, Places]]) -> list[_Tried]:
+        able = [(thing, rows) for thing, rows in things if rows]
+        if not able:
+            return []
+        times = branch_times(self.space, [row for _, rows in able for row in rows.values()])
+        ends = np.cumsum([len(rows) for _, rows in able])[:-1]
+        split = zip(able, *(np.split(item, ends, axis=2) for item in times), strict=True)
+        return [_Tried(thing, order, rows, computed, moved) for (thing, rows), computed, moved in split]
+
+    def _refined(self, order: tuple[str, ...], tried: Sequence[_Tried]) -> list[_Tried]:
+        """The same with more places, between those tried."""
+        places = [
+            (item.thing, finer(self.units(item.thing, order), len(order), list(item.rows), list(item.computed + item.moved)))
+            for item in tried
+        ]
+        more = self.branches(order, places)
+        return self._timed(order, [(item.thing, {**item.rows, **rows}) for item, rows in zip(tried, more, strict=True)])
+
+    def _pays(self, tried: _Tried) -> bool:
+        """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
+        thing, costs = tried.thing, self.space.costs
+        join = costs.join(thing.end, thing.join, thing.end.width, len(tried.order)) + thing.after_ms
+        written = prod(thing.end.graph.by_name[thing.end.end].shape)
+        out = [ms + costs.transfer(p, costs.host, written) for p, ms in zip(self.space.processors, thing.alone_ms, strict=True)]
+        fastest = (tried.computed + tried.moved).max(axis=1).min(axis=1) + join
+        return any(
+            ms <= WORTH * min(costs.transfer(holder, p, thing.reads) + rest for p, rest in zip(self.space.processors, out, strict=True))
+            for holder, ms in zip(self.space.holders, fastest.tolist(), strict=True)
+        )
+
+
+def differs(order: Sequence[str], processors: Sequence[str], *, upright: bool) -> bool:
+    """Whether no other sequence of the same processors stands for this one: of three that cost the same upside down each is once in the middle."""
+    places = [processors.index(name) for name in order]
+    if not upright:
+        return places[1:] == sorted(places[1:])
+    return places[0] < places[-1] if len(order) == 3 else places == sorted(places)

@@ -20,7 +20,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.scale import each_partitions, legal_widths
-from stretch.planning.network.segments import Segment, join_kinds
+from stretch.planning.network.segments import Segment, join_kinds, memoised
 
 T = TypeVar("T")
 
@@ -70,13 +70,13 @@ class Rules:
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
         """Which combinations keep to every rule, per processor that may hold the tensor before."""
-        kept = np.ones(options.ms.shape, bool)
+        allowed = np.ones(options.ms.shape, bool)
         for constraint, value in self.active:
             if options.exact and not constraint.exact:
                 continue
             if (options.branched or constraint.whole) and (mask := constraint.mask(value, options, segment_ms)) is not None:
-                kept &= mask
-        return kept
+                allowed &= mask
+        return allowed
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class LazyOptions:
         result = []
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
-            widths = self.costs.built(OptionsCache).widths(rewritten, self.costs.align(processor), self.rules)
+            widths = self.rules.widths(rewritten, legal_widths(rewritten, self.costs.align(processor)))
             result.append((widths, depths) if most is None else (spread(widths, most.widths), spread(depths, most.depths)))
         return tuple(result)
 
@@ -128,15 +128,10 @@ class LazyOptions:
         # one that remembered itself would be kept until garbage is collected, and all that is known of its device with it
         return self if self.thinning is None else self.thinned(None)
 
+    @memoised
     def thinned(self, thinning: Thinning | None) -> "LazyOptions":
         """The same with fewer scales, and the same one each time."""
-        if thinning not in self._known:
-            self._known[thinning] = replace(self, thinning=thinning)
-        return self._known[thinning]
-
-    @cached_property
-    def _known(self) -> dict[object, Any]:
-        return {}
+        return replace(self, thinning=thinning)
 
     @property
     def count(self) -> int:
@@ -153,11 +148,10 @@ class LazyOptions:
             result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.arriving) for w in widths for d in depths))
         return tuple(result)
 
+    @memoised
     def column(self, branch: int, name: str) -> NDArray[Any]:
         """A number of each of one branch's scales, in the order of `candidates`."""
-        if (branch, name) not in self._known:
-            self._known[branch, name] = np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
-        return self._known[branch, name]
+        return np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
 
     @property
     def elements(self) -> int:
@@ -197,95 +191,39 @@ class LazyOptions:
         return each_partitions(whole, widths, align) if join_of(self.join).divides else np.full_like(widths, whole)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
-        """The ways to run the segment, every rule met or not."""
+        """The ways to run the segment, or those of some numbers, every rule met or not."""
         joins, branches = self.joins, range(len(self.subset))
-        grid = _Grid(self, numbers)
-        computed = [grid.column(i, "contended_ms") + grid.joined(joins.ms[i]) for i in branches]
-        ms, exchange = (np.empty((len(holders), grid.count)) for _ in range(2))
-        for at, holder in enumerate(holders):
-            entering = [self.costs.transfer(holder, p, self.elements) for p in self.subset]
-            moved = [into + grid.joined(joins.out_ms[i]) for i, into in enumerate(entering)]
-            total = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)])
-            np.add(total, grid.joined(joins.join_ms), out=grid.folded(ms[at]))
-            grid.folded(exchange[at])[...] = reduce(np.maximum, moved) + grid.joined(joins.join_ms)
+        sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
+        every = np.arange(self.count) if numbers is None else numbers
+        at = np.unravel_index(every, [size for pair in sizes for size in pair])
+        scale = [at[2 * i] * sizes[i][1] + at[2 * i + 1] for i in branches]
+        width = np.ravel_multi_index(at[::2], [widths for widths, _ in sizes])
+
+        def total(name: str, ends: Ints | int = 0) -> Ints:
+            return sum((self.column(i, name)[scale[i]] for i in branches), ends)
+
+        computed = [self.column(i, "contended_ms")[scale[i]] + joins.ms[i][width] for i in branches]
+        out, join = [joins.out_ms[i][width] for i in branches], joins.join_ms[width]
+        ms, exchange = (np.empty((len(holders), len(every))) for _ in range(2))
+        for row, holder in enumerate(holders):
+            moved = [self.costs.transfer(holder, p, self.elements) + out[i] for i, p in enumerate(self.subset)]
+            ms[row] = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)]) + join
+            exchange[row] = reduce(np.maximum, moved) + join
         return SegmentOptions(
             self.segment,
             self.join,
             self.candidates,
-            macs=grid.total("macs", joins.macs.sum(axis=0)),
-            params=grid.total("params", joins.params.sum(axis=0)),
+            macs=total("macs", joins.macs.sum(axis=0)[width]),
+            params=total("params", joins.params.sum(axis=0)[width]),
             ms=ms,
             exchange_ms=exchange,
-            slowest_ms=grid.flat(reduce(np.maximum, computed)),
-            fastest_ms=grid.flat(reduce(np.minimum, computed)),
-            peak_bytes=grid.total("peak_bytes"),
+            slowest_ms=reduce(np.maximum, computed),
+            fastest_ms=reduce(np.minimum, computed),
+            peak_bytes=total("peak_bytes"),
             span=self.span,
-            busy=lambda: {name: grid.flat(item) for name, item in zip(self.subset, computed, strict=True)},
+            busy=lambda: dict(zip(self.subset, computed, strict=True)),
             numbers=numbers,
         )
-
-
-class OptionsCache:
-    """Offers, and widths that branches may have, of each segment: spaces on the same costs that differ in their processors share them."""
-
-    def __init__(self) -> None:
-        self._widths: dict[tuple[Segment, int, str], list[int]] = {}
-        self._offers: dict[tuple[object, ...], LazyOptions] = {}
-
-    def shared(self, offer: LazyOptions) -> LazyOptions:
-        """The same offer, or the one that was there first, with all that is worked out of it."""
-        key = offer.segment, offer.subset, offer.join, offer.arriving, repr(offer.rules.floors), offer.span, offer.thinning
-        return self._offers.setdefault(key, offer)
-
-    def widths(self, segment: Segment, align: int, rules: Rules) -> list[int]:
-        """Those of one segment."""
-        key = segment, align, repr(rules.floors)
-        if key not in self._widths:
-            self._widths[key] = rules.widths(segment, legal_widths(segment, align))
-        return self._widths[key]
-
-
-class _Grid:
-    """Combinations of branches' scales, or some of them by their numbers.
-
-    All of them have axes for the width and the depth of each branch: what depends on few is not repeated.
-    """
-
-    def __init__(self, offer: LazyOptions, numbers: Ints | None) -> None:
-        self.offer, self.sizes = offer, [(len(widths), len(depths)) for widths, depths in offer.scales]
-        self._all = [size for pair in self.sizes for size in pair]
-        self._shape = self._all if numbers is None else [len(numbers)]
-        self.count = prod(self._shape)
-        if numbers is not None:
-            at = np.unravel_index(numbers, self._all)
-            self._scale = [at[2 * i] * depths + at[2 * i + 1] for i, (_, depths) in enumerate(self.sizes)]
-            self._widths = np.ravel_multi_index(at[::2], [widths for widths, _ in self.sizes])
-
-    def column(self, branch: int, name: str) -> NDArray[Any]:
-        """A number of one branch's scales, which broadcasts to all combinations."""
-        values = self.offer.column(branch, name)
-        if self._shape is not self._all:
-            return values[self._scale[branch]]
-        return values.reshape([size if axis // 2 == branch else 1 for axis, size in enumerate(self._all)])
-
-    def joined(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A number of the join for each combination of widths, which broadcasts so, too."""
-        if self._shape is not self._all:
-            return values[self._widths]
-        return values.reshape([1 if axis % 2 else size for axis, size in enumerate(self._all)])
-
-    def flat(self, values: NDArray[Any]) -> NDArray[Any]:
-        """One entry for each combination."""
-        return np.broadcast_to(values, self._shape).reshape(-1)
-
-    def folded(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """A view of an array with one entry for each combination, of the shape that the others broadcast to."""
-        return flat.reshape(self._shape)
-
-    def total(self, name: str, joins: Ints | None = None) -> Ints:
-        """A whole number summed over the branches, and over what ends them."""
-        start = 0 if joins is None else self.joined(joins)
-        return self.flat(sum((self.column(i, name) for i in range(len(self.sizes))), start))
 
 
 def pixels(segment: Segment, name: str) -> int:
@@ -432,8 +370,7 @@ class DesignSpace:
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
-        every = (LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets)
-        return [self.costs.remembered(OptionsCache).shared(offer) for offer in every]
+        return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
     def with_offers(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same designs and those that use `more`, listed by the segment at which they start."""

@@ -7,8 +7,7 @@ from scheduler.tools.bench.compare import BenchAnswer, BenchContender
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import chance
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
-from stretch.tools.report.html.charts import ChartInterval, intervals
-from stretch.tools.report.html.page import Fact, Grid, Page, Section
+from stretch.tools.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 
 #: Rows of a chart, at most.
 _DRAWN = 60

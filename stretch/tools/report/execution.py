@@ -10,8 +10,7 @@ from scheduler.runtime.trace import Trace, typical
 from scheduler.tools.explain.model import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.stages.explain import Explanation
-from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, histogram, intervals, over_time, timeline
-from stretch.tools.report.html.page import Fact, Grid, Page, Section
+from stretch.tools.report.html.page import Bar, Chart, ChartInterval, Fact, Grid, Page, Section, histogram, intervals, over_time, timeline
 
 if TYPE_CHECKING:
     # importing it brings torch, which a run does without
@@ -24,11 +23,10 @@ _KINDS = {"subgraph": "computing", "join": "join", "conversion": "exchange", "lo
 _POINTS = 2000
 
 
-def trace_bars(trace: Trace, *, from_ns: int | None = None) -> list[Bar]:
+def trace_bars(trace: Trace) -> list[Bar]:
     """The spans of an inference."""
-    zero = trace.start_ns if from_ns is None else from_ns
     return [
-        Bar(span.processor, (span.start_ns - zero) / 1e6, span.ms, _KINDS[span.kind], span.name.partition("/")[0])
+        Bar(span.processor, (span.start_ns - trace.start_ns) / 1e6, span.ms, _KINDS[span.kind], span.name.partition("/")[0])
         for span in sorted(trace.spans, key=lambda span: span.start_ns)
         if span.kind in _KINDS
     ]

@@ -8,8 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stretch.tools.report.html.charts import Bar, Chart
-from stretch.tools.report.html.page import Fact, Grid, Page
+from stretch.tools.report.html.page import Bar, Chart, Fact, Grid, Page
 
 #: Characters of the widest and of the narrowest bar of a timeline.
 BAR_WIDTH, _LEAST_BAR = 72, 20

@@ -9,9 +9,20 @@ from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer, exact_words
-from stretch.tools.report.html.charts import Bar, Chart, ChartInterval, intervals, spread, timeline
-from stretch.tools.report.html.page import Fact, Grid, Page, Section, Stretched
-from stretch.tools.report.html.stretched import stretched_rows
+from stretch.tools.report.html.page import (
+    Bar,
+    Chart,
+    ChartInterval,
+    Fact,
+    Grid,
+    Page,
+    Section,
+    Stretched,
+    intervals,
+    spread,
+    stretched_rows,
+    timeline,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

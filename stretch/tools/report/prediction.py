@@ -11,8 +11,7 @@ from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, as_flag
 from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable
-from stretch.tools.report.html.charts import Chart, ChartInterval, intervals
-from stretch.tools.report.html.page import Fact, Grid, Page, Section
+from stretch.tools.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,7 @@ from torch import nn
 from predictors.graph import OpGraph
 from stretch.operators.products import PaddedConv2d
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
-from stretch.planning.network.segments import Segment
-from stretch.planning.network.units import Block
+from stretch.planning.network.segments import Block, Segment
 from stretch.transform.calibrate.statistics import Batches, Norm, Values, walk
 from stretch.transform.model import Branch
 from stretch.transform.width import Heritage

@@ -13,9 +13,7 @@ from predictors.operators import kind_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign, safe_name
 from stretch.planning.design.scale import JOIN_CONV, ScaledBranch
-from stretch.planning.network.channels import ChannelGroups
-from stretch.planning.network.segments import Segment
-from stretch.planning.network.units import Block
+from stretch.planning.network.segments import Block, ChannelGroups, Segment
 from stretch.transform.build import fill_branch, start_joins
 from stretch.transform.calibrate.layers import (
     BranchFit,

@@ -16,7 +16,7 @@ from predictors.operators import kind_of
 from predictors.operators.opaque import PRODUCTS
 from predictors.rows import Rows
 from predictors.slices import Channels
-from stretch.planning.network.channels import channel_groups
+from stretch.planning.network.segments import channel_groups
 
 pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
 strides = st.tuples(st.integers(1, 3), st.integers(1, 3))

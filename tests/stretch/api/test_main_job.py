@@ -5,16 +5,28 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from msgspec.structs import replace  # noqa: E402
+from torch import nn  # noqa: E402
+
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
+from stretch.api.arguments import as_it_is, fingerprint  # noqa: E402
+from stretch.api.main_job import UNKNOWN_ACCURACY  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
+from stretch.planning.cost.accuracy import save_accuracy  # noqa: E402
 from stretch.planning.design.branch_design import design_to_toml  # noqa: E402
+from stretch.sensitivity.source import sensitivity_of  # noqa: E402
+from stretch.stages.build import divide_images  # noqa: E402
+from stretch.stages.network import read_network  # noqa: E402
+from stretch.transform import build  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
+from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
+from tests.stretch.designs import cpu_and  # noqa: E402
 
 pytestmark = pytest.mark.torch
 #: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
@@ -199,3 +211,273 @@ def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
     with Session(tmp_path / "bundle", {"cpu": "cpu", "gpu": "cpu"}) as session, torch.no_grad():
         assert np.allclose(session.run(x.numpy()), module(x).numpy(), atol=1e-5)
     assert result.plan.design.segments
+
+
+#: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
+
+
+@pytest.fixture
+def made():
+    """A network in branches, fresh for every test."""
+    return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
+
+
+def train(model, steps=3):
+    """A few real steps, which change every weight and statistic that is not frozen."""
+    torch.manual_seed(0)
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+    model.train()
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.randint(10, (8,)))
+        loss.backward()
+        optimiser.step()
+
+
+def expected(model, x):
+    """What a network answers, by a copy in evaluation mode."""
+    with torch.inference_mode():
+        return copy.deepcopy(model).eval()(torch.from_numpy(x)).numpy()
+
+
+def test_printed_result_is_a_summary_of_a_few_lines(made):
+    text = str(made)
+    assert len(text.splitlines()) <= 10
+    assert text == repr(made)
+    assert max(map(len, text.splitlines())) < 200
+    for part in ("tiny_resnet on pixel6", f"{made.plan.run.makespan_ms:.2f} ms", f"recommended: {made.plan.recommended}", "not saved"):
+        assert part in text
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path, mode):
+    untrained = copy.deepcopy(made.model)
+    next(made.model.parameters()).requires_grad_(False)
+    train(made.model)
+    made.model.train(mode == "train")
+    before, state = snapshot.of_module(made.model), snapshot.of_random_state()
+    folder = made.save(tmp_path / "b")
+    assert snapshot.of_module(made.model) == before
+    assert snapshot.of_random_state() == state
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    want = expected(made.model, x)
+    slack = 1e-4 * np.abs(want).max()
+    assert np.abs(onnx_runtime.output(folder / "model.onnx", x) - want).max() <= slack
+    with Session(folder) as session:
+        assert np.abs(session(x) - want).max() <= slack
+    assert np.abs(expected(untrained, x) - want).max() > 100 * slack
+
+
+@pytest.mark.slow
+def test_bundle_of_a_trained_network_says_so_and_one_of_a_network_as_built_does_not(made, tmp_path):
+    made.save(tmp_path / "built")
+    assert load_bundle(tmp_path / "built").manifest.weights.source == "random"
+    assert UNKNOWN_ACCURACY in made.warnings
+    train(made.model, steps=1)
+    made.save(tmp_path / "trained")
+    weights = load_bundle(tmp_path / "trained").manifest.weights
+    assert weights.source == "trained"
+    assert "built from random weights" in weights.detail
+    assert UNKNOWN_ACCURACY not in made.warnings
+
+
+def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
+    result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", controls=False)
+    assert result.sequential is None
+    state = snapshot.of_random_state()
+    result.save(tmp_path / "b")
+    assert snapshot.of_random_state() == state
+    assert set(result.manifest.controls) == {"original", "sequential_same_macs"}
+    result.save(tmp_path / "c", controls=False)
+    assert result.manifest.controls == {}
+
+
+def test_plan_of_a_dry_run_is_not_saved(tmp_path):
+    result = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none", dry_run=True)
+    with pytest.raises(UsageError, match="there is no network to save: this is the plan of a dry run"):
+        result.save(tmp_path / "b")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
+    made.model.cuda().half()
+    before = torch.cuda.get_rng_state()
+    made.save(tmp_path / "b")
+    assert {(p.device.type, p.dtype) for p in made.model.parameters()} == {("cuda", torch.float16)}
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    want = expected(made.model.cpu().float(), x)
+    assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
+
+
+@pytest.fixture
+def branched_and_graph(captured):
+    """A tiny network in two branches, fresh for every test, and the original's graph."""
+    original = captured("tiny_resnet")
+    return build(original, cpu_and("gpu", original.graph, "project")), original.graph
+
+
+def first_of(model, kind):
+    """Name and module of the first layer of a kind."""
+    return next((name, part) for name, part in model.named_modules() if isinstance(part, kind))
+
+
+def swap(model, kind, new):
+    """Put another layer in the place of the first of a kind; its name."""
+    name, _ = first_of(model, kind)
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, new)
+    return name
+
+
+def test_network_is_copied_and_left_as_it_was(branched_and_graph):
+    model, graph = branched_and_graph
+    model.train().double()
+    before, state = snapshot.of_module(model), snapshot.of_random_state()
+    copied = as_it_is(model, graph)
+    assert snapshot.of_module(model) == before
+    assert snapshot.of_random_state() == state
+    assert not copied.training
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(copied(x), model.eval()(x.double()).float(), atol=1e-5)
+
+
+def test_layer_of_another_kind_is_refused_by_name(branched_and_graph):
+    model, graph = branched_and_graph
+    name = swap(model, nn.ReLU, nn.GELU())
+    with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
+        as_it_is(model, graph)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weight_that_is_not_finite_is_named(branched_and_graph, value):
+    model, graph = branched_and_graph
+    name, conv = first_of(model, nn.Conv2d)
+    with torch.no_grad():
+        conv.weight[0, 0, 0, 0] = value
+    with pytest.raises(StretchError, match=rf"`{name}.weight` is not finite"):
+        as_it_is(model, graph)
+
+
+def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_graph):
+    model, _ = branched_and_graph
+    built = fingerprint(model)
+    seen = {built}
+    for _, kind, key in [
+        (0, nn.Conv2d, "weight"),
+        (1, nn.BatchNorm2d, "running_mean"),
+        (2, nn.BatchNorm2d, "bias"),
+        (3, nn.Linear, "bias"),
+    ]:
+        tensor = getattr(first_of(model, kind)[1], key).data.view(-1)
+        before = tensor[-1].clone()
+        tensor[-1] += 1e-3
+        seen.add(fingerprint(model))
+        tensor[-1] = before
+    assert len(seen) == 5
+    assert fingerprint(model) == built
+
+
+@pytest.fixture(scope="module")
+def planned_only():
+    """A plan and a network, nothing written."""
+    return branch("tiny_resnet", "pixel6", config=PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1), weights="none")
+
+
+def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(planned_only):
+    answer, planned = planned_only.answer(), planned_only.plan.answer()
+    assert answer.predicted == planned.predicted
+    assert answer.segments == planned.segments
+    assert len(answer.warnings) == len(planned_only.warnings) + len(planned.warnings) > 0
+    assert answer.warnings[len(planned_only.warnings) :] == planned.warnings
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Noise of many strengths, so that a network with random weights sees more than one class."""
+    rng = np.random.default_rng(0)
+    some = rng.standard_normal((96, 3, 32, 32)) * rng.uniform(0.2, 20, (96, 1, 1, 1)) + rng.standard_normal((96, 3, 1, 1)) * 5
+    folder = tmp_path_factory.mktemp("images")
+    np.save(folder / "some.npy", some.astype(np.float32))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(images):
+    """What a tiny network loses segment by segment."""
+    network = read_network("tiny_resnet", weights="none")
+    result = divide_images(images, network.captured, 48)
+    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result.fitted, result.held_back, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"min_agreement": 0.9}, "measured on images, and there are none"),
+        ({"min_agreement": 1.2, "images": "there"}, "out of range"),
+        ({"min_agreement": 0.9, "images": "there", "dry_run": True}, "dry run"),
+        ({"repair": True, "images": "there"}, "nothing to repair"),
+        ({"run_images": -1, "images": "there"}, "no number of images"),
+        ({"mapping": {"gpu": "cpu"}}, "there are no images"),
+        ({"min_agreement": 0.9, "images": "there", "repair": True, "design": "there"}, "a design that is given is not changed"),
+    ],
+)
+def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tmp_path, options, why):
+    design = tmp_path / "same.toml"
+    design.write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
+    there = {"images": images, "design": design}
+    with pytest.raises(UsageError, match=why):
+        branch(
+            "tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in options.items()}
+        )
+
+
+@pytest.mark.slow
+def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is_written(images, tmp_path, measured):
+    hopeful = tmp_path / "hopeful.json"
+    save_accuracy(hopeful, replace(measured, curve=(50.0, measured.curve[1])))
+    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48, "accuracy": str(hopeful)}
+    with pytest.raises(InfeasibleError, match="sees the original's class in") as caught:
+        branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0 - 1e-6, **request)
+    assert caught.value.exit_code == 4
+    assert "repair" in caught.value.hint
+    assert not (tmp_path / "b").exists()
+
+
+def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, measured):
+    file = tmp_path / "sensitivity.json"
+    save_accuracy(file, measured)
+    request = {"config": LOOSE, "weights": "none", "accuracy": str(file), "dry_run": True, "kinds": ("stretch", "rows")}
+    free = branch("tiny_resnet", specified("pixel6"), **request)
+    assert free.plan.accuracy.basis == "sensitivity"
+    agreement = (1 + free.plan.accuracy.agreement) / 2
+    result = branch("tiny_resnet", specified("pixel6"), min_agreement=agreement, **request)
+    assert result.plan.accuracy.agreement >= agreement
+    assert result.plan.run.makespan_ms >= free.plan.run.makespan_ms
+
+
+@pytest.mark.slow
+def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path):
+    request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
+    before = branch("tiny_resnet", specified("pixel6"), **request)
+    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.05, **request)
+    assert before.agreement.value < result.agreement.value == 1.0
+    assert result.plan.config.keep or result.plan.exact
+    kept = [s for s in result.plan.answer().segments if s.name in result.plan.config.keep]
+    assert all(s.kind != "stretch" for s in kept)
+    assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
+    assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at
+    assert result.to_json()["agreement"]["value"] == 1.0
+
+
+@pytest.mark.slow
+def test_training_on_makes_what_was_measured_void(images, tmp_path):
+    result = branch("tiny_resnet", specified("pixel6"), config=LOOSE, weights="none", images=images, image_count=48)
+    assert result.agreement is not None
+    with torch.no_grad():
+        next(result.model.parameters()).add_(0.01)
+    result.save(tmp_path / "b")
+    assert result.agreement is None
+    assert load_bundle(tmp_path / "b").manifest.agreement is None

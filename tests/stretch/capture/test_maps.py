@@ -17,7 +17,7 @@ from stretch.capture.aten import Axes, Factor, Unmapped, common, map_axes, rearr
 from stretch.capture.maps import spread  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.planning.network.channels import channel_groups  # noqa: E402
+from stretch.planning.network.segments import channel_groups  # noqa: E402
 from tests.stretch.capture.test_runnable import built, close  # noqa: E402
 from tests.stretch.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LAST, MLPS, Tokens, network  # noqa: E402
 

@@ -1,6 +1,7 @@
 """Plans meet their constraints, say the truth about controls, and show the paper's pattern."""
 
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
 from tests.predictors.networks import Net, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.planning.spaces import LOOSE, make_space
 
 COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), ("mi9", ("cpu", "gpu", "dsp"))]
 
@@ -107,22 +109,6 @@ def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
     assert bounded.gap == pytest.approx(bounded.run.makespan_ms / free.run.makespan_ms - 1)
 
 
-def test_unknown_meeting_point_is_refused():
-    with pytest.raises(UnknownNameError):
-        plan(small_resnet(), specified("pixel6"), PlanConfig(meet=("nowhere",)))
-
-
-def test_grid_that_misses_every_design_points_to_the_exact_search():
-    with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
-    assert caught.value.hint == 'use `strategy="exact"`'
-
-
-def test_bounded_parameters_need_the_exact_strategy():
-    with pytest.raises(UsageError, match="exact strategy only"):
-        plan(resnet50(), specified("pixel6"), PlanConfig(strategy="grid", params=(0.9, 1.1)))
-
-
 def test_network_that_nothing_divides_stays_whole_and_says_so():
     net = Net(1, 3, 32, 32)
     stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 16, "weights": 0}
@@ -163,19 +149,6 @@ def test_scaled_branches_have_other_operators_where_that_is_asked_for_and_the_pl
     assert "silu" not in gpu
 
 
-@pytest.mark.parametrize(
-    ("rewrite", "error", "why"),
-    [
-        (("silu=relu6",), UsageError, "names no processor"),
-        (("dsp:silu=relu6",), UsageError, "`dsp`, which is not among the processors"),
-        (("gpu:silu=no",), UnknownNameError, "unknown rewrite `silu=no`"),
-    ],
-)
-def test_rewrite_that_is_none_is_refused(rewrite, error, why):
-    with pytest.raises(error, match=why):
-        plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), rewrite=rewrite))
-
-
 @pytest.fixture
 def rewriting():
     """A device whose GPU has ReLU6 for SiLU."""
@@ -188,3 +161,122 @@ def test_profile_says_what_scaled_branches_have_unless_the_request_does(rewritin
     for request, result in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ())):
         config = PlanConfig(processors=("cpu", "gpu"), rewrite=request)
         assert config.rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == result
+
+
+PIXEL6 = specified("pixel6")
+#: Both stages of this network take too little time for an exchange each, together they take enough.
+GRAPH = small_resnet()
+SHORT = {"alpha": 0.4}
+
+
+@cache
+def planned(**changes):
+    return plan(GRAPH, PIXEL6, PlanConfig(**(SHORT | changes)))
+
+
+def stages_of(result):
+    return {row["name"]: row["stages"] for row in result.to_json()["segments"]}
+
+
+def test_stages_merge_by_themselves_where_none_can_branch_alone():
+    result = planned()
+    assert stages_of(result) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
+    assert result.design.n_meet == 1
+    assert result.optimal
+    assert 0.97 <= result.macs_ratio <= 1.03
+    warning = next(w for w in result.warnings if "merged" in w)
+    assert "s1 to s2" in warning
+    assert "accuracy" in warning
+
+
+def test_merged_stages_keep_the_constraints():
+    result = planned()
+    row = result.run.segments[1]
+    alone = min(result.best_single.ms, *(plan_ms(row.segment, p) for p in ("cpu", "gpu")))
+    assert max(b.in_ms + b.out_ms for b in row.branches) + row.join_ms <= 0.4 * alone
+    assert sum(b.macs for b in row.branches) >= 0.9 * row.segment.graph.macs
+    assert all(b.scale.depth >= 0.5 * row.segment.depth and b.scale.width >= 0.5 * row.segment.width for b in row.branches)
+
+
+def plan_ms(segment, processor):
+    space = make_space(GRAPH, "pixel6")
+    return space.costs.whole(segment, processor).ms
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
+def test_other_searches_meet_where_the_exact_one_would(request_):
+    loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
+    result = planned(**request_, **loose)
+    assert stages_of(result) == stages_of(planned(**loose)) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
+    assert result.design.n_meet == 1
+
+
+def test_stages_are_not_merged_with_one_that_is_kept():
+    assert "s1_to_s2" in stages_of(planned())
+    with pytest.raises(InfeasibleError):
+        planned(keep=("s1",))
+
+
+REFUSED = [
+    ("pixel6", {"meet": ("nowhere",)}, UnknownNameError, "`nowhere`"),
+    ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
+    ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, 'let stages merge with `merge="auto"`'),
+    ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "n_meet=2"),
+    ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
+    ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
+    ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
+    ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
+    ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
+]
+#: Of a network large enough for an exchange.
+MISSED = [
+    ({"strategy": "grid", "macs": (0.9999, 1.0001)}, InfeasibleError, 'use `strategy="exact"`'),
+    ({"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
+    ({"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, 'use `join="project"`'),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "device", "request_", "error", "words"),
+    [*((small_resnet, *row) for row in REFUSED), *((resnet50, "pixel6", *row) for row in MISSED)],
+)
+def test_request_that_cannot_be_met_is_refused_with_what_would_help(make, device, request_, error, words):
+    with pytest.raises(error) as caught:
+        plan(make(), specified(device), PlanConfig(**request_))
+    assert words in f"{caught.value.message} {caught.value.hint}"
+
+
+OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy", "throughput", "robust")
+
+
+def best_in(objective, **changes):
+    return plan(small_resnet(96), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), objective=objective, **(LOOSE | changes)))
+
+
+@pytest.mark.slow
+def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
+    results = {objective: best_in(objective) for objective in OBJECTIVES}
+    latency = {objective: result.run.makespan_ms for objective, result in results.items()}
+    energy = {objective: result.energy_mj for objective, result in results.items()}
+    assert min(latency, key=latency.get) == "latency"
+    assert min(energy.values()) == pytest.approx(energy["energy"])
+    for objective, result in results.items():
+        answer = result.answer().objective
+        assert (answer.requested, answer.strategy) == (objective, "evolve" if objective in ("throughput", "robust") else "exact")
+        assert result.optimal is (objective not in ("throughput", "robust"))
+        assert any("does not add up" in warning for warning in result.warnings) is (objective in ("throughput", "robust"))
+    assert results["energy"].objective.value == pytest.approx(energy["energy"])
+    mixed = results["0.5*latency+0.5*energy"]
+    assert mixed.objective.value == pytest.approx(0.5 * mixed.run.makespan_ms + 0.5 * mixed.energy_mj)
+    assert results["throughput"].objective.value >= 1000 / results["latency"].run.makespan_ms
+
+
+def test_least_energy_within_a_bound_on_latency_takes_more_than_without():
+    free, fastest = best_in("energy"), best_in("latency")
+    budget = (free.run.makespan_ms + fastest.run.makespan_ms) / 2
+    kept = best_in("energy", latency_budget=budget)
+    assert kept.run.makespan_ms <= budget
+    assert free.energy_mj <= kept.energy_mj <= fastest.energy_mj + 1e-9
+    with pytest.raises(InfeasibleError, match="takes"):
+        best_in("energy", latency_budget=0.5 * fastest.run.makespan_ms)

@@ -1,5 +1,6 @@
 """What a plan says: unused processors, warnings, and options as their user writes them."""
 
+import json
 import pickle
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -7,19 +8,25 @@ from itertools import product
 from math import ceil, floor
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.devices import load_device
+from predictors.devices import Spread, load_device
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
+from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import PlanningProblem, choose, evaluate, plan, unused_processors
+from stretch.planning.result import plain
 from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.planning.cost.measured import GRAPH as MEASURED
+from tests.stretch.planning.cost.measured import ON, made
 from tests.stretch.planning.spaces import LOOSE
+from tests.stretch.planning.test_pareto import REQUEST
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +185,83 @@ def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
 @pytest.mark.parametrize(("probability", "words"), [(1.0, "over 99 %"), (0.996, "over 99 %"), (0.64, "64 %"), (0.0, "under 1 %")])
 def test_probability_is_never_rounded_to_certainty(probability, words):
     assert chance(probability) == words
+
+
+@pytest.fixture(scope="module")
+def answered():
+    return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu")))
+
+
+def test_slower_links_make_the_branched_run_slower(answered):
+    times = [row.makespan_ms for row in answered.predicted.links]
+    assert times == sorted(times)
+    assert times[1] == pytest.approx(answered.run.makespan_ms)
+
+
+def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
+    wide = msgspec.structs.replace(MI9.links["gpu"], spread=Spread((0.5, 4.0), "link_gpu"))
+    devices = MI9, replace(MI9, links=MI9.links | {"gpu": wide})
+    usual, answered = (plan(resnet50(), device, PlanConfig(processors=("cpu", "gpu"))) for device in devices)
+    assert [row.factor for row in usual.predicted.links] == [0.5, 1.0, 2.0]
+    assert [row.factor for row in answered.predicted.links] == [0.5, 1.0, 4.0]
+    slow = answered.predicted.links[2].makespan_ms
+    moved = sum(sum(branch.links.values()) for row in answered.run.segments for branch in row.branches) + answered.run.output_ms
+    assert usual.predicted.links[2].makespan_ms < slow == answered.at_links(4.0).makespan_ms <= answered.run.makespan_ms + 3 * moved
+    assert answered.recommendation.high_ms > usual.recommendation.high_ms
+
+
+@pytest.fixture(scope="module")
+def lossless():
+    return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
+
+
+def test_halos_count_as_computed_and_not_as_a_larger_network(lossless):
+    halo = lossless.run.halo_macs / lossless.graph.macs
+    assert halo > 0
+    assert lossless.macs_ratio == pytest.approx(1 + halo)
+    assert not any("outside" in warning for warning in lossless.warnings)
+
+
+def test_lossless_plan_has_the_original_as_its_rival(lossless):
+    assert lossless.recommended in ("branched", "no clear winner", f"single:{lossless.best_single.processor}")
+    assert "sequential_same_macs" in lossless.predicted.probability_faster
+    assert lossless.predicted.reference == ["sequential_same_macs"]
+    assert "sequential_same_macs" not in {rival.name for rival in lossless.recommendation.beatable}
+
+
+@pytest.fixture(scope="module")
+def result_of_answer():
+    return plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE))
+
+
+def test_answer_says_what_the_result_is(result_of_answer):
+    answer = result_of_answer.answer()
+    assert answer.predicted.makespan_ms == result_of_answer.run.makespan_ms
+    assert answer.predicted.speedup == pytest.approx(answer.predicted.best_single_ms / answer.predicted.makespan_ms)
+    assert answer.macs == sum(branch.macs for segment in answer.segments for branch in segment.branches)
+    ends = [segment.start_ms + segment.predicted_ms for segment in answer.segments]
+    assert [segment.start_ms for segment in answer.segments[1:]] == pytest.approx(ends[:-1])
+
+
+def test_numbers_of_arrays_become_plain_ones():
+    class Some(msgspec.Struct):
+        whole: int
+        share: float
+
+    outcome = plain(Some(np.int64(3), np.float64(0.5)))
+    assert outcome == {"whole": 3, "share": 0.5}
+    assert [type(value) for value in outcome.values()] == [int, float]
+
+
+@pytest.fixture(scope="module")
+def answer():
+    config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    return front_answer(front(MEASURED, MI9, config, ("latency", "agreement"), 5, made()), {"search": 1.0})
+
+
+def test_it_is_json_and_says_where_numbers_come_from(answer):
+    data = json.loads(json.dumps(answer.to_json()))
+    assert data["source"] == "predicted"
+    assert data["pareto"] == ["latency", "agreement"]
+    assert data["sensitivity"]["held_back"] == ON.held_back
+    assert {row["accuracy"]["basis"] for row in data["designs"]} == {"sensitivity"}

@@ -1,14 +1,19 @@
 """What every constraint has, and a bound in general."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import all_constraints
+from stretch.planning.constraints import all_constraints, built_in
 from stretch.planning.constraints.base import FIRST, constraints
-from stretch.planning.constraints.built_in import Balance, Communication
-from tests.stretch.planning.combinations import combinations_of
+from stretch.planning.constraints.built_in import Balance, Capacity, Communication, Meetings, PeakMemory, Straggler, TotalMacs, WidthFloor
+from stretch.planning.network.segments import split_segments
+from stretch.planning.search.space import Rules
+from tests.predictors.networks import efficientnet_b5, resnet50
+from tests.predictors.specified import specified
+from tests.stretch.planning.combinations import SEGMENT, combinations_of
 
 
 @pytest.mark.parametrize("constraint", all_constraints(), ids=lambda item: item.option.name)
@@ -42,3 +47,95 @@ def test_loosest_value_rules_nothing_out():
     result = combinations_of(exchange_ms=[1.0, 1e5])
     (limit,) = Communication().limits(0.2, [result])
     assert Communication().mask(limit.loosest, result, 1.0).all()
+
+
+def test_branches_are_balanced_up_to_the_bound():
+    result = combinations_of(fastest_ms=[4.99, 5.0, 10.0], slowest_ms=[10.0, 10.0, 10.0])
+    assert Balance().mask(0.5, result, 1.0).tolist() == [False, True, True]
+
+
+def test_segment_keeps_its_share_of_the_computation():
+    macs = SEGMENT.graph.macs
+    assert macs % 4 == 0
+    result = combinations_of(macs=[macs // 4 * 3 - 1, macs // 4 * 3, 2 * macs])
+    assert Capacity().mask(0.75, result, 1.0).tolist() == [False, True, True]
+
+
+def test_communication_is_at_most_alpha_of_the_segment():
+    assert Communication().mask(0.2, combinations_of(exchange_ms=[1.999, 2.0, 2.001]), 10.0).tolist() == [[True, True, False]]
+
+
+S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
+B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
+
+
+@pytest.mark.parametrize(("floor", "depths"), [(0.5, [4, 5, 6, 7]), (4 / 7, [4, 5, 6, 7]), (0.58, [5, 6, 7]), (1.0, [7])])
+def test_depths_start_at_the_floor(floor, depths):
+    rules = Rules.of(PlanConfig(min_depth=floor).checked(specified("pixel6")))
+    assert rules.depths(B5) == depths
+
+
+def test_entry_block_is_never_removed_whatever_the_floor():
+    rules = Rules.of(PlanConfig(min_depth=0.01).checked(specified("pixel6")))
+    assert rules.depths(S4)[0] == S4.min_depth >= 1
+
+
+@given(st.floats(0.1, 1))
+def test_ladder_goes_down_from_the_floor_to_one_that_rules_next_to_nothing_out(floor):
+    (limit,) = built_in.DepthFloor().limits(floor, [])
+    assert limit.ladder == tuple(sorted(limit.ladder, reverse=True))
+    assert all(step < floor for step in limit.ladder)
+    assert limit.ladder[-1] == limit.loosest == built_in.STEPS[-1]
+
+
+def test_number_of_meeting_points_falls_one_by_one_to_the_last():
+    (limit,) = Meetings().limits(4, [])
+    assert limit.ladder == (3, 2, 1)
+    assert limit.put(4, 2.0) == 2
+
+
+def test_one_meeting_point_cannot_be_too_many():
+    assert Meetings().limits(1, []) == []
+
+
+PIXEL6 = specified("pixel6")
+
+
+def test_memory_is_bounded_only_on_request():
+    result = combinations_of(peak_bytes=[10, 20, 30])
+    assert "peak_memory" not in Rules.of(PlanConfig().checked(PIXEL6)).values
+    assert Rules({}).allowed(result, 1.0).tolist() == [[True, True, True]]
+    assert Rules({"peak_memory": 20}).allowed(result, 1.0).tolist() == [[True, True, False]]
+
+
+def test_segment_that_stays_whole_must_fit_too():
+    assert Rules({"peak_memory": 20, "alpha": 1e-6}).allowed(combinations_of(branches=1, peak_bytes=[20, 21]), 1.0).tolist() == [
+        [True, False]
+    ]
+
+
+def test_bytes_of_the_largest_combination_rule_nothing_out():
+    rows = [combinations_of(peak_bytes=[10, 20, 30]), combinations_of(peak_bytes=[5])]
+    (limit,) = PeakMemory().limits(7, rows)
+    assert limit.loosest == 30
+    assert all(PeakMemory().mask(limit.put(7, limit.loosest), row, 1.0).all() for row in rows)
+    assert limit.put(7, 12.3) == 13
+    assert isinstance(limit.put(7, np.float64(12.3)), int)
+
+
+def test_slowest_branch_takes_at_most_beta_times_the_segment():
+    assert Straggler().mask(1.1, combinations_of(slowest_ms=[10.99, 11.0, 11.01]), 10.0).tolist() == [True, True, False]
+
+
+def test_each_end_is_loosened_by_itself():
+    low, high = TotalMacs().limits((0.97, 1.03), [])
+    assert (low.value, high.value) == (0.97, 1.03)
+    assert low.put((0.97, 1.03), low.loosest) == (0.01, 1.03)
+    assert high.put((0.97, 1.03), high.loosest) == (0.97, 100.0)
+
+
+@pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])
+def test_width_is_offered_from_the_floor_on(floor):
+    edge = floor * SEGMENT.width
+    offered = [WidthFloor().offers_width(floor, SEGMENT, width) for width in (edge - 0.01, edge, SEGMENT.width)]
+    assert offered == [False, True, True]

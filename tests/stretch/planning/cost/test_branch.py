@@ -15,8 +15,7 @@ from stretch.planning.cost.branch import Costs, Wholes
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
 from stretch.planning.divisions.rows import ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, halo_ms, handed
-from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
-from stretch.planning.network.units import feature_maps
+from stretch.planning.network.segments import clean_cuts, cut_segment, divide, feature_maps, split_segments
 from tests.effort import examples
 from tests.predictors import networks
 from tests.predictors.networks import Net, efficientnet, efficientnet_b5, resnet50, small_resnet
@@ -125,7 +124,7 @@ def banded(name):
     graph = GRAPHS[name]
     clean = clean_cuts(graph, [MI9.kernels(graph, p) for p in ("cpu", "gpu", "dsp")])
     stages = split_segments(graph)
-    return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, every=name == "padded")])
+    return graph, BandCosts(COSTS, [part for stage in stages for part in divide(graph, stage, clean, name == "padded")])
 
 
 @given(st.data(), st.sampled_from(sorted(GRAPHS)), st.sampled_from(["cpu", "gpu", "dsp"]))
@@ -136,14 +135,15 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     first = data.draw(st.integers(max(0, last - 4), last))
     start = data.draw(st.integers(0, bands.rows(last) - 1))
     stop = data.draw(st.integers(start + 1, bands.rows(last)))
-    cost = bands.band(first, last, processor, 0, start, stop)
+    band = bands.band(first, last, start, stop)
     run = cut_segment(graph, "run", bands.parts[first].start, bands.parts[last].end)
     try:
         whole = band_graph(run.graph, "band", start, stop)
     except StretchError:
-        assert cost is None
+        assert band is None
         return
-    assert cost is not None
+    assert band is not None
+    (cost,) = bands.cost(processor, [band])
     built = handed(whole)
     if name != "padded":  # its parts are cut between a pad and the convolution that takes it along: kernels span them
         estimate = MI9.predict(built, processor)

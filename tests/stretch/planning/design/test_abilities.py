@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from stretch.capture import capture  # noqa: E402 - torch may be missing
-from stretch.planning.design.abilities import abilities  # noqa: E402
+from stretch.planning.design.division import abilities  # noqa: E402
 from tests.stretch.capture.token_patterns import HEADS, Fused, Mlp, network  # noqa: E402
 
 pytestmark = pytest.mark.torch

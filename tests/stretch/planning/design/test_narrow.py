@@ -13,9 +13,12 @@ from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import ScaledBranch, narrowed_graph  # noqa: E402
 from stretch.planning.divisions.channels import channel_step, divided_tensor, needed_channels  # noqa: E402
-from stretch.planning.network.channels import channel_groups  # noqa: E402
-from stretch.planning.network.segments import divide, split_segments  # noqa: E402
-from stretch.planning.network.units import cut_points  # noqa: E402
+from stretch.planning.network.segments import (  # noqa: E402
+    channel_groups,
+    cut_points,
+    divide,
+    split_segments,
+)
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import load_weights  # noqa: E402
 from stretch.transform.model import Branch  # noqa: E402
@@ -88,7 +91,7 @@ def halves(part):
 def divided(module, shape):
     """The network with every part in two halves of its hidden channels, and how many parts are divided by heads."""
     captured = capture(module, shape, "net")
-    cuts = cut_points(captured.graph)
+    cuts = frozenset(cut_points(captured.graph))
     parts = [halves(part) for stage in split_segments(captured.graph) for part in divide(captured.graph, stage, cuts)]
     return build(captured, BranchDesign("net", "any", tuple(design for design, _ in parts))), sum(heads for _, heads in parts)
 

@@ -98,7 +98,7 @@ def stretches(graph, kind):
     """Parts of a network that have paths of their own, each of which computes something."""
     from itertools import pairwise
 
-    from stretch.planning.network.units import cut_points
+    from stretch.planning.network.segments import cut_points
 
     number = 0
     for start, end in pairwise(cut_points(graph)):

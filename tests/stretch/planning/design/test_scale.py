@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import drop_units, kept_units, partitions, scaled_graph, scaled_units
-from stretch.planning.network.channels import channel_groups
-from stretch.planning.network.segments import split_segments
+from stretch.planning.network.segments import channel_groups, split_segments
 from tests.predictors.networks import Net
 from tests.stretch.designs import identity_design, whole
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
-from stretch.planning.network.backbone import MOST_SIDES, backbone_of
+from stretch.planning.network.segments import MOST_SIDES, backbone_of
 from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch

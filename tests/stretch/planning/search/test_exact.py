@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
-from stretch.planning.plan import plan
 from stretch.planning.search.exact import LATENCY, Measure, Within, search_concat, search_exact
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.parts import PartSpace, cut_blocks, merge_neighbours, merge_stages, with_cuts
@@ -267,17 +265,6 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     assert run.params == concat.params
     assert any(len(p.branches) > 1 and p.join == "concat" for p in run.design.segments)
     assert not concat.optimal
-
-
-def test_concat_joins_refuse_what_they_are_not_planned_with():
-    with pytest.raises(UsageError, match="without `strategy` and `params`"):
-        plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", strategy="grid"))
-
-
-def test_range_that_concat_misses_points_to_project():
-    with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), specified("pixel6"), PlanConfig(join="concat", macs=(0.99999, 1.00001)))
-    assert caught.value.hint == 'use `join="project"`'
 
 
 SPACE_GRAPH = small_resnet()

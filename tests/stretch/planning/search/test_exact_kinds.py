@@ -22,7 +22,7 @@ from stretch.planning.divisions.rows import MAX_HALO, BandWays
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.search.controls import operator_split
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.parts import PartSpace, bands, coarse, finer, merge_neighbours, orders, with_exact_kinds, without_stretched
+from stretch.planning.search.parts import PartSpace, bands, coarse, differs, finer, merge_neighbours, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -311,9 +311,12 @@ def test_best_place_is_found_where_times_are_straight_lines(rows, lines):
 
 
 def test_each_of_three_processors_may_lie_in_the_middle():
-    assert orders(("cpu", "gpu")) == [("cpu", "gpu")]
-    three = orders(("cpu", "gpu", "dsp"))
-    assert {order[1] for order in three} == {"cpu", "gpu", "dsp"}
+    names = ("cpu", "gpu", "dsp")
+    assert [order for order in permutations(names[:2]) if differs(order, names, upright=True)] == [("cpu", "gpu")]
+    three = [order for order in permutations(names) if differs(order, names, upright=True)]
+    assert (
+        {order[1] for order in three} == {order[0] for order in permutations(names) if differs(order, names, upright=False)} == set(names)
+    )
     assert len(three) == 3
 
 

@@ -13,10 +13,9 @@ from predictors.predictor import LatencyPredictor
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.divisions.ends import placed_ways
+from stretch.planning.divisions.ends import ARRIVING, Problem, TaskGraph, place, placed_ways, ranks
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import plan
-from stretch.planning.search.placing import ARRIVING, Problem, TaskGraph, place, ranks
 from stretch.planning.search.space import DesignSpace, Rules
 from tests.effort import examples
 from tests.predictors.specified import specified

@@ -19,8 +19,7 @@ from stretch.tools.report.comparison import HEADINGS, cells
 from stretch.tools.report.execution import explanation_page, runtime_lines
 from stretch.tools.report.fit import print_page, text_bars
 from stretch.tools.report.front import front_page, together_page
-from stretch.tools.report.html.charts import Bar, timeline
-from stretch.tools.report.html.page import Fact, Grid, Page, Section
+from stretch.tools.report.html.page import Bar, Fact, Grid, Page, Section, timeline
 from stretch.tools.report.plan import agreement_lines
 from stretch.tools.report.prediction import kernel_points
 from stretch.tools.together import together, together_answer

@@ -35,7 +35,7 @@ from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.tools.report.html.reading import checked
-from tests.stretch.tools.report.test_bench import answer as bench_answer
+from tests.stretch.tools.report.test_table import answer as bench_answer
 
 
 @functools.cache
