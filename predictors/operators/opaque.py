@@ -15,7 +15,7 @@ from predictors.shapes import Attr, Attrs, Shape, integer, ints
 #: Kernel kinds whose time is that of products.
 PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matmul"})
 
-#: Attribute: the calls of torch that compute an operator, as `stretch.operators.calls` writes them.
+#: Attribute: the calls of torch that compute an operator, as `stretch.opaque.calls` writes them.
 CALLS = "calls"
 #: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read beside the operator's inputs.
 CONSTANT = "constant_"

@@ -244,7 +244,7 @@ def check_model(model: Mapping[str, Any]) -> None:
     """Check every index and size that a runtime follows, and put defaults where a field is left out.
 
     Args:
-        model: The tables of a file, as `scheduler.formats.tflite.TFLITE` reads them.
+        model: The tables of a file, as `TFLITE` reads them.
     """
     need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
     for key in ("operator_codes", "subgraphs", "buffers", "signature_defs"):
