@@ -212,7 +212,7 @@ def agreement(original: "Captured", segments: "Sequence[Branch]", images: "Seque
     """
     import torch
 
-    from stretch.evaluation.agreement import share_of
+    from stretch.evaluation.measure import share_of
 
     same, wrong, total, count = 0, 0.0, 0.0, 0
     with torch.inference_mode():

@@ -18,7 +18,8 @@ from predictors.errors import StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
-from stretch.evaluation.agreement import ALIKE, compare, most_frequent, one_sided, ranks
+from stretch.evaluation.agreement import compare
+from stretch.evaluation.measure import ALIKE, most_frequent, one_sided, ranks
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
     SEEN,

@@ -18,8 +18,9 @@ from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
 from stretch.capture.results import pairs
-from stretch.evaluation.agreement import Compared, compare, one_sided
+from stretch.evaluation.agreement import Compared, compare
 from stretch.evaluation.files import SECONDS, measure_files
+from stretch.evaluation.measure import one_sided
 from stretch.export.bundle import export_bundle
 from stretch.export.facts import bundle_facts
 from stretch.planning.messages import Message, OptionName
