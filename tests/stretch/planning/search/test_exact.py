@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import LATENCY, Measure, Within, search_concat, search_exact
 from stretch.planning.search.goal import Goal, search_best
@@ -19,6 +18,7 @@ from stretch.planning.search.parts import PartSpace, cut_blocks, merge_neighbour
 from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.designs import whole
 from tests.stretch.planning.combinations import combinations_of
 from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, make_space
 
@@ -234,10 +234,6 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
 
 SPACE_GRAPH = small_resnet()
 SPACES = {join: make_space(SPACE_GRAPH, processors=("cpu", "gpu", "dsp"), join=join) for join in ("project", "sum")}
-
-
-def whole(segment):
-    return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width),))
 
 
 @given(st.data(), st.sampled_from(["project", "sum"]))
