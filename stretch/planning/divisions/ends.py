@@ -421,7 +421,7 @@ def _check_crossing(graph: OpGraph, portions: Sequence[OpGraph]) -> None:
 # Designs in which portions of a segment run on several processors, placed along its own graph.
 #
 # For each processor that may hold what arrives, and each that may write the end,
-# one placement is searched for (`stretch.planning.divisions.ends`). Tasks that
+# one placement is searched for (`place`). Tasks that
 # follow each other on one processor become portions, as few as cost no time, and
 # the portions' own graphs say what the placement takes: the search's sums over
 # tasks only choose it.

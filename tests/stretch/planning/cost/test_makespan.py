@@ -1,5 +1,7 @@
 """Timelines: a makespan, its parts, and the energy of a run."""
 
+from math import prod
+
 import pytest
 
 from predictors.devices import load_device
@@ -15,6 +17,7 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.designs import whole
 from tests.stretch.planning.spaces import LOOSE, waiting
 
 GRAPH = small_resnet()
@@ -23,19 +26,12 @@ MI9 = LatencyPredictor(specified("mi9"))
 COSTS = Costs(MI9, {"cpu": "int8", "gpu": "fp16", "dsp": "int8"})
 
 
-def whole(segment, processor):
-    return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale(processor, segment.depth, segment.width),))
-
-
 def design(*parts):
     return BranchDesign(GRAPH.name, "mi9", parts)
 
 
 def elements(name):
-    n = 1
-    for size in GRAPH.by_name[name].shape:
-        n *= size
-    return n
+    return prod(GRAPH.by_name[name].shape)
 
 
 def test_whole_network_on_the_host_takes_what_the_predictor_says():

@@ -3,7 +3,6 @@
 from copy import copy
 from dataclasses import replace
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import LATENCY, Measure, Within, search_concat, search_exact
 from stretch.planning.search.goal import Goal, search_best
@@ -20,31 +18,11 @@ from stretch.planning.search.parts import PartSpace, cut_blocks, merge_neighbour
 from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.stretch.designs import whole
 from tests.stretch.planning.combinations import combinations_of
-from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
+from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, make_space
 
 GRAPH = small_resnet(blocks=(2, 2))
-
-
-def brute_force(space, low, high, n_meet):
-    """Fastest design by trying every one on the timeline's own arithmetic."""
-    end = space.segments[-1].graph
-    elements = int(np.prod(end.by_name[end.output].shape))
-    best = np.inf
-    every = [[(o, i) for o in options for i in range(len(o.macs))] for options in space.options]
-    for picks in product(*every):
-        macs = sum(int(o.macs[i]) for o, i in picks)
-        if not low <= macs <= high or sum(len(o.candidates) > 1 for o, _ in picks) < n_meet:
-            continue
-        holder, ms = space.holders.index(space.costs.host), 0.0
-        for options, index in picks:
-            if not options.allowed[holder, index]:
-                break
-            ms += options.ms[holder, index]
-            holder = space.holders.index(space.costs.host if len(options.candidates) > 1 else options.processors[0])
-        else:
-            best = min(best, ms + space.costs.transfer(space.holders[holder], space.costs.host, elements))
-    return best
 
 
 @pytest.mark.representatives(8)
@@ -55,7 +33,7 @@ def test_exact_search_equals_brute_force(device, n_meet):
     assert 100 < 10**space.size_log10 < 60_000
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     search_result = search_exact(space, low, high, n_meet)
-    assert search_result.ms == pytest.approx(brute_force(space, low, high, n_meet))
+    assert search_result.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
     assert search_result.optimal
     assert search_result.n_meet >= n_meet
 
@@ -96,24 +74,11 @@ def losses(options):
     )
 
 
-def every_design(space, low, high):
-    """Time and loss of every design in the range."""
-    result = []
-    for picks in product(*[[(o, i) for o in options for i in range(len(o.macs))] for options in space.options]):
-        holder, ms = space.costs.host, 0.0
-        for options, index in picks:
-            at = space.holders.index(holder)
-            ms += options.ms[at, index] if options.allowed[at, index] else np.inf
-            holder = options.holder(space.costs.host)
-        if np.isfinite(ms) and low <= sum(int(o.macs[i]) for o, i in picks) <= high and any(o.branched for o, _ in picks):
-            result.append((ms + space.leaving_ms(holder), sum(float(losses(o)[i]) for o, i in picks)))
-    return np.array(result)
-
-
 def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     space = make_space(GRAPH, min_width=0.85)
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
-    every = every_design(space, low, high)
+    designs = every_design(space, low, high, 1)
+    every = np.array([(ms, sum(float(losses(o)[i]) for o, i in picks)) for picks, ms, _ in designs])
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
         search_result = search_exact(space, low, high, 1, within=Within(Measure(losses), float(most)))
         assert search_result.optimal
@@ -269,10 +234,6 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
 
 SPACE_GRAPH = small_resnet()
 SPACES = {join: make_space(SPACE_GRAPH, processors=("cpu", "gpu", "dsp"), join=join) for join in ("project", "sum")}
-
-
-def whole(segment):
-    return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width),))
 
 
 @given(st.data(), st.sampled_from(["project", "sum"]))

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -21,60 +20,56 @@ from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
 
 @st.composite
-def problems(draw):
+def problems(draw, bounded=True):
+    """Layers whose options lead one or two further, what finishing costs, the range of multiply-accumulates and the most loss."""
     states = draw(st.integers(1, 3))
     state = st.integers(0, states - 1)
     largest = draw(st.sampled_from([3, 50, 10**6]))
     built = []
-    for _ in range(draw(st.integers(1, 4))):
-        rows = draw(st.lists(st.tuples(state, state, st.integers(0, largest), st.integers(0, 60)), min_size=1, max_size=8))
-        source, target, macs, ms = (np.array(column) for column in zip(*rows, strict=True))
-        built.append(Layer(source, target, macs, ms / 7, np.arange(len(rows))))
+    for left in range(draw(st.integers(1, 4)), 0, -1):
+        row = st.tuples(state, state, st.integers(0, largest), st.integers(0, 60), st.integers(-2, 12), st.integers(1, min(left, 2)))
+        source, target, macs, ms, loss, span = (np.array(one) for one in zip(*draw(st.lists(row, min_size=1, max_size=8)), strict=True))
+        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5 if bounded else None, span))
     final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
     low = draw(st.integers(0, 2 * largest))
-    return built, final, low, low + draw(st.integers(0, largest))
+    return built, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5 if bounded else np.inf
 
 
-def brute_force(layers, final, low, high):
-    best = None
-    for choice in product(*(range(len(layer.ms)) for layer in layers)):
-        state, macs, ms = 0, 0, 0.0
-        for layer, i in zip(layers, choice, strict=True):
-            if layer.source[i] != state:
-                break
-            state, macs, ms = layer.target[i], macs + layer.macs[i], ms + layer.ms[i]
-        else:
-            ms += final[state]
-            if low <= macs <= high and np.isfinite(ms) and (best is None or ms < best):
-                best = ms
-    return best
+def brute_force(layers, final, low, high, most, at=0, state=0, macs=0, ms=0.0, loss=0.0):
+    """The least time of all paths that are in the range and within the bound; infinite if there is none."""
+    if at == len(layers):
+        return ms + final[state] if low <= macs <= high and loss <= most + 1e-9 else np.inf
+    rows = zip(*(column.tolist() for column in vars(layers[at]).values()), strict=True)
+    return min(
+        (
+            brute_force(layers, final, low, high, most, at + span, target, macs + more, ms + took, loss + lost)
+            for source, target, more, took, _, lost, span in rows
+            if source == state
+        ),
+        default=np.inf,
+    )
 
 
-@given(problems())
-def test_shortest_path_equals_brute_force(problem):
-    layers, final, low, high = problem
-    result = shortest_path(layers, 0, final, low, high)
-    best = brute_force(layers, final, low, high)
-    assert (result is None) == (best is None)
-    if result is not None:
-        assert result.ms == pytest.approx(best)
-        assert result.optimal
-        assert result.gap == 0
-        assert low <= result.macs <= high
-
-
-@given(problems())
-def test_path_is_what_its_options_add_up_to(problem):
-    layers, final, low, high = problem
-    result = shortest_path(layers, 0, final, low, high)
+@given(st.one_of(problems(bounded=False), problems()))
+def test_shortest_path_equals_brute_force_and_is_what_its_options_add_up_to(problem):
+    layers, final, low, high, most = problem
+    result = shortest_path(layers, 0, final, low, high, most)
+    best = brute_force(*problem)
+    assert (result is None) == np.isinf(best)
     if result is None:
         return
-    state, macs, ms = 0, 0, 0.0
-    for layer, option in zip(layers, result.options, strict=True):
-        assert layer.source[option] == state
-        state, macs, ms = layer.target[option], macs + layer.macs[option], ms + layer.ms[option]
-    assert macs == result.macs
+    assert result.ms == pytest.approx(best)
+    assert result.optimal
+    assert result.gap == 0
+    at, state, macs, ms, loss = 0, 0, 0, 0.0, 0.0
+    for option in result.options:
+        layer = layers[at].take(np.array([option]))
+        assert layer.source == state
+        at, state, macs, ms, loss = at + layer.span[0], layer.target[0], macs + layer.macs[0], ms + layer.ms[0], loss + layer.loss[0]
+    assert at == len(layers)
+    assert low <= macs == result.macs <= high
     assert ms + final[state] == pytest.approx(result.ms)
+    assert loss <= most + 1e-9
 
 
 def random_layers(seed, count, options):
@@ -115,50 +110,7 @@ def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
     assert sorted(undominated(layer).option.tolist()) == [11, 12, 13]
 
 
-@st.composite
-def bounded_problems(draw):
-    states = draw(st.integers(1, 3))
-    state = st.integers(0, states - 1)
-    largest = draw(st.sampled_from([3, 50, 10**6]))
-    built = []
-    for _ in range(draw(st.integers(1, 4))):
-        row = st.tuples(state, state, st.integers(0, largest), st.integers(0, 60), st.integers(-2, 12))
-        source, target, macs, ms, loss = (np.array(column) for column in zip(*draw(st.lists(row, min_size=1, max_size=8)), strict=True))
-        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5))
-    final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
-    low = draw(st.integers(0, 2 * largest))
-    return built, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5
-
-
-def bounded_brute_force(layers, final, low, high, most):
-    best = None
-    for choice in product(*(range(len(layer.ms)) for layer in layers)):
-        state, macs, ms, loss = 0, 0, 0.0, 0.0
-        for layer, i in zip(layers, choice, strict=True):
-            if layer.source[i] != state:
-                break
-            state, macs, ms, loss = layer.target[i], macs + layer.macs[i], ms + layer.ms[i], loss + layer.loss[i]
-        else:
-            ms += final[state]
-            if low <= macs <= high and loss <= most + 1e-9 and np.isfinite(ms) and (best is None or ms < best):
-                best = ms
-    return best
-
-
-@given(bounded_problems())
-def test_shortest_path_within_a_bound_equals_brute_force(problem):
-    layers, final, low, high, most = problem
-    result = shortest_path(layers, 0, final, low, high, most)
-    best = bounded_brute_force(layers, final, low, high, most)
-    assert (result is None) == (best is None)
-    if result is not None:
-        assert result.ms == pytest.approx(best)
-        assert result.optimal
-        assert low <= result.macs <= high
-        assert sum(layer.loss[i] for layer, i in zip(layers, result.options, strict=True)) <= most + 1e-9
-
-
-@given(bounded_problems())
+@given(problems())
 def test_bound_that_nothing_reaches_changes_nothing(problem):
     layers, final, low, high, _ = problem
     result, free = shortest_path(layers, 0, final, low, high, 1e3), shortest_path(layers, 0, final, low, high)
