@@ -3,10 +3,13 @@
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from experiments.records import Machine, now
 from stretch.environment import processor_name
+
+if TYPE_CHECKING:
+    from stretch.train.loop import Run
 
 
 class Origin(TypedDict):
@@ -46,3 +49,19 @@ def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
         "load": max(run["cpu_load"] for run in runs),
         "date": max((run["date"] for run in runs if "date" in run), default=None),
     }
+
+
+def train_side_by_side(runs: "Sequence[Run]") -> None:
+    """Train several runs on one GPU, a step of each in turn on streams of their own: a small network leaves most of a large GPU idle."""
+    import torch
+
+    waiting = [(run.steps(), torch.cuda.Stream(run.world.device) if run.world.device.type == "cuda" else None) for run in runs]
+    for _, stream in waiting:
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream())
+    ended = object()
+    while waiting:
+        for work in list(waiting):
+            with torch.cuda.stream(work[1]):
+                if next(work[0], ended) is ended:
+                    waiting.remove(work)

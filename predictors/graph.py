@@ -193,7 +193,7 @@ class OpGraph:
         for op in self.ops:
             for key, shape in self.op_weights(op).items():
                 if not key.startswith("running_"):
-                    total += _size(shape)
+                    total += prod(shape)
         return total
 
     def to_json(self) -> bytes:
@@ -223,18 +223,6 @@ def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
     return OperatorFacts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 
 
-def _size(shape: Shape) -> int:
-    n = 1
-    for s in shape:
-        n *= s
-    return n
-
-
 def free_name(wanted: str, taken: Callable[[str], bool]) -> str:
     """The name, with a number where it is taken already."""
     return next(name for name in chain([wanted], (f"{wanted}_{i}" for i in count(1))) if not taken(name))
-
-
-def tensor_bytes(shape: Shape, itemsize: int = 4) -> int:
-    """Bytes of a dense tensor of this shape."""
-    return _size(shape) * itemsize

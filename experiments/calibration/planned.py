@@ -215,7 +215,8 @@ class Seed:
 
         from safetensors.torch import save_file
 
-        from stretch.train.loop import Run, train_side_by_side
+        from experiments.gpu import train_side_by_side
+        from stretch.train.loop import Run
         from stretch.transform import BranchedModel
 
         runs = {}

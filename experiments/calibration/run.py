@@ -155,7 +155,8 @@ class Job:
 
     def train(self) -> None:
         """Some epochs from the calibrated start and as many from scratch, the two side by side."""
-        from stretch.train.loop import Run, train_side_by_side
+        from experiments.gpu import train_side_by_side
+        from stretch.train.loop import Run
         from stretch.train.recipe import TrainConfig
         from stretch.transform import BranchedModel
 

@@ -70,12 +70,13 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
     import torch
     from safetensors.torch import load_file, save_file
 
+    from experiments.gpu import train_side_by_side
     from stretch.capture import capture
     from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.resolve import resolve_design
     from stretch.train.images import load_arrays
-    from stretch.train.loop import Run, train_side_by_side
+    from stretch.train.loop import Run
     from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 

@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -235,32 +234,6 @@ def train(
         if row is not None:
             on_epoch(row)
     return run.history
-
-
-def train_side_by_side(runs: list[Run]) -> None:
-    """Train several runs on one GPU, step by step in turn, on separate streams.
-
-    A small network leaves most of a large GPU idle: four of them take little
-    more time than two.
-    """
-    waiting = []
-    for run in runs:
-        device = run.world.device
-        stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        if stream is not None:
-            stream.wait_stream(torch.cuda.current_stream(device))
-        waiting.append((run.steps(), stream))
-    while waiting:
-        left = []
-        for steps, stream in waiting:
-            with torch.cuda.stream(stream) if stream is not None else nullcontext():
-                if next(steps, _ENDED) is not _ENDED:
-                    left.append((steps, stream))
-        waiting = left
-
-
-#: Result of `next` for a finished run; None is a step.
-_ENDED = object()
 
 
 @torch.no_grad()

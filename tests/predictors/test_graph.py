@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from predictors.devices import KERNEL_KINDS
 from predictors.errors import StretchError
-from predictors.graph import Op, OpGraph, tensor_bytes
+from predictors.graph import Op, OpGraph
 from predictors.kinds import Kind, per_channel, pixels
 from predictors.operators import kind_of
 from predictors.registry import Registry, RuleTable, import_modules
@@ -99,10 +99,6 @@ def test_json_that_states_wrong_shapes_is_refused():
 def test_json_that_is_no_graph_is_refused(text):
     with pytest.raises(StretchError, match="is not an operator graph"):
         OpGraph.from_json(text)
-
-
-def test_tensor_bytes_count_elements_times_item_size():
-    assert tensor_bytes((2, 3, 4), 2) == 48
 
 
 def test_kind_that_says_nothing_of_itself_is_safe():
