@@ -49,9 +49,9 @@ def main() -> int:
     if options.what == "smallest":
         write_smallest()
     elif options.what == "one":
-        sys.stdout.write(json.dumps(try_network(options.names[0], options.options)) + "\n")
+        sys.stdout.write(json.dumps(try_network(options.names[0], options.ways)) + "\n")
     elif options.what == "all":
-        try_all(options.names or list(SETS), options.out, options.options, options.jobs, options.limit, again=options.again)
+        try_all(options.names or list(SETS), options.out, options.ways, options.jobs, options.limit, again=options.again)
     else:
         record(options.out)
     return 0
