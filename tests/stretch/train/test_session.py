@@ -8,29 +8,24 @@ import sys
 import time
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from predictors.errors import StretchError
+from stretch.models.tiny import tiny_resnet
+from stretch.train.distributed import World
+from stretch.train.extract import open_run
+from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint
+from stretch.train.images import synthetic
+from stretch.train.loop import Diverged, Epoch, Run
+from stretch.train.prepare import prepare
+from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe
+from stretch.train.sandwich import SandwichStep
+from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe
+from stretch.train.supernet import Supernet
 from tests.contracts.repository import ROOT
-
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.train.distributed import World  # noqa: E402
-from stretch.train.extract import open_run  # noqa: E402
-from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint  # noqa: E402  # noqa: E402
-from stretch.train.images import synthetic  # noqa: E402
-from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
-from stretch.train.prepare import prepare  # noqa: E402
-from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe  # noqa: E402  # noqa: E402
-from stretch.train.sandwich import SandwichStep  # noqa: E402
-from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe  # noqa: E402  # noqa: E402
-from stretch.train.supernet import Supernet  # noqa: E402
-from tests.stretch.train.recipes import network, supernet  # noqa: E402
-from tests.stretch.train.supernets import pool  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from tests.stretch.train.recipes import network, supernet
+from tests.stretch.train.supernets import pool
 
 
 def go(path, out, *changes, **options):

@@ -3,30 +3,19 @@
 import copy
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from stretch.capture import capture
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import drop_units, legal_widths, partitions, scale_branch, scaled_branches, scaled_graph
+from stretch.planning.network.segments import split_segments
+from stretch.transform import Branch, BranchedModel, build
+from stretch.transform.model import op_weights
+from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from stretch.capture import capture  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import (  # noqa: E402
-    drop_units,
-    legal_widths,
-    partitions,
-    scale_branch,
-    scaled_branches,
-    scaled_graph,
-)
-from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.transform import Branch, BranchedModel, build  # noqa: E402
-from stretch.transform.model import op_weights  # noqa: E402
-from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites  # noqa: E402
+from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
 

@@ -6,49 +6,41 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import torch
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+from torch import nn
 
+from predictors.errors import StretchError, UnknownNameError
+from predictors.graph import OpGraph
+from predictors.predictor import LatencyPredictor
+from predictors.rewrites import rewritten
+from predictors.rewrites.grouped import PART
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import verify_bundle
+from scheduler.placement.mapping import choose_processors
+from scheduler.runtime.session import Session
+from scheduler.simulate.clock import predicted_trace
+from stretch.capture import capture
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.facts import bundle_facts
+from stretch.export.precision import export_precision
+from stretch.export.tflite.bundle import export_tflite
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.plan import plan
+from stretch.transform import build
+from stretch.transform.calibrate import calibrate
+from stretch.transform.model import Branch, weights_in_parts, weights_of_wholes
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import assume, event, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError, UnknownNameError  # noqa: E402
-from predictors.graph import OpGraph  # noqa: E402
-from predictors.predictor import LatencyPredictor  # noqa: E402
-from predictors.rewrites import rewritten  # noqa: E402
-from predictors.rewrites.grouped import PART  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.checks.verify import verify_bundle  # noqa: E402
-from scheduler.placement.mapping import choose_processors  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from scheduler.simulate.clock import predicted_trace  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.facts import bundle_facts  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.export.tflite.bundle import export_tflite  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402
-from stretch.planning.plan import plan  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate  # noqa: E402
-from stretch.transform.model import (  # noqa: E402
-    Branch,
-    weights_in_parts,
-    weights_of_wholes,
-)
-from tests.predictors.specified import specified  # noqa: E402
-from tests.stretch.band_networks import banded, networks  # noqa: E402
-from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments  # noqa: E402
-from tests.stretch.channel_networks import networks as networks_in_channels  # noqa: E402
-from tests.stretch.designs import whole  # noqa: E402
-from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks  # noqa: E402
+from tests.predictors.specified import specified
+from tests.stretch.band_networks import banded, networks
+from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments
+from tests.stretch.channel_networks import networks as networks_in_channels
+from tests.stretch.designs import whole
+from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks
 
 
 def image(result):

@@ -4,32 +4,18 @@ import json
 import math
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from safetensors import safe_open  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-import stretch  # noqa: E402
-import stretch.transform.refine as module  # noqa: E402
-from predictors.errors import StretchError  # noqa: E402
-from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.refine import (  # noqa: E402
-    FILE,
-    VERSION,
-    Checkpoint,
-    Done,
-    Errors,
-    Refinement,
-    SegmentPairs,
-    Views,
-    refine,
-    relative_error,
-)
-from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
+import stretch
+import stretch.transform.refine as module
+from predictors.errors import StretchError
+from stretch.evaluation.agreement import compare
+from stretch.transform import build
+from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Errors, Refinement, SegmentPairs, Views, refine, relative_error
+from tests.stretch.designs import cpu_and, identity_design
+from tests.stretch.several import form
 
 
 def images(result, count=64, seed=0):

@@ -2,27 +2,23 @@
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
+from stretch.capture import capture
+from stretch.operators.products import PaddedConv2d
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import cut_segment
+from stretch.transform import build
+from stretch.transform.build import heritages
+from stretch.transform.calibrate.layers import PIXELS, BranchFit, Products, Regression, look, patches, pixels_for, rows_of, tail_of
+from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.segment import fit_join, readout
+from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from stretch.capture import capture  # noqa: E402
-from stretch.operators.products import PaddedConv2d  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate.layers import PIXELS, BranchFit, Products, Regression, look, patches, pixels_for, rows_of, tail_of  # noqa: E402  # noqa: E402  # noqa: E402
-from stretch.transform.calibrate.run import whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import fit_join, readout  # noqa: E402
-from stretch.transform.calibrate.statistics import backbone_of  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
+from tests.stretch.designs import cpu_and
 
 
 class Residual(nn.Module):

@@ -3,25 +3,22 @@
 import itertools
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import design_segments, partitions  # noqa: E402
-from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import Choices, FitTask  # noqa: E402
-from stretch.transform.calibrate.split import Split, divide  # noqa: E402
-from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk  # noqa: E402  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design, whole  # noqa: E402
+from predictors.errors import StretchError
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import design_segments, partitions
+from stretch.planning.network.segments import split_segments
+from stretch.transform import build
+from stretch.transform.build import heritages
+from stretch.transform.calibrate import calibrate, whole_design
+from stretch.transform.calibrate.segment import Choices, FitTask
+from stretch.transform.calibrate.split import Split, divide
+from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk
+from tests.stretch.designs import cpu_and, identity_design, whole
 
 
 @pytest.fixture(scope="module", autouse=True)
