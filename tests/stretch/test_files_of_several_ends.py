@@ -6,17 +6,15 @@ import warnings
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-import stretch  # noqa: E402
-from predictors.errors import UsageError  # noqa: E402
-from scheduler import Session  # noqa: E402
-from scheduler.checks.verify import verify_bundle  # noqa: E402
-from stretch.cli import app  # noqa: E402
-from tests.stretch.models.tflite.files import random  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import stretch
+from predictors.errors import UsageError
+from scheduler import Session
+from scheduler.checks.verify import verify_bundle
+from stretch.cli import app
+from tests.stretch.models.tflite.files import random
+from tests.stretch.several import form
 
 #: Largest difference of a bundle from the runtime of the file, as a part of its largest output.
 CLOSE = 1e-4

@@ -2,20 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from experiments.main_job.run import MODELS
+from scheduler.runtime.session import Session
+from stretch.api import branch
+from stretch.capture import capture
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.scale import scaled_graph
+from stretch.transform import build
+from tests.predictors.specified import kept
+from tests.stretch.designs import identity_design
 
-from experiments.main_job.run import MODELS  # noqa: E402 - torch may be missing
-from scheduler.runtime.session import Session  # noqa: E402 - torch may be missing
-from stretch.api import branch  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.predictors.specified import kept  # noqa: E402
-from tests.stretch.designs import identity_design  # noqa: E402
-
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("device", "processors"), [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu", "dsp"))])

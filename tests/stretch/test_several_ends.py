@@ -4,16 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import stretch  # noqa: E402
-from scheduler import Session  # noqa: E402
-from scheduler.checks.verify import verify_bundle  # noqa: E402
-from stretch.capture.results import keyed  # noqa: E402
-from tests.stretch.several import FORMS, assert_equal, form  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import stretch
+from scheduler import Session
+from scheduler.checks.verify import verify_bundle
+from stretch.capture.results import keyed
+from tests.stretch.several import FORMS, assert_equal, form
 
 LOOSE = {"alpha": 1000.0, "beta": 1000.0, "balance": 0.001, "macs": (0.4, 2.0), "segment_macs": 0.1}
 

@@ -30,12 +30,6 @@ def test_terminal_has_a_row_and_a_reason_for_each_device(capsys):
     assert all(f"\n{name} " in out and f"\n{name}: " in out for name in ("pixel4", "pixel6"))
 
 
-@pytest.mark.parametrize(("flag", "value", "code"), [("--device", "pixel9*", 3), ("--device", "mi9,,mi11", 2), ("--precision", "fp8", 2)])
-def test_misspelt_request_is_refused_before_the_model_is_read(capsys, flag, value, code):
-    outcome = call(capsys, "advise", "no_such_model", flag, value)
-    assert (outcome.code, value in outcome.message) == (code, True)
-
-
 def test_function_answers_what_the_command_prints(capsys):
     words = ("advise", "tiny_resnet", "--device", "pixel*,a03s", "--precision", "fp16", "--json", "--quiet")
     printed = json.loads(call(capsys, *words).out)

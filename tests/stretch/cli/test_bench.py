@@ -50,26 +50,6 @@ def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
     assert json.loads(done.out)["files"][0]["inputs"] == {"x": f"float32 1x{CHANNELS}x6x5"}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        ((), 2, "missing argument"),
-        (("gone",), 2, "is no .onnx file, .tflite file or bundle"),
-        (("m.onnx", "--with", "tensorrt"), 3, "unknown runtime `tensorrt`"),
-        (("m.onnx", "--starts", "9"), 2, "starts"),
-        (("m.onnx", "--input", "1x2"), 2, "is not channels, height and width"),
-        (("m.onnx", "--input", "q=3x8x8"), 2, "no file has an input `q`"),
-        (("m.onnx", "--device", "mi9"), 2, "--device does not go with --measure"),
-    ],
-)
-def test_what_makes_no_sense_is_one_sentence(capsys, tmp_path, monkeypatch, words, code, says):
-    monkeypatch.chdir(tmp_path)
-    conv_onnx(tmp_path / "m.onnx")
-    done = call(capsys, "compare", "--measure", *words)
-    assert done.code == code
-    assert says in done.message
-
-
 def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path):
     file = tmp_path / "m.json"
     assert "cannot read the measurement" in call(capsys, "verify", file).message

@@ -92,21 +92,6 @@ def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_wi
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--set", "preprocessing.mean=[1,2]"], "Expected `array` of length 3, got 2 - at `$.mean`"),
-        (["--set", "preprocessing.size=31"], "resizes pictures to 31, the model reads 32×32"),
-    ],
-)
-def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp_path, flags, sentence):
-    result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE, *flags)
-    assert result.exit_code == 2, result.output
-    assert sentence in " ".join(result.output.split())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
     ("words", "code", "line"),
     [
         ((), 4, "nothing was written, --anyway writes the branches all the same"),

@@ -49,18 +49,3 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     assert "measured on a machine" in done.err
     people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
     assert "recommended" in people.out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("no_such_thing",), "is no bundle and no file of a result"),
-        (("gone.json", *DEVICES), "--device is for models"),
-        (("resnet18", "--device", "no_such_device"), "unknown device"),
-        (("a_bundle", "--rounds", 3), "--rounds does not go with a comparison without --measure"),
-    ],
-)
-def test_what_cannot_be_compared_is_told_before_torch_is_imported(capsys, words, says):
-    done = call(capsys, "compare", *words)
-    assert done.code in (1, 2, 3)
-    assert says in done.message

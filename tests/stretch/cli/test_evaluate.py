@@ -110,23 +110,6 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
     assert len(data["warnings"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--set", "preprocessing.mean=[1,2]"], 2, "Expected `array` of length 3, got 2 - at `$.mean`"),
-        (["--set", "preprocessing.size=9", "--set", "preprocessing.crop=1"], 2, "both say how much"),
-        (["--set", "preprocessing.crop=0"], 2, "Expected `float` >= 0.01 - at `$.crop`"),
-        (["--image-count", "0"], 2, "image-count"),
-        (["--map", "gpu=null"], 2, "nothing to evaluate"),
-        (["--classes", "/nonexistent"], 1, "cannot read"),
-    ],
-)
-def test_bad_options_have_their_exit_codes(stretch, bundle_dir, tmp_path, words, code, sentence):
-    got, _, err = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), *words)
-    assert got == code
-    assert sentence in err
-
-
 def test_network_that_gives_no_class_scores_is_refused(capsys, bundles, tmp_path):
     path = bundles.two_branches(tmp_path / "b", batch=2)
     done = call(capsys, "evaluate", path, "--images", folders(tmp_path / "i", 5))

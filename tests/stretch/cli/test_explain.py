@@ -1,7 +1,6 @@
 """`stretch explain`: where each operator runs and why."""
 
 import onnx
-import pytest
 
 
 def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(stretch, bundle_dir):
@@ -48,18 +47,3 @@ def test_people_read_counts_and_a_line_per_operator(stretch, tmp_path):
     assert "takes 2 of 2 operators" in out
     assert "all operators are supported" in out
     assert any(line.startswith("softmax") for line in out.splitlines())
-
-
-@pytest.mark.representatives(6)
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--runtime", "openvin"], 3, "did you mean `openvino`?"),
-        (["--runtime", "onnxruntime", "--fix", "m.txt"], 2, "does not end in .onnx"),
-        ([], 2, "add --runtime"),
-    ],
-)
-def test_bad_question_about_a_file_has_its_exit_code(stretch, tmp_path, words, code, sentence):
-    got, _, err = stretch("explain", relu_file(tmp_path), *words)
-    assert got == code
-    assert sentence in err

@@ -88,24 +88,6 @@ def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out
     assert [path.name for path in tmp_path.iterdir()] == ["networks.csv"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (("--name", "here", "--processors", "gpu"), 2, "a profile needs the processor `cpu`"),
-        (("--name", "here", "--processors", "cpu,dsp"), 3, "unknown processor to measure `dsp`"),
-        (("--name", "here", "--model", "resnet18"), 2, "--model does not go with a measurement"),
-        (("--name", "here", "--from", "x.csv"), 2, "--from needs to know what ran the networks"),
-        (("--name", "here", "--from", "x.csv", "--processor", "cpu[1large]"), 1, "cannot read the measurements x.csv"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_and_nothing_is_written(capsys, tmp_path, monkeypatch, words, code, sentence):
-    monkeypatch.chdir(tmp_path)
-    result = call(capsys, "profile", *words)
-    assert result.code == code
-    assert sentence in result.message
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.torch
 def test_times_of_a_phone_are_brought_in(capsys, tmp_path):
     (tmp_path / "x.csv").write_text(PROFILE)

@@ -73,29 +73,6 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     assert [row["predicted_ms"] for row in again["designs"]] == pytest.approx([row["predicted_ms"] for row in answer["designs"]])
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "why"),
-    [
-        (("--pareto", "latency,beauty"), 3, "unknown objective `beauty`"),
-        (("--pareto", "agreement"), 2, "--pareto agreement does not name two or three different things to weigh"),
-        (("--pareto", "latency,agreement"), 2, "nothing predicts the agreement of designs"),
-        (("--images", "no/such"), 1, "there is no folder no/such with images"),
-        (("--images", ".", "--set", "accuracy=a.json"), 2, "--images and --set accuracy both predict the accuracy of designs"),
-        (("--images", ".", "--pareto", "latency,macs"), 2, "images say nothing of latency,macs"),
-        (("--set", "latency_budget=5"), 2, "what is searched for is not bounded by --set latency_budget"),
-        (("--images", ".", "--lossless"), 2, "images say nothing of designs that all compute what the original computes"),
-        (("--objective", "energy", "--pareto", "latency,macs"), 2, "a front has no objective such as energy"),
-        (("--within", 0.9), 2, "is not a factor from 1 up"),
-        (("--objective", "robust"), 2, "several designs that differ are not searched for with --objective robust"),
-        (("--set", "macs=0.1:0.11"), 4, "no design of `tiny_resnet` meets the constraints"),
-    ],
-)
-def test_what_cannot_be_answered_is_refused_in_a_sentence(capsys, words, code, why):
-    result = call(capsys, *TINY, *words)
-    assert result.code == code
-    assert why in result.message
-
-
 PAIR = (*TINY, "--with", "tiny_mobilenet")
 PAIR_KEYS = (
     "device processors goal designs makespan_ms pairs_per_second sequential_ms fixed_ms fixed_per_second fixed speedup_over_sequential "
@@ -114,18 +91,3 @@ def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their
     assert answer["pairs_per_second"] >= answer["fixed_per_second"]
     for row in answer["designs"]:
         assert (row["file"] is None) == (row["design"] is None)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (("--pareto", "latency,macs"), 2, "--pareto does not go with a pair of networks"),
-        (("--set", "pair_goal=speed"), 2, "`speed` is no objective of a pair"),
-        (("--set", "latency_budget=5"), 2, "is not bounded by --set latency_budget"),
-    ],
-    ids=str,
-)
-def test_what_says_nothing_of_a_pair_is_refused(capsys, words, code, sentence):
-    result = call(capsys, *PAIR, *words)
-    assert result.code == code
-    assert sentence in " ".join(result.err.split())

@@ -143,41 +143,6 @@ def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_coun
     assert data["energy_mj"] > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--busy", "gqu=0.5@0:1"], 3, "did you mean `gpu`?"),
-        (["--busy", "gpu=nan@0:1"], 2, "takes nan of it, which is no share"),
-        (["--busy", "gpu=1.01@0:1"], 2, "takes 1.01 of it, which is no share"),
-        (["--busy", "gpu=0.5@9:1"], 2, "ends at 1 ms, and begins at 9 ms"),
-        (["--busy", "gpu=0.6@0:9,gpu=0.6@5:9"], 2, "loads take 1.2 of gpu from 5 ms on"),
-        (["--jitter", "nan"], 2, "a jitter of nan is out of range"),
-        (["--arrivals", "periodic:0"], 2, "requests cannot come as `periodic:0` says"),
-        (["--deadline", "nan"], 2, "a deadline of nan ms is not positive and finite"),
-        (["--trace", "/nowhere/t.json"], 1, "cannot write the trace"),
-        (["--or", "{bundle}"], 2, "two alternatives have the same name"),
-        (["--or", "/nowhere"], 1, "is not a bundle"),
-        (["--beside", "{bundle}@periodic:nan"], 2, "requests cannot come"),
-        (["--beside", "{bundle}@periodic:5@-1"], 2, "`-1` is no deadline"),
-        (["--admit"], 2, "give the first bundle --arrivals"),
-        (["--admit", "--arrivals", "periodic:5", "--beside", "{bundle}"], 2, "no request rate"),
-        (["--shared", "--or", "cpu"], 2, "do not take turns"),
-        (["--prefer", "energy"], 2, "give one with --or"),
-        (["--prefer", "speed", "--or", "cpu"], 2, "no objective of a policy"),
-        (["--heat", "profile"], 2, "the profile of pixel6 says nothing of heat"),
-        (["--frequency", "gpu=0@0:5"], 2, "gpu cannot run at 0 of its speed"),
-        (["--frequency", "gpu=0.5@0:inf"], 2, "the speed of gpu has inf ms"),
-        (["--frequency", "gpu=0.5@0:9,gpu=0.7@5:12"], 2, "gpu would have two speeds from 5 ms on"),
-        (["--device", "raspberrypi4"], 3, "gpu"),
-    ],
-)
-def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, sentence):
-    got, out, err = stretch("simulate", bundle_dir, *(word.format(bundle=bundle_dir) for word in words))
-    assert (got, out) == (code, "")
-    assert sentence in err
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("prefer", ["latency", "energy", "deadline"])
 def test_policy_keeps_to_what_is_preferred(stretch, bundle_dir, prefer):
     code, data, err = stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--prefer", prefer, "--deadline", 1000, "--json")

@@ -196,12 +196,6 @@ def running(*words):
             process.kill()
 
 
-def test_nothing_to_show_is_a_usage_error(capsys):
-    done = call(capsys, "web")
-    assert (done.code, done.out) == (2, "")
-    assert "nothing to show" in done.err
-
-
 def test_a_bundle_whose_tensors_are_not_fp32_is_refused(bundle_dir):
     bundle = load_bundle(bundle_dir)
     tensors = tuple(msgspec.structs.replace(tensor, dtype="float16") for tensor in bundle.manifest.tensors)

@@ -4,26 +4,23 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from hypothesis import given  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.graph import Op, OpGraph  # noqa: E402
-from predictors.operators import kind_of, kinds  # noqa: E402
-from scheduler.formats.onnx import open_onnx  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export import onnx as export_onnx  # noqa: E402
-from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
-from stretch.operators.lowerings import make_module  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.model import op_weights  # noqa: E402
-from tests import onnx_runtime  # noqa: E402
-from tests.stretch.designs import identity_design, random_designs  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from predictors.graph import Op, OpGraph
+from predictors.operators import kind_of, kinds
+from scheduler.formats.onnx import open_onnx
+from stretch.capture import capture
+from stretch.export import onnx as export_onnx
+from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx
+from stretch.operators.lowerings import make_module
+from stretch.planning.design.scale import scaled_graph
+from stretch.transform import build
+from stretch.transform.model import op_weights
+from tests import onnx_runtime
+from tests.stretch.designs import identity_design, random_designs
 
 
 def run(model, x):

@@ -5,43 +5,35 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as replace_struct
+from torch import nn
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle
+from stretch.api.verbs import search_pair
+from stretch.capture import capture
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.planning.config import PlanConfig
+from stretch.stages import build as module
+from stretch.stages.build import CLOSE, Images, compare_on, divide_images, run_on
 from stretch.stages.design import decide_design
 from stretch.stages.explain import explain_on
+from stretch.stages.network import check_numbers, read_graph, read_network
 from stretch.stages.predict import predict_latency
+from stretch.tools.emit.package import emit
+from stretch.transform import build
+from stretch.transform.calibrate import whole_design
+from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.scheduler.bundles import two_branches
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import HealthCheck, given, settings  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-from msgspec.structs import replace as replace_struct  # noqa: E402
-from torch import nn  # noqa: E402
-
-from scheduler.bundle.agreement import Agreement  # noqa: E402
-from stretch.api.verbs import search_pair  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.stages import build as module  # noqa: E402
-from stretch.stages.build import CLOSE, Images, compare_on, divide_images, run_on  # noqa: E402
-from stretch.stages.network import (  # noqa: E402
-    check_numbers,
-    read_graph,
-    read_network,
-)
-from stretch.tools.emit.package import emit  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import whole_design  # noqa: E402
-from tests.effort import examples  # noqa: E402
-from tests.stretch.designs import identity_design  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
+from tests.stretch.designs import identity_design
+from tests.stretch.several import form
 
 MI9, GRAPH = specified("mi9"), small_resnet()
 

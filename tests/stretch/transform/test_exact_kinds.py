@@ -39,7 +39,8 @@ from tests.predictors.specified import specified
 from tests.stretch.band_networks import banded, networks
 from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments
 from tests.stretch.channel_networks import networks as networks_in_channels
-from tests.stretch.designs import whole
+from tests.stretch.designs import divided as in_parts
+from tests.stretch.designs import pair, part_of, whole
 from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks
 
 
@@ -69,18 +70,11 @@ def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     at = next(i for i, s in enumerate(segments) if s.branchable and i + 1 < len(segments) and segments[i + 1].dense_input)
     before, after = segments[at], segments[at + 1]
     rows = after.graph.by_name[after.end].shape[2]
-    bands = tuple(BranchScale(p, after.depth, after.width, rows=r) for p, r in (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows))))
-    two = tuple(BranchScale(p, before.depth, before.width) for p in ("cpu", "gpu"))
-
-    def design(second):
-        first = SegmentDesign(before.name, before.start, before.end, two, "concat")
-        parts = [first if s is before else second if s is after else whole(s) for s in segments]
-        return BranchDesign(result.graph.name, "test", tuple(parts))
-
-    x = image(result)
+    bands = [BranchScale(p, after.depth, after.width, rows=r) for p, r in (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows)))]
+    first, x = pair(before, "concat", (before.depth, before.depth)), image(result)
     with torch.inference_mode():
-        got = build(result, design(SegmentDesign(after.name, after.start, after.end, bands, "rows")))(x)
-        want = build(result, design(whole(after)))(x)
+        got = build(result, in_parts(result.graph, first, part_of(after, "rows", bands)))(x)
+        want = build(result, in_parts(result.graph, first))(x)
     assert same(got.numpy(), want.numpy())
 
 

@@ -5,34 +5,25 @@ from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 
 import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from predictors.graph import Op, OpGraph  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.capture.results import Result  # noqa: E402
-from stretch.operators.lowerings import make_module  # noqa: E402
-from stretch.tools.emit.package import (  # noqa: E402
-    branched_sources,
-    captured_sources,
-    returned_code,
-    write_class,
-    write_package,
-)
-from stretch.tools.emit.rules import attribute, code_of, literal  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.stretch.capture.patterns import PATTERNS, network  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
-from tests.stretch.export.test_onnx import operators  # noqa: E402
-from tests.stretch.several import FORMS, form  # noqa: E402
-from tests.stretch.stages.test_reopen import NETWORKS  # noqa: E402
+from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
+from stretch.capture import capture
+from stretch.capture.results import Result
+from stretch.operators.lowerings import make_module
+from stretch.tools.emit.package import branched_sources, captured_sources, returned_code, write_class, write_package
+from stretch.tools.emit.rules import attribute, code_of, literal
+from stretch.transform import build
+from tests.stretch.capture.patterns import PATTERNS, network
+from tests.stretch.designs import cpu_and
+from tests.stretch.export.test_onnx import operators
+from tests.stretch.several import FORMS, form
+from tests.stretch.stages.test_reopen import NETWORKS
 
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])

@@ -1,15 +1,7 @@
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
-from stretch.tools.emit.package import (  # noqa: E402
-    captured_sources,
-    check_folder,
-    write_package,
-)
-
-pytestmark = pytest.mark.torch
+from predictors.errors import StretchError, UsageError
+from stretch.tools.emit.package import captured_sources, check_folder, write_package
 
 
 def test_folder_with_something_in_it_is_left_alone(tmp_path):
