@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
 from stretch.capture import capture
 from stretch.capture.results import Result
 from stretch.operators.lowerings import make_module
-from stretch.tools.emit.package import branched_sources, captured_sources, returned_code, write_class, write_package
+from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
 from tests.stretch.capture.patterns import PATTERNS, network
@@ -186,3 +186,29 @@ def test_call_that_is_none_of_torch_s_is_not_written():
     with pytest.raises(StretchError, match="cannot be written as Python code"):
         code_of(Op(op.name, "opaque", op.inputs, words), graph.input_shapes(op))
     assert isinstance(graph, OpGraph)
+
+
+def test_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "net").mkdir()
+    check_folder(tmp_path / "net")
+    (tmp_path / "net" / "mine").touch()
+    with pytest.raises(UsageError, match="there is something at"):
+        check_folder(tmp_path / "net")
+    with pytest.raises(UsageError, match="does not exist"):
+        check_folder(tmp_path / "no" / "net")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda all: {key: value * 2 for key, value in all.items()}, "computes something else"),
+        (lambda all: dict([*all.items()][1:]), "the package lacks"),
+    ],
+)
+def test_package_that_lacks_a_tensor_or_computes_something_else_is_not_written(captured, tmp_path, change, why):
+    result = captured("tiny_resnet")
+    sources = captured_sources(result)
+    sources.tensors = change(sources.tensors)
+    with pytest.raises(StretchError, match=why):
+        write_package(tmp_path / "net", sources, result.module, "A network.")
+    assert list(tmp_path.iterdir()) == []
