@@ -85,7 +85,7 @@ def kernel_world(count: int = 20) -> Measurements:
 
 def write_world(folder: Path) -> None:
     """The networks of `whole_world` as a folder of measurements."""
-    world = whole_world(noise=0.02)
+    world = whole_world(noise=0.02, count=15)
     folder.mkdir()
     write_networks(folder / NETWORKS, [(name, world.families[name], graph) for name, graph in world.graphs.items()])
     write_table(folder / LATENCIES, world.latencies)
