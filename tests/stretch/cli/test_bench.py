@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.tools.bench.subject import unavailable
 from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, conv_onnx
-from tests.stretch.cli.commands import call, spawn
+from tests.stretch.cli.commands import call, spawn, succeed
 from tests.stretch.tools.report.html.reading import checked
 
 SHORT = ("--rounds", 3, "--starts", 2, "--warmup", 4)
@@ -16,9 +16,10 @@ def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp
     monkeypatch.chdir(tmp_path)
     conv_onnx(tmp_path / "m.onnx")
     page = tmp_path / "m.html"
-    done = call(capsys, "compare", "--measure", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json")
-    assert done.code == 0, done.err
-    answer = json.loads(done.out)
+    done = succeed(
+        capsys, "compare", "--measure", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json"
+    )
+    answer = done.data
     assert [item["name"] for item in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
     assert answer["contenders"][1]["max_error"] == 0
     assert (answer["seed"], answer["starts"], answer["rounds"]) == (3, 2, 3)
@@ -36,8 +37,7 @@ def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp
 
 
 def test_table_names_contenders_machine_and_verdict(capsys, tmp_path):
-    done = call(capsys, "compare", "--measure", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
-    assert done.code == 0, done.err
+    done = succeed(capsys, "compare", "--measure", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
     for word in ("m.onnx, onnxruntime", "processor  ", "governor  ", "temperature", "nothing was compared with it"):
         assert word in done.out
 

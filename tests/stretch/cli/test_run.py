@@ -41,9 +41,8 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
     assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 6
 
 
-def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
-    code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2)
-    assert code == 0
+def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
+    out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2)
     assert "gpu → cpu on core" in err
     assert any(name in out for name in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
@@ -75,10 +74,9 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
+def test_bundle_without_controls_still_runs(succeeds, bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
-    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
-    assert code == 0
+    data, _ = succeeds("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
     assert data["sequential"] is None
     assert data["ratio"] is None
     assert "without controls" in data["verdict"]

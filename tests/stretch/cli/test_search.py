@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.predictors.specified import kept
-from tests.stretch.cli.commands import call
+from tests.stretch.cli.commands import call, succeed
 
 pytestmark = pytest.mark.torch
 
@@ -25,9 +25,8 @@ def images(tmp_path_factory):
 
 
 def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_known(capsys):
-    result = call(capsys, *TINY, "--set", "macs=0.7:1.1", "--top", 4, "--json")
-    answer = json.loads(result.out)
-    assert result.code == 0
+    result = succeed(capsys, *TINY, "--set", "macs=0.7:1.1", "--top", 4, "--json")
+    answer = result.data
     assert answer["pareto"] == ["latency", "macs"]
     assert 1 <= len(answer["designs"]) <= 4
     assert all(row["accuracy"] is None for row in answer["designs"])
@@ -36,9 +35,7 @@ def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_kn
 
 
 def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their_values(capsys):
-    result = call(capsys, *TINY, "--objective", "energy", "--within", 1.5, "--top", 4, "--json")
-    answer = json.loads(result.out)
-    assert result.code == 0
+    answer = succeed(capsys, *TINY, "--objective", "energy", "--within", 1.5, "--top", 4, "--json").data
     assert (answer["pareto"], answer["objective"], answer["within"], answer["optimal"], answer["gap"]) == ([], "energy", 1.5, True, 0.0)
     values = [row["value"] for row in answer["designs"]]
     assert values == [pytest.approx(row["energy_mj"]) for row in answer["designs"]]
@@ -52,11 +49,9 @@ def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their
 def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity_that_is_read_again(capsys, images, tmp_path):
     out = tmp_path / "front"
     words = (*TINY, "--kinds", "stretch,rows", "--weights", "none")
-    result = call(
+    answer = succeed(
         capsys, *words, "--images", images, "--set", "budget_minutes=0.05", "--out", out, "--plot", tmp_path / "front.svg", "--json"
-    )
-    answer = json.loads(result.out)
-    assert result.code == 0
+    ).data
     assert answer["pareto"] == ["latency", "agreement"]
     assert answer["designs"][0]["accuracy"]["agreement"] == 1
     assert sorted(path.name for path in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in answer["designs"]), "sensitivity.json"]
@@ -81,9 +76,7 @@ PAIR_KEYS = (
 
 
 def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their_own(capsys, tmp_path):
-    result = call(capsys, *PAIR, "--set", "pair_goal=throughput", "--top", 2, "--out", tmp_path / "pair", "--json")
-    answer = json.loads(result.out)
-    assert result.code == 0
+    answer = succeed(capsys, *PAIR, "--set", "pair_goal=throughput", "--top", 2, "--out", tmp_path / "pair", "--json").data
     assert set(PAIR_KEYS.split()) <= set(answer)
     assert [row["model"] for row in answer["designs"]] == ["tiny_resnet", "tiny_mobilenet"]
     assert answer["source"] == "simulated"
