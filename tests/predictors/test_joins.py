@@ -40,11 +40,6 @@ def test_unknown_join_names_the_closest():
     assert caught.value.hint == "did you mean `concat`?"
 
 
-def test_join_leaves_the_branches_as_they_are_unless_it_is_told():
-    join = Join("concat")
-    assert (join.convolves, join.whole, join.adds) == (False, False, False)
-
-
 @pytest.mark.parametrize(
     ("join", "widens", "divides"),
     [

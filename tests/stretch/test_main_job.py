@@ -10,9 +10,7 @@ from stretch.api import branch
 from stretch.capture import capture
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.scale import scaled_graph
-from stretch.transform import build
 from tests.predictors.specified import kept
-from tests.stretch.designs import identity_design
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +29,3 @@ def test_bundle_run_by_the_scheduler_agrees_with_the_branched_module(tmp_path, m
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
     traced = capture(result.model, result.plan.graph.input.shape, result.plan.graph.name)
     assert traced.graph == scaled_graph(result.plan.graph, result.plan.design)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_identity_design_is_the_original_bit_for_bit(captured, model):
-    result = captured(model)
-    x = torch.randn(result.graph.input.shape, generator=torch.Generator().manual_seed(4))
-    with torch.inference_mode():
-        assert torch.equal(build(result, identity_design(result.graph))(x), result.module(x))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from stretch.evaluation.agreement import share_of
 from stretch.evaluation.measure import evaluate, find_images
-from stretch.quantize.images import fingerprint
 
 
 def run(scores, originals, labels):
@@ -41,14 +40,6 @@ def test_shares_are_those_of_sorted_scores(seed, count, classes):
     assert run_result["top5_overlap"]["value"] == pytest.approx(np.mean(overlap))
 
 
-def test_images_that_calibrated_the_bundle_are_counted():
-    images = [(str(i), np.array([i]), None) for i in range(6)]
-    known = [fingerprint(x) for _, x, _ in images[:4]]
-    scores = np.eye(6)
-    evaluation = evaluate(lambda x: scores[int(x[0])][None], None, images, 6, known)
-    assert (evaluation.calibrated_on, evaluation.images) == (4, 6)
-
-
 def test_five_best_of_five_classes_say_nothing():
     run_result = run(np.eye(5), np.eye(5), [0, 1, 2, 3, 4])
     assert run_result["top1"]["value"] == 1.0
@@ -78,22 +69,6 @@ def test_interval_holds_the_share_and_stays_a_share(counted):
     share = share_of(total, images)
     assert 0 <= share.low <= share.value == total / images <= share.high <= 1
     assert share.images == images
-
-
-def counted(labels, original):
-    """The shares of images of the classes `labels`, on ten scores of which the last is the best."""
-    return evaluate(lambda x: np.arange(10.0), original, [(str(i), np.zeros(1), label) for i, label in enumerate(labels)], 10)
-
-
-def test_shares_are_those_that_were_counted():
-    result = counted([9, 5, 0, 9], lambda x: -np.arange(10.0))
-    assert (result.branched.top1.value, result.branched.top5.value, result.branched.top1.images) == (0.5, 0.75, 4)
-    assert (result.original.top1.value, result.original.top5.value) == (0.25, 0.25)
-    # the original answers class 0 alone
-    assert (result.agreement, result.top5_overlap, len(result.sums.classes)) == (None, None, 1)
-    turns = iter([-np.arange(10.0), np.arange(10.0)] * 2)
-    result = counted([9, 5, 0, 9], lambda x: next(turns))
-    assert (result.agreement.value, result.top5_overlap.value, len(result.sums.classes)) == (0.5, 0.5, 2)
 
 
 ARRAY = np.zeros((3, 2, 2), np.float32)

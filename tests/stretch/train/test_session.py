@@ -102,15 +102,6 @@ def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
         assert torch.equal(value, two[name]), name
 
 
-def test_folder_gives_back_what_the_run_is(captured, tmp_path):
-    folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
-    assert not folder.exists
-    folder.start(recipe, pool(captured("tiny_resnet").graph), {"model": "x"})
-    assert folder.recipe() == recipe
-    assert folder.facts() == {"model": "x"}
-    assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
-
-
 def test_rotation_keeps_the_newest_and_damaged_ones_are_passed_over(tmp_path):
     folder = RunFolder(tmp_path)
     (tmp_path / "checkpoints").mkdir()
@@ -134,10 +125,13 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
 
 
-def test_run_begun_anew_has_nothing_of_the_one_before(captured, tmp_path):
+def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_before(captured, tmp_path):
     folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
+    assert not folder.exists
     designs = pool(captured("tiny_resnet").graph)
     folder.start(recipe, designs, {"model": "x"})
+    assert (folder.recipe(), folder.facts()) == (recipe, {"model": "x"})
+    assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
     Log(folder, False).add(Epoch(1, 1.0, 0.5, 2.0))
     folder.start(recipe, designs[:1], {"model": "y"})
     assert [p.name for p in folder.designs()] == ["000.toml"]

@@ -22,7 +22,7 @@ from scheduler.placement.mapping import choose_processors
 from scheduler.runtime.session import Session
 from scheduler.simulate.clock import predicted_trace
 from stretch.capture import capture
-from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.bundle import export_bundle
 from stretch.export.facts import bundle_facts
 from stretch.export.precision import export_precision
 from stretch.export.tflite.bundle import export_tflite
@@ -41,6 +41,7 @@ from tests.stretch.channel_networks import divided, small, small_in_channels, sm
 from tests.stretch.channel_networks import networks as networks_in_channels
 from tests.stretch.designs import divided as in_parts
 from tests.stretch.designs import pair, part_of, whole
+from tests.stretch.export.written import FACTS, written
 from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks
 
 
@@ -78,7 +79,6 @@ def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     assert same(got.numpy(), want.numpy())
 
 
-FACTS = BundleFacts("pixel6", False, "random")
 SHAPE = (1, WIDTH, 6, 5)
 
 
@@ -177,11 +177,6 @@ def test_calibration_leaves_portions_as_they_are(planned):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def exported(result, design, folder):
-    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
-    return load_bundle(folder)
-
-
 @pytest.fixture(scope="module")
 def skipping(tmp_path_factory):
     """A network that skips over its nodes, whole and in portions, in float and in int8."""
@@ -203,7 +198,7 @@ def skipping(tmp_path_factory):
     images = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(16)]
     built = {}
     for name, design in (("whole", BranchDesign("net", "test", (whole(segment),))), ("portions", parted)):
-        bundle = exported(captured, design, folder / name)
+        bundle = written(folder / name, captured, design)
         export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
         built[name] = load_bundle(folder / f"{name}_int8")
     return built, images, folder

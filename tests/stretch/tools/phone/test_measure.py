@@ -20,7 +20,6 @@ from scheduler.bundle.load import load_bundle
 from scheduler.runtime.session import Session
 from stretch.tools.phone import PhoneRequest
 from stretch.tools.phone.measure import (
-    AdbCall,
     PhoneProcessor,
     SignatureWork,
     Spoken,
@@ -277,16 +276,6 @@ def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, lef
         measure(whole_bundle, runner_request, left[0])
     assert not runner_request.trace.exists()
     assert adb.log[-1][-1].startswith("rm -rf ")
-
-
-REQUEST = AdbCall("/p/benchmark_model", "/p/model.tflite", "s1.cpu", "cpu", 3, 50, 5)
-
-
-def test_a_command_names_signature_threads_and_runs():
-    words = REQUEST.command()
-    assert words[0] == "/p/benchmark_model"
-    assert {"--graph=/p/model.tflite", "--signature_to_run_for=s1.cpu", "--num_threads=3", "--num_runs=50", "--warmup_runs=5"} <= set(words)
-    assert not any("profiling" in word for word in words)
 
 
 def test_the_time_is_that_of_measured_runs_not_of_the_warm_up():
