@@ -1,6 +1,7 @@
 """Designs for tests: the identity, and random ones that hypothesis draws."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import join_width, legal_widths, partitions
-from stretch.planning.network.segments import Segment, join_kinds, split_segments
+from stretch.planning.network.segments import Segment, cut_segment, join_kinds, split_segments
 
 
 def whole(segment: Segment, processor: str = "cpu") -> SegmentDesign:
@@ -83,3 +84,10 @@ def random_designs(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] 
             parts.append(SegmentDesign(segment.name, segment.start, segment.end, branches, join))
         arriving = join_width(segment, parts[-1])
     return BranchDesign(graph.name, "test", tuple(parts))
+
+
+def cut_at_random(draw: st.DrawFn, graph: OpGraph, cuts: Sequence[str], most: int) -> list[Segment]:
+    """The network in segments between some of its cut points."""
+    points = draw(st.lists(st.sampled_from(cuts), min_size=1, max_size=most, unique=True))
+    bounds = [graph.input.name, *sorted(points, key=list(cuts).index), graph.output]
+    return [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]

@@ -15,13 +15,12 @@ from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
 from stretch.capture import capture
 from stretch.capture.results import Result
-from stretch.operators.lowerings import make_module
 from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
 from tests.stretch.capture.patterns import PATTERNS, network
 from tests.stretch.designs import cpu_and
-from tests.stretch.export.test_onnx import operators
+from tests.stretch.export.test_onnx import drawn_module, operators
 from tests.stretch.several import FORMS, form
 from tests.stretch.stages.test_reopen import NETWORKS
 
@@ -59,14 +58,8 @@ def made(written):
 
 @given(op=operators(), seed=st.integers(0, 1000))
 def test_class_of_every_operator_computes_what_its_torch_module_computes(op, seed):
-    vector = op.kind in ("linear", "unflatten") or (op.kind in ("layer_norm", "batch_norm", "softmax", "scale", "prelu") and seed % 2)
-    shape = (1, 9, 4) if op.kind == "channels_first" else (1, 4) if vector else (1, 4, 9, 7)
+    shape, module = drawn_module(op, seed)
     graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
-    torch.manual_seed(seed)
-    module = make_module(op, [shape] * len(op.inputs)).eval()
-    for tensor in module.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.copy_(torch.rand_like(tensor) + 0.1)
     written = write_class("Net", graph, "One operator.")
     net = made(written)
     state = {written.key("op", key): value for key, value in module.state_dict().items()} if written.attributes else {}
