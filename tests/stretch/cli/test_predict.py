@@ -61,6 +61,7 @@ def test_onnx_file_of_another_exporter_is_predicted(stretch, succeeds, tmp_path)
     ("words", "code", "error", "hint"),
     [
         (("--device", "pixle6"), 3, "unknown device `pixle6`", "did you mean `pixel6`?"),
+        (("--device", "pixel6", "--processor", "gpuu"), 3, "unknown processor of pixel6 `gpuu`", "did you mean `gpu`?"),
         (("--device", "pixel6", "--processor", "gpu", "--precision", "int8"), 2, "`gpu` does not run `int8`", "it runs fp32, fp16"),
         (("--device", "pixel6", "--plot", "a.svg"), 2, "--plot draws one processor", "choose one with --processor: cpu, "),
         (("--device", "*", "--kernels"), 2, "--kernels, --plot and --html are of one model on one device", "name both without wildcards"),

@@ -99,6 +99,7 @@ REFUSALS = {
         ("--within 0.9", 2, "is not a factor from 1 up"),
         ("--objective robust", 2, "several designs that differ are not searched for with --objective robust"),
         ("--set macs=0.1:0.11", 4, "no design of `tiny_resnet` meets the constraints"),
+        ("--with tiny_resnut", 3, "did you mean `tiny_resnet`?"),
         ("--with tiny_mobilenet --pareto latency,macs", 2, "--pareto does not go with a pair of networks"),
         ("--with tiny_mobilenet --set pair_goal=speed", 2, "`speed` is no objective of a pair"),
         ("--with tiny_mobilenet --set latency_budget=5", 2, "is not bounded by --set latency_budget"),

@@ -12,10 +12,9 @@ from msgspec.structs import replace as replace_struct
 from torch import nn
 
 from predictors.devices import load_device
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle
-from stretch.api.verbs import search_pair
 from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.config import PlanConfig
@@ -24,7 +23,6 @@ from stretch.stages.build import CLOSE, Images, compare_on, divide_images, run_o
 from stretch.stages.design import decide_design
 from stretch.stages.explain import explain_on
 from stretch.stages.network import check_numbers, read_graph, read_network
-from stretch.stages.predict import predict_latency
 from stretch.tools.emit.package import emit
 from stretch.transform import build
 from stretch.transform.calibrate import whole_design
@@ -36,12 +34,6 @@ from tests.stretch.designs import identity_design
 from tests.stretch.several import form
 
 MI9, GRAPH = specified("mi9"), small_resnet()
-
-
-def test_file_that_is_no_design_is_refused(tmp_path):
-    (tmp_path / "no.toml").write_text("x = [")
-    with pytest.raises(StretchError, match=r"no\.toml"):
-        decide_design(GRAPH, MI9, design=tmp_path / "no.toml")
 
 
 def test_model_becomes_a_package_of_one_class(tmp_path):
@@ -121,15 +113,6 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_
         check_numbers(net, "net")
 
 
-PREDICT_MI9, PREDICT_GRAPH = load_device("mi9"), small_resnet()
-
-
-@pytest.mark.parametrize(("processor", "precision", "error"), [("gpuu", None, UnknownNameError), ("dsp", "fp64", UsageError)])
-def test_processor_or_precision_that_the_device_lacks_is_refused(processor, precision, error):
-    with pytest.raises(error):
-        predict_latency("small", PREDICT_GRAPH, PREDICT_MI9, [processor], precision)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "worse"),
     [
@@ -145,14 +128,6 @@ def test_classes_decide_and_errors_where_they_are_as_many_or_none(before, after,
     plain = Agreement(value=None, low=None, high=None, top5_overlap=None, error=0.0, images=8)
     one, other = (replace_struct(plain, value=value, error=error) for value, error in (before, after))
     assert module._worse(other, one) == worse
-
-
-REQUEST = PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5)
-
-
-def test_network_that_there_is_not_is_refused():
-    with pytest.raises(UnknownNameError):
-        search_pair(("tiny_resnet", "tiny_resnut"), specified("pixel6"), config=REQUEST)
 
 
 @pytest.fixture(scope="module")

@@ -95,13 +95,6 @@ def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
     assert built.captured.graph.by_name[built.captured.graph.output].shape == (1, 10)
 
 
-def test_recipe_cannot_trust_its_own_code(tmp_path):
-    path = network(tmp_path)
-    path.write_text("trust_code = true\n" + path.read_text())
-    with pytest.raises(UsageError, match="unknown key `trust_code`"):
-        ready(path)
-
-
 class AuxiliaryLast(nn.Module):
     """Its head is registered first; the last linear layer computes something on the way."""
 

@@ -103,10 +103,13 @@ def test_wrong_key_or_value_is_refused_by_its_whole_name(tmp_path, change, sente
     assert hint in (error.value.hint or "")
 
 
-def test_unknown_key_of_a_file_is_refused_with_the_closest(tmp_path):
-    with pytest.raises(UsageError, match="unknown key") as error:
-        load_recipe(save(tmp_path, HEAD + "[train]\nepoch = 3\n"))
-    assert "`train.epochs`" in error.value.hint
+@pytest.mark.parametrize(
+    ("text", "key", "hint"), [("[train]\nepoch = 3\n", "train.epoch", "`train.epochs`"), ("trust_code = true\n", "trust_code", "")]
+)
+def test_unknown_key_of_a_file_is_refused_with_the_closest_and_none_trusts_code(tmp_path, text, key, hint):
+    with pytest.raises(UsageError, match=f"unknown key `{key}`") as error:
+        load_recipe(save(tmp_path, HEAD + text))
+    assert hint in error.value.hint
 
 
 def test_newer_version_and_designs_are_refused(tmp_path):

@@ -222,12 +222,8 @@ def network():
     return net
 
 
-def shifted_images(seed=0):
-    return list(torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(seed)).split(8))
-
-
 def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
-    net, x = network(), shifted_images()
+    net, x = network(), list(images_of_shape(24, 3, 8, 8).split(8))
     weights = net[1].weight.clone()
     with torch.no_grad():
         renew_statistics(net, x)
@@ -239,7 +235,7 @@ def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
 
 
 def test_rebased_statistics_are_the_data_s_and_the_function_stays():
-    net, x = network(), shifted_images()
+    net, x = network(), list(images_of_shape(24, 3, 8, 8).split(8))
     with torch.no_grad():
         want = net(torch.cat(x))
         outputs = rebase_statistics(net, x)
