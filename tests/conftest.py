@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -50,6 +51,13 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
             outcome = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
             assert outcome.code == 0, outcome.err
     return out
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the files that import torch at their top where torch is missing."""
+    if HAS_TORCH or collection_path.suffix != ".py":
+        return None
+    return bool(re.search(r"^(import|from) torch\b", collection_path.read_text(), re.MULTILINE)) or None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,11 +12,27 @@ from predictors.thermal import Thermal, Throttle, read_thermal
 
 HOST = (PROFILE_FOLDER / "host.toml").read_text()
 
+TEXT = """
+source = "assumed, for the shape"
+resistance_c_per_w = 8.0
+time_constant_s = 240.0
+ambient_c = 25.0
+hysteresis_c = 2.0
+power_exponent = 2.0
+throttle = [{ at_c = 45.0, speed = 0.8 }, { at_c = 55.0, speed = 0.6 }]
 
-def broken(tmp_path, old, new):
+[power_w]
+gpu = 3.0
+"""
+SECTION = "\n[thermal]\n" + TEXT.split("[power_w]")[0]
+#: The same, with a source that the profile has.
+HEAT = SECTION.replace("assumed, for the shape", "rate")
+
+
+def broken(tmp_path, old, new, count=1):
     assert old in HOST
     path = tmp_path / "broken.toml"
-    path.write_text(HOST.replace(old, new, 1))
+    path.write_text(HOST.replace(old, new, count))
     return path
 
 
@@ -117,27 +133,19 @@ def test_file_that_is_too_large_is_not_parsed(tmp_path):
         ("{ value = 16,", "{ value = inf,", r"value` is inf, which is no finite number"),
         ("{ value = 16,", "{ value = nan,", r"value` is nan, which is no finite number"),
         ("{ value = 16,", "{ value = 1e300,", r"width_slice.value"),
+        ("processors.cpu", "processors.npu", "no processor `cpu`"),
+        (HOST, HOST + HOST[HOST.index("[links.gpu]") :].replace("links.gpu", "links.npu"), r"\[links.npu\] leads to no processor"),
+        (HOST, HOST + SECTION.replace("assumed, for the shape", "nowhere"), "names the source `nowhere`"),
+        (HOST, HOST + HEAT.replace("speed = 0.6", "speed = 0.9"), r"\[thermal\] does not hold together"),
+        (HOST, HOST + HEAT.replace("resistance_c_per_w", "resistance"), "resistance"),
     ],
+    ids=lambda text: text[:40].replace("\n", " "),
 )
 def test_bad_profile_is_refused_in_one_sentence(tmp_path, old, new, message):
     with pytest.raises(StretchError, match=message) as caught:
-        load_device(broken(tmp_path, old, new))
+        load_device(broken(tmp_path, old, new, -1 if old == "processors.cpu" else 1))
     assert "\n" not in caught.value.message
     assert caught.value.exit_code == 1
-
-
-def test_link_to_a_processor_that_is_not_there_is_refused(tmp_path):
-    path = tmp_path / "stray.toml"
-    path.write_text(HOST + HOST[HOST.index("[links.gpu]") :].replace("links.gpu", "links.npu"))
-    with pytest.raises(StretchError, match=r"\[links.npu\] leads to no processor"):
-        load_device(path)
-
-
-def test_profile_without_a_cpu_is_refused(tmp_path):
-    path = tmp_path / "nocpu.toml"
-    path.write_text(HOST.replace("processors.cpu", "processors.npu"))
-    with pytest.raises(StretchError, match="no processor `cpu`"):
-        load_device(path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
@@ -146,20 +154,6 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path, kind):
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(StretchError, match="it is a pipe, socket or device, not a file"):
         load_device(path)
-
-
-TEXT = """
-source = "assumed, for the shape"
-resistance_c_per_w = 8.0
-time_constant_s = 240.0
-ambient_c = 25.0
-hysteresis_c = 2.0
-power_exponent = 2.0
-throttle = [{ at_c = 45.0, speed = 0.8 }, { at_c = 55.0, speed = 0.6 }]
-
-[power_w]
-gpu = 3.0
-"""
 
 
 def test_file_says_everything_of_a_chip(tmp_path):
@@ -192,28 +186,9 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, before, after, m
         read_thermal(tmp_path / "heat.toml")
 
 
-SECTION = "\n[thermal]\n" + TEXT.split("[power_w]")[0]
-
-
 def test_profile_may_state_heat_with_a_source_of_its_own(tmp_path):
-    text = (PROFILE_FOLDER / "host.toml").read_text()
     assert load_device("host").thermal is None
-    (tmp_path / "host.toml").write_text(text + SECTION.replace("assumed, for the shape", "rate"))
+    (tmp_path / "host.toml").write_text(HOST + HEAT)
     thermal = load_device(tmp_path / "host.toml").thermal
     assert thermal is not None
     assert (thermal.source, thermal.throttle[1]) == ("rate", Throttle(55.0, 0.6))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("assumed, for the shape", "nowhere", "names the source `nowhere`"),
-        ("speed = 0.6", "speed = 0.9", r"\[thermal\] does not hold together"),
-        ("resistance_c_per_w", "resistance", "resistance"),
-    ],
-)
-def test_profile_with_heat_that_makes_no_sense_is_refused(tmp_path, before, after, message):
-    text = (PROFILE_FOLDER / "host.toml").read_text()
-    (tmp_path / "host.toml").write_text(text + SECTION.replace(before, after).replace("assumed, for the shape", "rate"))
-    with pytest.raises(StretchError, match=message):
-        load_device(tmp_path / "host.toml")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import ON_BOARD, InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
+from predictors.errors import ON_BOARD, StretchError, UnknownNameError, install_line
 from predictors.faults import find_fault
 from predictors.files import MAX_TOML_BYTES, open_regular, read_bytes, read_toml, readable, write_whole
 from predictors.shapes import integer, ints, number, rank4
@@ -90,20 +90,6 @@ def test_file_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(StretchError, match="cannot write the thing"):
         write_whole(tmp_path / "missing" / "f", b"3", "thing")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "folder"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "code"), [(StretchError, 1), (UsageError, 2), (UnknownNameError, 3), (InfeasibleError, 4), (MissingBackendError, 5)]
-)
-def test_each_kind_has_its_exit_code(kind, code):
-    error = kind("it failed", "mend it")
-    assert (error.exit_code, error.message, error.hint, str(error)) == (code, "it failed", "mend it", "it failed")
-
-
-def test_unknown_name_hints_at_the_closest_one():
-    error = UnknownNameError.among("device", "pixel7", ["mi9", "pixel6"])
-    assert error.message == "unknown device `pixel7`"
-    assert error.hint == "did you mean `pixel6`?"
 
 
 def test_long_lists_are_cut_with_an_ellipsis():

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
 from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, window_rows
-from predictors.shapes import window_shape
 from tests.effort import examples
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
@@ -109,20 +108,3 @@ def _values(graph: OpGraph, weights, x):
             module = _loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
             values[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(values[name])) for name in op.inputs]).numpy()
     return values
-
-
-SQUARE = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0, 0, 1)}
-
-
-def test_sides_may_be_padded_differently():
-    assert window_shape((2, 3, 7, 5), SQUARE, 4) == (2, 4, 3, 5)
-
-
-@pytest.mark.parametrize(("height", "rows"), [(7, 4), (6, 3)])
-def test_window_that_would_begin_behind_the_image_is_left_out_of_what_rounds_up(height, rows):
-    attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0), "ceil_mode": True}
-    assert window_shape((1, 1, height, 2), attrs, 1) == (1, 1, rows, 1)
-
-
-def test_dilation_widens_the_window():
-    assert window_shape((1, 1, 9, 9), SQUARE | {"padding": (0,) * 4, "dilation": (3, 2)}, 1) == (1, 1, 2, 7)

@@ -11,7 +11,7 @@ from predictors.errors import StretchError
 from stretch.planning.design.branch_design import load_draft
 from stretch.train.recipe import Recipe, find_recipe, load_recipe
 from tests.contracts.repository import ROOT
-from tests.stretch.cli.commands import call
+from tests.stretch.cli.commands import succeed
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 DESIGNS = sorted((ROOT / "recipes/designs").glob("*.toml"))
@@ -108,9 +108,7 @@ def test_imagenet_recipe_has_the_settings_of_the_paper(name, rate, decay):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe_dry_runs_on_synthetic_images(path, capsys, tmp_path):
-    result = call(capsys, "train", path, "--dry-run", "--json", "--quiet", "--set", "weights=none", "--out", tmp_path / "run")
-    assert result.code == 0, result.out
-    data = json.loads(result.out)
+    data = succeed(capsys, "train", path, "--dry-run", "--json", "--quiet", "--set", "weights=none", "--out", tmp_path / "run").data
     assert data["run"] is None
     assert data["metrics"]["loss"] > 0
     assert all(0.97 <= ratio <= 1.03 for ratio in data["metrics"]["macs_ratio"])
@@ -124,8 +122,7 @@ def test_resnet56_recipe_trains_to_eighty_percent_of_made_up_images(capsys, tmp_
     images = ("data.name=synthetic", "data.count=768")
     short = ("train.epochs=3", "train.batch=32", "train.warmup_epochs=0", "train.learning_rate=0.02", "keep.tensorboard=false")
     words = [word for change in (*images, *short) for word in ("--set", change)]
-    result = call(capsys, "train", "resnet56_cifar10", *words, "--out", tmp_path / "run", "--json", "--quiet")
-    assert result.code == 0, result.out
+    result = succeed(capsys, "train", "resnet56_cifar10", *words, "--out", tmp_path / "run", "--json", "--quiet")
     metrics = json.loads(result.out)["metrics"]
     assert metrics["accuracy"] >= 0.8  # ten classes, 192 test images
     assert metrics["macs_ratio"] == pytest.approx([0.988], abs=0.001)

@@ -15,8 +15,8 @@ from stretch.capture import Captured, capture
 from stretch.operators.products import PaddedConv2d
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.rows import bands_of
-from stretch.planning.network.segments import Segment, cut_points, cut_segment
-from tests.stretch.designs import whole
+from stretch.planning.network.segments import Segment, cut_points
+from tests.stretch.designs import cut_at_random, whole
 
 WIDTH = 4
 
@@ -127,10 +127,7 @@ def _fits(graph: OpGraph, op: Op) -> bool:
 def banded(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] = ("cpu", "gpu", "dsp")) -> BranchDesign:
     """The network in segments between any cut points, each whole or in bands of any height on two or three processors."""
     cuts = [name for name in cut_points(graph)[1:-1] if len(graph.by_name[name].shape) == 4]
-    points = draw(st.lists(st.sampled_from(cuts), min_size=1, max_size=3, unique=True))
-    bounds = [graph.input.name, *sorted(points, key=list(cut_points(graph)).index), graph.output]
-    segments = [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]
-    return BranchDesign(graph.name, "test", tuple(_part(draw, segment, processors) for segment in segments))
+    return BranchDesign(graph.name, "test", tuple(_part(draw, segment, processors) for segment in cut_at_random(draw, graph, cuts, 3)))
 
 
 def _part(draw: st.DrawFn, segment: Segment, processors: tuple[str, ...]) -> SegmentDesign:

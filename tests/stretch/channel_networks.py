@@ -13,7 +13,7 @@ from stretch.capture import Captured, capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.channels import channel_part, channel_step, divided_tensor, is_between_groups
 from stretch.planning.network.segments import Segment, cut_points, cut_segment
-from tests.stretch.designs import whole
+from tests.stretch.designs import cut_at_random, whole
 
 WIDTH = 8
 JOINS = ("channels", "partial_sums")
@@ -120,10 +120,7 @@ def divided(
     """The network in segments between any cut points, each whole or in channels on two or three processors, wherever that is possible."""
     # behind a flattening alone there is nothing that could stay whole
     cuts = [name for name in cut_points(graph) if graph.by_name[name].kind != "flatten"]
-    points = draw(st.lists(st.sampled_from(cuts[1:-1]), min_size=1, max_size=4, unique=True))
-    bounds = [graph.input.name, *sorted(points, key=cuts.index), graph.output]
-    segments = [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]
-    parts = [_part(draw, segment, processors, joins) for segment in segments]
+    parts = (_part(draw, segment, processors, joins) for segment in cut_at_random(draw, graph, cuts[1:-1], 4))
     return BranchDesign(graph.name, "test", tuple(parts))
 
 

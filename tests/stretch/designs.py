@@ -1,5 +1,7 @@
 """Designs for tests: the identity, and random ones that hypothesis draws."""
 
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -7,28 +9,46 @@ from hypothesis import strategies as st
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import join_width, legal_widths, partitions
-from stretch.planning.network.segments import Segment, join_kinds, split_segments
+from stretch.planning.network.segments import Segment, cut_segment, join_kinds, split_segments
 
 
 def whole(segment: Segment, processor: str = "cpu") -> SegmentDesign:
     return SegmentDesign(segment.name, segment.start, segment.end, (BranchScale(processor, segment.depth, segment.width),))
 
 
+def divided(graph: OpGraph, *parts: SegmentDesign) -> BranchDesign:
+    """The network with some of its segments divided, the others whole."""
+    by_name = {part.name: part for part in parts}
+    return BranchDesign(graph.name, "test", tuple(by_name.get(s.name) or whole(s) for s in split_segments(graph)))
+
+
 def identity_design(graph: OpGraph) -> BranchDesign:
-    return BranchDesign(graph.name, "test", tuple(whole(s) for s in split_segments(graph)))
+    return divided(graph)
+
+
+def part_of(segment: Segment, join: str, branches: Iterable[BranchScale]) -> SegmentDesign:
+    return SegmentDesign(segment.name, segment.start, segment.end, tuple(branches), join)
+
+
+def pair(segment: Segment, join: str, depths: tuple[int, int], processors: tuple[str, str] = ("cpu", "gpu")) -> SegmentDesign:
+    """Two branches of the whole width, with even shares of a projection."""
+    shares = partitions(segment.width, [segment.width] * 2, 4) if join == "project" else (0, 0)
+    rows = zip(processors, depths, shares, strict=True)
+    return part_of(segment, join, (BranchScale(p, depth, segment.width, "none", share) for p, depth, share in rows))
+
+
+def branchable(graph: OpGraph) -> list[Segment]:
+    return [s for s in split_segments(graph) if s.branchable]
 
 
 def cpu_and(other: str, graph: OpGraph, join: str) -> BranchDesign:
     """Every segment that may branch on two processors: the CPU's branch deep, the other's shallow."""
-    parts = []
-    for s in split_segments(graph):
-        if not s.branchable:
-            parts.append(whole(s))
-            continue
-        shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
-        depths = zip(("cpu", other), (s.depth, s.min_depth), shares, strict=True)
-        parts.append(SegmentDesign(s.name, s.start, s.end, tuple(BranchScale(p, d, s.width, "none", n) for p, d, n in depths), join))
-    return BranchDesign(graph.name, "test", tuple(parts))
+    return divided(graph, *(pair(s, join, (s.depth, s.min_depth), ("cpu", other)) for s in branchable(graph)))
+
+
+def two_whole(graph: OpGraph, join: str) -> BranchDesign:
+    """Every segment that may branch on two processors that each keep all of it."""
+    return divided(graph, *(pair(s, join, (s.depth, s.depth)) for s in branchable(graph)))
 
 
 def with_rewrites(design: BranchDesign, *names: str) -> BranchDesign:
@@ -64,3 +84,10 @@ def random_designs(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] 
             parts.append(SegmentDesign(segment.name, segment.start, segment.end, branches, join))
         arriving = join_width(segment, parts[-1])
     return BranchDesign(graph.name, "test", tuple(parts))
+
+
+def cut_at_random(draw: st.DrawFn, graph: OpGraph, cuts: Sequence[str], most: int) -> list[Segment]:
+    """The network in segments between some of its cut points."""
+    points = draw(st.lists(st.sampled_from(cuts), min_size=1, max_size=most, unique=True))
+    bounds = [graph.input.name, *sorted(points, key=list(cuts).index), graph.output]
+    return [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]

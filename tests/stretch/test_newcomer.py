@@ -28,23 +28,9 @@ def user(tmp_path_factory):
 @pytest.fixture(scope="module")
 def branched(user):
     """Their model in branches for a CPU and a DSP, calibrated with their pictures."""
-    words = (
-        "branch",
-        "mymodel.py:make",
-        "--device",
-        "mi9",
-        "--processors",
-        "cpu,dsp",
-        # By what is known of this phone, communication is much of so small a network, and its CPU slow beside its DSP.
-        "--alpha",
-        5,
-        "--beta",
-        5,
-        "--input",
-        "3x128x128",
-        "--images",
-        "pictures/train",
-    )
+    # By what is known of this phone, communication is much of so small a network, and its CPU slow beside its DSP.
+    words = ("branch", "mymodel.py:make", "--device", "mi9", "--processors", "cpu,dsp", "--alpha", 5, "--beta", 5)
+    words += ("--input", "3x128x128", "--images", "pictures/train")
     assert "--trust-code" in user.ask(*words, code=2)["hint"]
     return user.stretch(*words, "--trust-code", "--out", "own")
 
@@ -132,19 +118,8 @@ def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path
 
 def wheel_install(folder):
     """The program in a fresh environment that has the wheel and what it depends on, built and carried there."""
-    uv(
-        "build",
-        "--quiet",
-        "--offline",
-        "--wheel",
-        "--no-build-isolation",
-        "--python",
-        BIN / "python",
-        "--out-dir",
-        folder / "dist",
-        ROOT,
-        cwd=ROOT,
-    )
+    offline = ("--quiet", "--offline", "--wheel", "--no-build-isolation", "--python", BIN / "python")
+    uv("build", *offline, "--out-dir", folder / "dist", ROOT, cwd=ROOT)
     uv("venv", "--quiet", "--python", BIN / "python", folder / "venv", cwd=folder)
     [wheel] = (folder / "dist").glob("*.whl")
     uv("pip", "install", "--quiet", "--offline", "--python", folder / "venv" / "bin" / "python", wheel, cwd=folder)

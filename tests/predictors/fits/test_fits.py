@@ -10,46 +10,17 @@ from predictors.predictor import LatencyPredictor
 from tests.predictors.fits.examples import fit
 from tests.predictors.networks import small_resnet
 
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"left": (0, 1, 2)},  # its own child, but not a leaf: it would be walked for ever
-        {"left": (7, 1, 2)},
-        {"feature": (3, 0, 0)},
-        {"value": (0.0,)},
-    ],
-)
-def test_trees_that_cannot_be_walked_are_refused(broken):
-    good = {
-        "features": ("taps",),
-        "roots": (0,),
-        "feature": (0, 0, 0),
-        "threshold": (1.0, 0.0, 0.0),
-        "left": (1, 1, 2),
-        "right": (2, 1, 2),
-        "value": (0.0, 0.5, -0.25),
-        "base": 0.0,
-        "bound": 1.0,
-    }
-    msgspec.convert(good, Trees)
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(good | broken, Trees)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (KernelGroup, {"terms": {"macs": -1.0}}),
-        (KernelGroup, {"terms": {"macs": 1.0}, "more": 1}),
-        (Correction, {"scale": 0.0}),
-        (Interval, {"coverage": 0.9, "low": 1.1, "high": 1.2, "method": "m"}),
-        (Interval, {"coverage": 1.0, "low": 0.9, "high": 1.2, "method": "m"}),
-    ],
-)
-def test_numbers_that_no_time_could_have_are_refused(kind, value):
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(value, kind)
+TREES = {
+    "features": ("taps",),
+    "roots": (0,),
+    "feature": (0, 0, 0),
+    "threshold": (1.0, 0.0, 0.0),
+    "left": (1, 1, 2),
+    "right": (2, 1, 2),
+    "value": (0.0, 0.5, -0.25),
+    "base": 0.0,
+    "bound": 1.0,
+}
 
 
 GOOD = {
@@ -63,14 +34,32 @@ GOOD = {
 }
 
 
-def test_prior_is_read():
+def test_prior_and_trees_are_read():
     assert msgspec.convert(GOOD, Prior).relatives[0].device == "s10"
+    assert msgspec.convert(TREES, Trees).bound == 1.0
 
 
-@pytest.mark.parametrize("change", [{"relatives": []}, {"scale": 0.0}, {"more": 1}, {"left_out": {"chips": -1}}])
-def test_prior_that_says_nothing_true_is_refused(change):
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (KernelGroup, {"terms": {"macs": -1.0}}),
+        (KernelGroup, {"terms": {"macs": 1.0}, "more": 1}),
+        (Correction, {"scale": 0.0}),
+        (Interval, {"coverage": 0.9, "low": 1.1, "high": 1.2, "method": "m"}),
+        (Interval, {"coverage": 1.0, "low": 0.9, "high": 1.2, "method": "m"}),
+        (Trees, TREES | {"left": (0, 1, 2)}),  # its own child, but not a leaf: it would be walked for ever
+        (Trees, TREES | {"left": (7, 1, 2)}),
+        (Trees, TREES | {"feature": (3, 0, 0)}),
+        (Trees, TREES | {"value": (0.0,)}),
+        (Prior, GOOD | {"relatives": []}),
+        (Prior, GOOD | {"scale": 0.0}),
+        (Prior, GOOD | {"more": 1}),
+        (Prior, GOOD | {"left_out": {"chips": -1}}),
+    ],
+)
+def test_numbers_that_no_time_could_have_are_refused(kind, value):
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(GOOD | change, Prior)
+        msgspec.convert(value, kind)
 
 
 def test_fits_are_read_beside_their_profile_and_used(tmp_path):

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.devices import load_device
+from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fits import fit_path, write_fits
 from predictors.fitting.fit import fit_device
 from predictors.fitting.regression import covered, ends, family_interval, interval
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.alike import differences
-from tests.predictors.fitting.worlds import DEVICE, kernel_world, whole_world
+from tests.predictors.fitting.worlds import DEVICE, kernel_world, nothing_borrowed, whole_world
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    with nothing_borrowed():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +43,18 @@ def test_held_out_figures_are_those_of_the_predictions(judged):
 def test_family_that_is_left_out_has_no_part_in_its_predictions():
     """Times of one family made three times as long change the predictions of others, and its own not at all."""
     world = whole_world()
-    spoilt = replace(world, latencies=[replace_ms(row, 3.0) if world.families[row.network] == "mobile" else row for row in world.latencies])
+    spoilt = replace(
+        world,
+        latencies=[structs.replace(row, ms=3 * row.ms) if world.families[row.network] == "mobile" else row for row in world.latencies],
+    )
     plain, other = (fit_device(value, load_device(DEVICE)) for value in (world, spoilt))
     for one, two in zip(plain, other, strict=True):
         predicted = [name for name in one.predicted if world.families[name] == "mobile"]
         assert [two.predicted[name] for name in predicted] == pytest.approx([one.predicted[name] for name in predicted], rel=1e-9)
 
 
-def replace_ms(row, factor):
-    import msgspec
-
-    return msgspec.structs.replace(row, ms=row.ms * factor)
-
-
 def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
     profile = tmp_path / f"{DEVICE}.toml"
-    from predictors.devices import PROFILE_FOLDER
-
     profile.write_bytes((PROFILE_FOLDER / profile.name).read_bytes())
     write_fits(fit_path(profile), DEVICE, "a test", [item.fit for item in judged])
     world = whole_world(noise=0.02)

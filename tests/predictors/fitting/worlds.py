@@ -1,8 +1,11 @@
 """Worlds whose truth is known: small networks of several families, and times that follow a formula."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from predictors.devices import Processor, load_device
 from predictors.fitting.design import Networks, design, grain_of, load_formula
@@ -85,9 +88,17 @@ def kernel_world(count: int = 20) -> Measurements:
 
 def write_world(folder: Path) -> None:
     """The networks of `whole_world` as a folder of measurements."""
-    world = whole_world(noise=0.02)
+    world = whole_world(noise=0.02, count=15)
     folder.mkdir()
     write_networks(folder / NETWORKS, [(name, world.families[name], graph) for name, graph in world.graphs.items()])
     write_table(folder / LATENCIES, world.latencies)
     lines = [f'{name} = "{getattr(MADE_UP, name)}"' for name in ("title", "url", "commit", "licence", "notes")]
     (folder / SOURCE).write_text("\n".join(lines) + "\n")
+
+
+@contextmanager
+def nothing_borrowed() -> Iterator[None]:
+    """Fits take no kernels of transformers from other tables, whose pool would be fitted first; worlds have none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("predictors.fitting.fit.BORROWED_FITS", {})
+        yield

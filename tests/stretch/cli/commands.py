@@ -1,10 +1,12 @@
 """Calling the command line, in this process and in others."""
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,11 @@ class Outcome:
         return lines[0]
 
     @property
+    def data(self) -> Any:
+        """The JSON on stdout."""
+        return json.loads(self.out)
+
+    @property
     def hint(self) -> str:
         """The error's hint."""
         return self.err.partition("\nhint: ")[2].strip()
@@ -45,6 +52,13 @@ def call(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
     with pytest.raises(SystemExit) as stop:
         app([str(word) for word in words])
     return Outcome(stop.value.code, *capsys.readouterr())
+
+
+def succeed(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
+    """Run a command line that must succeed in this process."""
+    done = call(capsys, *words)
+    assert done.code == 0, done.out + done.err
+    return done
 
 
 def spawn(code: str, *words: object, cwd: Path | None = None) -> Outcome:

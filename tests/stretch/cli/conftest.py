@@ -19,3 +19,15 @@ def stretch(capsys):
         return stop.value.code, json.loads(out) if "--json" in words else out, err
 
     return call
+
+
+@pytest.fixture
+def succeeds(stretch):
+    """Runs a command line that must succeed; gives stdout (decoded if `--json`) and stderr."""
+
+    def call(*words):
+        code, out, err = stretch(*words)
+        assert code == 0, f"{out}{err}"
+        return out, err
+
+    return call

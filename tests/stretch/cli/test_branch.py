@@ -1,28 +1,20 @@
-import json
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from stretch.cli import app
 from stretch.cli.branch import _folder_name
 from stretch.planning.messages import OptionName, as_flag
 from tests.predictors.specified import kept
+from tests.stretch.cli.commands import call, succeed
 
 BARE = ("--set", "controls=false")
 LOOSE = ["--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--weights", "none"]
 
 
-def invoke(*args):
-    return CliRunner().invoke(app, ["branch", *args])
-
-
 @pytest.mark.torch
-def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
+def test_dry_run_and_no_export_leave_no_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for flag in (["--dry-run"], ["--set", "export=false"]):
-        result = invoke("tiny_resnet", "--device", "pixel6", *flag, *LOOSE)
-        assert result.exit_code == 0, result.output
+        succeed(capsys, "branch", "tiny_resnet", "--device", "pixel6", *flag, *LOOSE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -34,10 +26,10 @@ def test_dry_run_and_no_export_leave_no_folder(tmp_path, monkeypatch):
         (("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--set", "n_meet=9"), {"n_meet": [9, 3]}),
     ],
 )
-def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(words, rules):
-    result = invoke("tiny_resnet", "--device", kept("pixel6"), "--dry-run", "--weights", "none", "--json", *words)
-    assert result.exit_code == 4
-    data = json.loads(result.stdout)
+def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(capsys, words, rules):
+    result = call(capsys, "branch", "tiny_resnet", "--device", kept("pixel6"), "--dry-run", "--weights", "none", "--json", *words)
+    assert result.code == 4
+    data = result.data
     assert {item["rule"]: [item["value"], item["nearest"]] for item in data["rules"]} == rules
     ((name, (request, nearest)),) = rules.items()
     assert data["error"].endswith(f"the tightest is {as_flag(OptionName(name, request))}")
@@ -60,10 +52,10 @@ def test_folder_is_named_after_model_and_device(model, device, name):
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_terminal_and_json_tell_the_same_warnings():
+def test_terminal_and_json_tell_the_same_warnings(capsys):
     words = ("mobilenet_v3_large", "--device", kept("mi9"), "--dry-run", "--weights", "none")
-    invocation, data = invoke(*words), json.loads(invoke(*words, "--json").stdout)
-    lines = [line.removeprefix("warning: ") for line in invocation.stderr.splitlines() if line.startswith("warning: ")]
+    invocation, data = call(capsys, "branch", *words), call(capsys, "branch", *words, "--json").data
+    lines = [line.removeprefix("warning: ") for line in invocation.err.splitlines() if line.startswith("warning: ")]
     assert lines == data["warnings"]
     assert len(set(lines)) == len(lines)
     for part in ("not fitted to measurements", "stages are merged", "accuracy of this branched network is unknown"):
@@ -72,37 +64,20 @@ def test_terminal_and_json_tell_the_same_warnings():
 
 
 @pytest.mark.torch
-def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_without_images_alone(tmp_path):
+def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_without_images_alone(capsys, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     np.save(folder / "some.npy", np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32))
     flags = ("tiny_resnet", "--device", "pixel6", "--out", tmp_path / "b", *LOOSE)
-    result = invoke(*map(str, flags))
-    assert result.exit_code == 0, result.output
-    assert "is unknown" in result.stderr
-    first, second = result.stdout.splitlines()[:2]
+    result = succeed(capsys, "branch", *flags)
+    assert "is unknown" in result.err
+    first, second = result.out.splitlines()[:2]
     assert first.startswith(("recommended: ", "no clear winner: "))
     assert second.startswith("weights: random")
     assert (tmp_path / "b" / "bundle.json").is_file()
-    assert f"stretch run {tmp_path / 'b'}" in result.stdout
-    calibrated = invoke(*map(str, (*flags, "--images", folder)))
-    assert calibrated.exit_code == 0
-    assert "is unknown" not in calibrated.stderr
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--set", "preprocessing.mean=[1,2]"], "Expected `array` of length 3, got 2 - at `$.mean`"),
-        (["--set", "preprocessing.size=31"], "resizes pictures to 31, the model reads 32×32"),
-    ],
-)
-def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp_path, flags, sentence):
-    result = invoke("tiny_resnet", "--device", "pixel6", "--out", str(tmp_path / "b"), *LOOSE, *flags)
-    assert result.exit_code == 2, result.output
-    assert sentence in " ".join(result.output.split())
-    assert list(tmp_path.iterdir()) == []
+    assert f"stretch run {tmp_path / 'b'}" in result.out
+    calibrated = succeed(capsys, "branch", *(*flags, "--images", folder))
+    assert "is unknown" not in calibrated.err
 
 
 @pytest.mark.torch
@@ -114,26 +89,24 @@ def test_pictures_that_cannot_be_read_so_are_a_usage_error_and_leave_nothing(tmp
         (("--dry-run",), 0, "the branches take"),
     ],
 )
-def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(tmp_path, words, code, line):
+def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(capsys, tmp_path, words, code, line):
     # ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs
     request = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none", *BARE)
-    result = invoke(*request, *words, "--out", str(tmp_path / "b"))
-    assert result.exit_code == code, result.output
-    first = result.stdout.splitlines()[0]
+    result = call(capsys, "branch", *request, *words, "--out", str(tmp_path / "b"))
+    assert result.code == code, result.err
+    first = result.out.splitlines()[0]
     assert first.startswith("recommended: the original on ")
     assert line in first
     assert (tmp_path / "b" / "bundle.json").is_file() is ("were written" in line)
-    data = json.loads(invoke(*request, *words, "--out", str(tmp_path / "c"), "--json").stdout)
+    data = call(capsys, "branch", *request, *words, "--out", str(tmp_path / "c"), "--json").data
     assert (data["written"], data["withheld"]) == ("branched" if "were written" in line else None, code == 4)
     assert data["recommended"].startswith("single:")
 
 
 @pytest.mark.torch
-def test_operators_split_are_a_bundle_whose_makespan_is_the_controls(tmp_path):
+def test_operators_split_are_a_bundle_whose_makespan_is_the_controls(capsys, tmp_path):
     words = ("tiny_resnet", "--device", "host", "--out", str(tmp_path / "b"), "--json", "--weights", "none", *BARE)
-    result = invoke(*words, "--set", "strategy=operator_split")
-    assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout)
+    data = succeed(capsys, "branch", *words, "--set", "strategy=operator_split").data
     assert data["exact"]
     assert data["n_meet"] >= 1
     assert data["operator_split_design"]["segments"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.stretch.cli.commands import LOOSE, call
+from tests.stretch.cli.commands import LOOSE, call, succeed
 from tests.stretch.tools.report.html.reading import checked
 
 DEVICES = ("--device", "pixel6", "--device", "mi9")
@@ -14,8 +14,7 @@ DEVICES = ("--device", "pixel6", "--device", "mi9")
 def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_path):
     page = tmp_path / "c.html"
     words = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--set", "macs=0.97:1.03")
-    done = call(capsys, "compare", *words, "--html", page, "--json")
-    assert done.code == 0, done.err
+    done = succeed(capsys, "compare", *words, "--html", page, "--json")
     rows = json.loads(done.out)["rows"]
     assert [row["name"] for row in rows] == [f"{name} on {device}" for name in ("tiny_resnet", "tiny_vgg") for device in ("pixel6", "mi9")]
     for row in rows:
@@ -37,9 +36,8 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     for name, done in mapping.items():
         assert done.code == 0, done.err
         (tmp_path / f"{name}.json").write_text(done.out)
-    done = call(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in mapping), "--json")
-    assert done.code == 0, done.err
-    rows, designs = json.loads(done.out)["rows"], json.loads(mapping["front"].out)["designs"]
+    done = succeed(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in mapping), "--json")
+    rows, designs = done.data["rows"], json.loads(mapping["front"].out)["designs"]
     assert [row["kind"] for row in rows] == ["bundle", "plan", *["design of a search"] * len(designs), "run"]
     plan = json.loads(mapping["plan"].out)["predicted"]
     assert rows[0]["ms"] == pytest.approx(plan["makespan_ms"]) == rows[1]["ms"]
@@ -49,18 +47,3 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     assert "measured on a machine" in done.err
     people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
     assert "recommended" in people.out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("no_such_thing",), "is no bundle and no file of a result"),
-        (("gone.json", *DEVICES), "--device is for models"),
-        (("resnet18", "--device", "no_such_device"), "unknown device"),
-        (("a_bundle", "--rounds", 3), "--rounds does not go with a comparison without --measure"),
-    ],
-)
-def test_what_cannot_be_compared_is_told_before_torch_is_imported(capsys, words, says):
-    done = call(capsys, "compare", *words)
-    assert done.code in (1, 2, 3)
-    assert says in done.message

@@ -52,11 +52,10 @@ def scores(module, pictures):
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_every_share_is_that_of_the_torch_networks(stretch, branched, pictures):
+def test_every_share_is_that_of_the_torch_networks(succeeds, branched, pictures):
     stats = pytest.importorskip("scipy.stats")
     bundle, model, original = branched
-    code, data, _ = stretch("evaluate", bundle, "--images", pictures, "--set", "preprocessing.crop=1", "--json")
-    assert code == 0, data
+    data, _ = succeeds("evaluate", bundle, "--images", pictures, "--set", "preprocessing.crop=1", "--json")
     mine, truth = scores(model, pictures)
     theirs, _ = scores(original, pictures)
     best, other = (np.argsort(value)[:, ::-1][:, :5] for value in (mine, theirs))
@@ -108,23 +107,6 @@ def test_bundle_without_controls_has_accuracy_alone_and_says_why(stretch, bundle
     assert data["top1"]["images"] == 10
     assert "written without controls" in err
     assert len(data["warnings"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--set", "preprocessing.mean=[1,2]"], 2, "Expected `array` of length 3, got 2 - at `$.mean`"),
-        (["--set", "preprocessing.size=9", "--set", "preprocessing.crop=1"], 2, "both say how much"),
-        (["--set", "preprocessing.crop=0"], 2, "Expected `float` >= 0.01 - at `$.crop`"),
-        (["--image-count", "0"], 2, "image-count"),
-        (["--map", "gpu=null"], 2, "nothing to evaluate"),
-        (["--classes", "/nonexistent"], 1, "cannot read"),
-    ],
-)
-def test_bad_options_have_their_exit_codes(stretch, bundle_dir, tmp_path, words, code, sentence):
-    got, _, err = stretch("evaluate", bundle_dir, "--images", folders(tmp_path / "i", 5), *words)
-    assert got == code
-    assert sentence in err
 
 
 def test_network_that_gives_no_class_scores_is_refused(capsys, bundles, tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.measurements.networks import LATENCIES, SOURCE, load_measurements
 from predictors.predictor import LatencyPredictor
-from tests.predictors.fitting.worlds import DEVICE, write_world
+from tests.predictors.fitting.worlds import DEVICE, nothing_borrowed, write_world
 from tests.predictors.measurements.test_litert import PROFILE
-from tests.stretch.cli.commands import call
+from tests.stretch.cli.commands import call, succeed
 
 
 @pytest.fixture
@@ -18,14 +18,13 @@ def folder(tmp_path):
     built = tmp_path / "measured"
     write_world(built)
     shutil.copy(PROFILE_FOLDER / f"{DEVICE}.toml", tmp_path / f"{DEVICE}.toml")
-    return built
+    with nothing_borrowed():
+        yield built
 
 
 def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     profile = folder.parent / f"{DEVICE}.toml"
-    result = call(capsys, "profile", "--fit", folder, "--device", profile, "--json", "--quiet")
-    assert result.code == 0, result.out
-    data = json.loads(result.out)
+    data = succeed(capsys, "profile", "--fit", folder, "--device", profile, "--json", "--quiet").data
     assert data["file"] == str(profile.with_name(f"{DEVICE}.fit.json"))
     assert set(data["held_out"]) == {"cpu[1large] fp32", "cpu[1med] fp32", "cpu[2med] fp32"}
     written = json.loads((folder.parent / f"{DEVICE}.fit.json").read_text())
@@ -58,9 +57,7 @@ def networks(folder, *rows):
 
 def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
     table = networks(tmp_path, "resnet18,gpu,30", "squeezenet1_1,gpu,12")
-    result = call(capsys, "profile", "--fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet")
-    assert result.code == 0, result.out
-    data = json.loads(result.out)
+    data = succeed(capsys, "profile", "--fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet").data
     [row] = data["held_out"].values()
     assert (data["profile"], row["networks"]) == ("mine", 2)
     assert row["low"] < 1 < row["high"]
@@ -88,28 +85,9 @@ def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out
     assert [path.name for path in tmp_path.iterdir()] == ["networks.csv"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (("--name", "here", "--processors", "gpu"), 2, "a profile needs the processor `cpu`"),
-        (("--name", "here", "--processors", "cpu,dsp"), 3, "unknown processor to measure `dsp`"),
-        (("--name", "here", "--model", "resnet18"), 2, "--model does not go with a measurement"),
-        (("--name", "here", "--from", "x.csv"), 2, "--from needs to know what ran the networks"),
-        (("--name", "here", "--from", "x.csv", "--processor", "cpu[1large]"), 1, "cannot read the measurements x.csv"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_and_nothing_is_written(capsys, tmp_path, monkeypatch, words, code, sentence):
-    monkeypatch.chdir(tmp_path)
-    result = call(capsys, "profile", *words)
-    assert result.code == code
-    assert sentence in result.message
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.torch
 def test_times_of_a_phone_are_brought_in(capsys, tmp_path):
     (tmp_path / "x.csv").write_text(PROFILE)
     words = ("--name", "myphone", "--from", tmp_path / "x.csv", "--model", "tiny_resnet", "--processor", "cpu[1large]", "--out", tmp_path)
-    result = call(capsys, "profile", *words, "--json", "--quiet")
-    assert result.code == 0, result.out
+    result = succeed(capsys, "profile", *words, "--json", "--quiet")
     assert json.loads(result.out)["networks"] == {"tiny_resnet": {"processor": "cpu[1large]", "precision": "fp32", "ms": 2.5}}

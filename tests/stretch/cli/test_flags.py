@@ -5,7 +5,6 @@ import pytest
 from predictors.errors import UsageError
 from stretch.cli.boards import flags, where
 from stretch.parameters import read_inputs
-from tests.stretch.cli.commands import call
 
 
 @pytest.mark.parametrize("text", ["3×32×48", " 1x3x32x48"])
@@ -32,34 +31,6 @@ def test_input_that_is_no_shape_is_refused_with_an_example(text):
 def test_names_are_given_to_all_inputs_or_none_and_once(texts):
     with pytest.raises(UsageError, match="need distinct names"):
         read_inputs(texts)
-
-
-@pytest.mark.parametrize("flag", ["--there=x", "--ssh-config=x"])
-@pytest.mark.parametrize("verb", ["run", "profile"])
-def test_flag_of_a_board_without_a_board_is_refused(capsys, bundle_dir, verb, flag):
-    words = {"run": (bundle_dir,), "profile": ("--name", "here")}[verb]
-    result = call(capsys, verb, *words, flag)
-    assert (result.code, result.hint) == (2, "name it with --on user@host")
-    assert result.message == f"{flag.partition('=')[0]} does not go with a run without a board"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (("--on=-oProxyCommand=x",), 2, "begins with a dash"),
-        (("--on", "a b"), 2, "is no name of a host"),
-        (("--on", "board", "--html", "page.html"), 2, "--html does not go with --on"),
-        (("--on", "board", "--there", "a\nb"), 2, "--there is no name of a folder"),
-        (("--on", "board", "--priority", "speed"), 2, "--priority speed is not known"),
-        (("--on", "board", "--ssh-config", "missing"), 1, "there is no ssh configuration missing"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_before_a_board_is_asked(capsys, bundle_dir, tmp_path, monkeypatch, words, code, sentence):
-    monkeypatch.chdir(tmp_path)
-    result = call(capsys, "run", bundle_dir, *words)
-    assert result.code == code
-    assert sentence in result.message
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
 def test_flags_become_words_and_what_was_not_said_none():

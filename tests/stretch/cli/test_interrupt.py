@@ -133,7 +133,9 @@ def start(bundle_dir, plugin):
 
 def children(process):
     """The delegates' processes of a process; one that has not become another program yet still holds its parent up."""
-    stdout = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False).stdout
+    stdout = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
+    ).stdout
     return [int(line.split()[0]) for line in stdout.splitlines() if "process import child" in line]
 
 

@@ -22,9 +22,8 @@ def broken_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(stretch, broken_package):
-    code, data, err = stretch("list", "delegates", "--json")
-    assert code == 0
+def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeeds, broken_package):
+    data, err = succeeds("list", "delegates", "--json")
     assert "theirs" in data["broken"]
     assert "theirs" in err
     items = {item["name"]: item for item in data["items"]}
@@ -32,9 +31,8 @@ def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(stretch
     assert items["cpu"]["module"] == "scheduler.delegates.cpu"
 
 
-def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch):
-    code, out, _ = stretch("list", "devices", "s24")
-    assert code == 0
+def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch, succeeds):
+    out, _ = succeeds("list", "devices", "s24")
     text = " ".join(out.split())
     for part in ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured"):
         assert part in text

@@ -136,9 +136,21 @@ def outcome(capsys, error, *, as_json=False):
     return code, *capsys.readouterr()
 
 
-def test_own_error_gives_its_sentence_and_exit_code(capsys):
-    for code, kind in enumerate((StretchError, UsageError, UnknownNameError, InfeasibleError, MissingBackendError), 1):
-        assert outcome(capsys, kind("it broke")) == (code, "", "error: it broke\n")
+KINDS = (StretchError, UsageError, UnknownNameError, InfeasibleError, MissingBackendError)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        *((kind("it broke"), code, "it broke") for code, kind in enumerate(KINDS, 1)),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 1, "runs/x: No space left on device"),
+        (StretchError("unknown model `\x1b[31mred`"), 1, "unknown model `\\x1b[31mred`"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=repr,
+)
+def test_error_gives_its_sentence_without_control_characters_and_its_exit_code(capsys, error, code, sentence):
+    assert outcome(capsys, error) == (code, "", f"error: {sentence}\n")
 
 
 def test_json_failure_is_one_object_with_error_and_hint(capsys):
@@ -158,11 +170,6 @@ def test_missing_package_gives_the_install_line(capsys, package, line):
     assert f"hint: {line}\n" in err
 
 
-def test_system_error_gives_its_file_and_reason(capsys):
-    code, _, err = outcome(capsys, OSError(errno.ENOSPC, "No space left on device", "runs/x"))
-    assert (code, err) == (1, "error: runs/x: No space left on device\n")
-
-
 def test_unexpected_exception_is_one_sentence_without_traceback(capsys):
     code, _, err = outcome(capsys, RuntimeError("first line\nsecond line"))
     assert code == 1
@@ -172,15 +179,9 @@ def test_unexpected_exception_is_one_sentence_without_traceback(capsys):
     assert "second line" not in err
 
 
-def test_interrupt_exits_with_130(capsys):
-    assert outcome(capsys, KeyboardInterrupt()) == (130, "", "error: interrupted\n")
+def test_interrupt_with_json_exits_with_130(capsys):
     code, out, err = outcome(capsys, KeyboardInterrupt(), as_json=True)
     assert (code, json.loads(out)["error"], err) == (130, "interrupted", "")
-
-
-def test_control_characters_of_a_name_do_not_reach_the_terminal(capsys):
-    _, _, err = outcome(capsys, StretchError("unknown model `\x1b[31mred`"))
-    assert err == "error: unknown model `\\x1b[31mred`\n"
 
 
 def test_of_many_processes_that_fail_alike_the_first_alone_says_so(capsys, monkeypatch, tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.stretch.cli.commands import LOOSE, call
+from tests.stretch.cli.commands import LOOSE, call, succeed
 from tests.stretch.tools.report.html.reading import checked
 
 TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
@@ -13,9 +13,8 @@ TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
 @pytest.mark.torch
 def test_branch_reports_what_its_json_says_and_the_command(capsys, tmp_path):
     page = tmp_path / "a <b> & c.html"
-    done = call(capsys, "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
-    assert done.code == 0, done.err
-    data, seen = json.loads(done.out), checked(page.read_text())
+    done = succeed(capsys, "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
+    data, seen = done.data, checked(page.read_text())
     assert f"take {data['predicted']['makespan_ms']:.2f} ms" in seen.text
     for warning in data["warnings"]:
         assert " ".join(warning.split()) in seen.text
@@ -38,8 +37,7 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
 def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bundle_dir, capsys):
     page = tmp_path / "s.html"
     words = ("--inferences", 40, "--busy", "gpu=0.9@5:60", "--deadline", 8, "--jitter", 0.1, "--beside", bundle_dir)
-    done = call(capsys, "simulate", bundle_dir, *words, "--html", page, "--json")
-    assert done.code == 0, done.err
+    done = succeed(capsys, "simulate", bundle_dir, *words, "--html", page, "--json")
     data, seen = json.loads(done.out), checked(page.read_text())
     assert f"{data['missed']} of 40" in seen.text
     assert f"p99 {data['p99_ms']:.2f} ms" in seen.text
@@ -49,8 +47,7 @@ def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bund
 
 def test_run_reports_what_was_measured_and_what_was_planned(tmp_path, bundle_dir, capsys):
     page = tmp_path / "r.html"
-    done = call(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json")
-    assert done.code == 0, done.err
+    done = succeed(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json")
     data, seen = json.loads(done.out), checked(page.read_text())
     assert f"{data['median_ms']:.2f} ms" in seen.text
     assert data["verdict"] in seen.text

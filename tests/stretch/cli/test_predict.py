@@ -8,22 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from stretch.cli import app
-
-
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as stop:
-        app(["predict", *words])
-    return stop.value.code, *capsys.readouterr()
-
 
 @pytest.mark.torch
-def test_kernels_of_one_processor_add_up(capsys):
-    code, out, _ = run(
-        capsys, "tiny_resnet", "--device", "mi9", "--processor", "gpu", "--precision", "fp32", "--kernels", "--json", "--input", "3x64x64"
-    )
-    data = json.loads(out)
-    assert code == 0
+def test_kernels_of_one_processor_add_up(succeeds):
+    words = ("--device", "mi9", "--processor", "gpu", "--precision", "fp32", "--kernels", "--input", "3x64x64")
+    data, _ = succeeds("predict", "tiny_resnet", *words, "--json")
     assert data["input"] == [1, 3, 64, 64]
     row = data["processors"]["gpu"]
     assert row["precision"] == "fp32"
@@ -32,29 +21,27 @@ def test_kernels_of_one_processor_add_up(capsys):
 
 
 @pytest.mark.torch
-def test_size_that_nobody_asked_for_is_told_and_weights_change_no_time(capsys, tmp_path):
-    code, out, err = run(capsys, "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
-    assert code == 0
-    assert f"input {'×'.join(map(str, json.loads(out)['input']))}: the model's usual size" in err
-    again = run(capsys, "tiny_resnet", "--device", "pixel6", "--weights", "default", "--input", "3x32x32", "--json")
-    assert json.loads(again[1])["processors"] == json.loads(out)["processors"]
-    assert "usual size" not in again[2]
-    assert run(capsys, "tiny_resnet", "--device", "pixel6", "--weights", str(tmp_path / "lost.pt"))[0] == 1
+def test_size_that_nobody_asked_for_is_told_and_weights_change_no_time(stretch, succeeds, tmp_path):
+    words = ("predict", "tiny_resnet", "--device", "pixel6", "--weights")
+    data, err = succeeds(*words, "none", "--json")
+    assert f"input {'×'.join(map(str, data['input']))}: the model's usual size" in err
+    again, err = succeeds(*words, "default", "--input", "3x32x32", "--json")
+    assert again["processors"] == data["processors"]
+    assert "usual size" not in err
+    assert stretch(*words, tmp_path / "lost.pt")[0] == 1
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.torch
-@pytest.mark.parametrize("ending", [".svg", ".png"])
-def test_plot_of_one_processor_is_written(capsys, tmp_path, ending):
+@pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
+def test_plot_of_one_processor_is_written(succeeds, tmp_path, ending, begins):
     path = tmp_path / f"roof{ending}"
-    code, _, _ = run(capsys, "tiny_resnet", "--device", "mi9", "--processor", "gpu", "--plot", str(path))
-    assert code == 0
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG" if ending == ".png" else b"<?xml")
+    succeeds("predict", "tiny_resnet", "--device", "mi9", "--processor", "gpu", "--plot", path)
+    assert path.read_bytes().startswith(begins)
 
 
 @pytest.mark.torch
-def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
+def test_onnx_file_of_another_exporter_is_predicted(stretch, succeeds, tmp_path):
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],
         "g",
@@ -63,19 +50,18 @@ def test_onnx_file_of_another_exporter_is_predicted(capsys, tmp_path):
     )
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph), path)
-    code, out, _ = run(capsys, str(path), "--device", "pixel6", "--json")
-    assert code == 0
-    assert json.loads(out)["processors"]["gpu"]["kernel_count"] == 1
+    words = ("predict", path, "--device", "pixel6", "--json")
+    assert succeeds(*words)[0]["processors"]["gpu"]["kernel_count"] == 1
     path.write_bytes(b"damaged")
-    code, out, _ = run(capsys, str(path), "--device", "pixel6", "--json")
-    assert code == 1
-    assert "is no ONNX model" in json.loads(out)["error"]
+    code, out, _ = stretch(*words)
+    assert (code, "is no ONNX model" in out["error"]) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "error", "hint"),
     [
         (("--device", "pixle6"), 3, "unknown device `pixle6`", "did you mean `pixel6`?"),
+        (("--device", "pixel6", "--processor", "gpuu"), 3, "unknown processor of pixel6 `gpuu`", "did you mean `gpu`?"),
         (("--device", "pixel6", "--processor", "gpu", "--precision", "int8"), 2, "`gpu` does not run `int8`", "it runs fp32, fp16"),
         (("--device", "pixel6", "--plot", "a.svg"), 2, "--plot draws one processor", "choose one with --processor: cpu, "),
         (("--device", "*", "--kernels"), 2, "--kernels, --plot and --html are of one model on one device", "name both without wildcards"),

@@ -41,9 +41,8 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
     assert len([e for e in events if e["name"] == "head" and e["pid"] == groups["measured"]]) == 6
 
 
-def test_people_are_told_where_the_gpu_went_and_who_won(stretch, bundle_dir):
-    code, out, err = stretch("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2)
-    assert code == 0
+def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
+    out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2)
     assert "gpu → cpu on core" in err
     assert any(name in out for name in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
@@ -63,21 +62,6 @@ def test_work_of_a_processor_left_out_moves_to_a_shared_core_which_gives_no_effi
     assert "s1.gpu → cpu, as --processors asks" in err
 
 
-@pytest.mark.parametrize(
-    ("array", "code", "sentence"),
-    [
-        (np.zeros((1, 3, 9, 9), np.float32), 2, "has shape"),
-        (np.zeros((1, 3, 8, 8), np.float64), 2, "has type float64"),
-        (np.full((1, 3, 8, 8), np.nan, np.float32), 2, "NaN"),
-    ],
-)
-def test_input_that_does_not_fit_is_refused(stretch, bundle_dir, tmp_path, array, code, sentence):
-    np.save(tmp_path / "x.npy", array)
-    got, _, err = stretch("run", bundle_dir, "--input", tmp_path / "x.npy")
-    assert got == code
-    assert sentence in err
-
-
 def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
     class Evil:
         def __reduce__(self):
@@ -90,26 +74,9 @@ def test_pickled_input_is_never_loaded(stretch, bundle_dir, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--map", "gpu=cqu1"], 3, "did you mean `cpu`?"),
-        (["--map", "dsp=cpu0"], 2, "the bundle uses cpu, gpu"),
-        (["--map", "gpu=cpu4095"], 2, "core 4095"),
-        (["--processors", "npu"], 2, "does not use processor"),
-        (["--trace", "/nonexistent/t.json", "--repeat", "1", "--warmup", "0"], 1, "cannot write the trace"),
-    ],
-)
-def test_bad_options_have_their_exit_codes(stretch, bundle_dir, words, code, sentence):
-    got, _, err = stretch("run", bundle_dir, *words)
-    assert got == code
-    assert sentence in err
-
-
-def test_bundle_without_controls_still_runs(stretch, bundles, bundle_dir):
+def test_bundle_without_controls_still_runs(succeeds, bundles, bundle_dir):
     bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
-    code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
-    assert code == 0
+    data, _ = succeeds("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--json")
     assert data["sequential"] is None
     assert data["ratio"] is None
     assert "without controls" in data["verdict"]

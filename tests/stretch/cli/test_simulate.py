@@ -21,24 +21,21 @@ DESIGNS = {
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("words", DESIGNS.values(), ids=DESIGNS)
-def test_undisturbed_inference_takes_the_makespan_of_the_plan(stretch, tmp_path, words):
+def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path, words):
     device = "mi9" if "dsp" in str(words) else "pixel6"
-    code, planned, err = stretch(
+    planned, _ = succeeds(
         "branch", *words, "--device", device, "--weights", "none", "--set", "controls=false", "--anyway", "--out", tmp_path / "b", "--json"
     )
-    assert code == 0, err
     assert any(len(segment["branches"]) > 1 for segment in planned["segments"])
-    code, data, err = stretch("simulate", tmp_path / "b", "--inferences", 3, "--json")
-    assert code == 0, err
+    data, _ = succeeds("simulate", tmp_path / "b", "--inferences", 3, "--json")
     assert data["makespan_ms"] == pytest.approx(planned["predicted"]["makespan_ms"], rel=1e-9)
     assert data["p50_ms"] == pytest.approx(data["makespan_ms"], rel=1e-9)
     assert data["efficiency"] == pytest.approx(planned["predicted"]["efficiency"], rel=1e-9)
     assert data["ideal_split_ms"] == planned["predicted"]["ideal_split_ms"]
 
 
-def test_people_read_latencies_busy_processors_and_missed_deadlines(stretch, bundle_dir):
-    code, out, _ = stretch("simulate", bundle_dir, "--inferences", 10, "--busy", "gpu=0.9@0:30", "--deadline", 8)
-    assert code == 0
+def test_people_read_latencies_busy_processors_and_missed_deadlines(succeeds, bundle_dir):
+    out, _ = succeeds("simulate", bundle_dir, "--inferences", 10, "--busy", "gpu=0.9@0:30", "--deadline", 8)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[0].startswith("10 inferences, with 90% of gpu taken by others: median ")
     assert lines[0].endswith("Nothing was measured; the profile of pixel6 is not fitted to measurements.")
@@ -48,9 +45,8 @@ def test_people_read_latencies_busy_processors_and_missed_deadlines(stretch, bun
     assert any(line.startswith("deadlines missed ") and "(deadline 8 ms)" in line for line in lines)
 
 
-def test_timeline_holds_the_first_inferences(stretch, bundle_dir, tmp_path):
-    code, data, _ = stretch("simulate", bundle_dir, "--inferences", 100, "--trace", tmp_path / "t.json", "--json")
-    assert code == 0
+def test_timeline_holds_the_first_inferences(succeeds, bundle_dir, tmp_path):
+    data, _ = succeeds("simulate", bundle_dir, "--inferences", 100, "--trace", tmp_path / "t.json", "--json")
     assert data["trace"] == str(tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
@@ -84,10 +80,9 @@ def other(bundles, bundle_dir, tmp_path):
     return copytree
 
 
-def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stretch, bundle_dir, other, tmp_path):
+def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stretch, succeeds, bundle_dir, other, tmp_path):
     words = ("simulate", bundle_dir, "--or", other, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--trace", tmp_path / "t.json")
-    code, data, err = stretch(*words, "--json")
-    assert code == 0, err
+    data, _ = succeeds(*words, "--json")
     assert [plan["bundle"] for plan in data["plans"]] == [str(bundle_dir), str(other)]
     assert sum(plan["inferences"] for plan in data["plans"]) == 200
     assert data["plans"][1]["inferences"] > 10
@@ -97,24 +92,22 @@ def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stre
     assert data["decisions"][0]["factors"].keys() == {"gpu"}
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert data["decisions"][0]["reason"] in " ".join(event["name"] for event in events if event.get("cat") == "plan")
-    code, out, _ = stretch(*words)
-    assert code == 0
+    out, _ = succeeds(*words)
     assert f"then runs {other}; why gpu takes" in " ".join(out.split())
     alone = stretch("simulate", bundle_dir, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--json")[1]
     assert data["elapsed_ms"] < alone["elapsed_ms"]
     assert (alone["decisions"], [plan["inferences"] for plan in alone["plans"]]) == ([], [200])
 
 
-def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretch, bundle_dir, tmp_path):
+def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretch, succeeds, bundle_dir, tmp_path):
     alone = stretch("simulate", bundle_dir, "--json")[1]
-    code, data, err = stretch("simulate", bundle_dir, "--beside", f"{bundle_dir}@periodic:20", "--beside", bundle_dir, "--json")
-    assert code == 0, err
+    data, _ = succeeds("simulate", bundle_dir, "--beside", f"{bundle_dir}@periodic:20", "--beside", bundle_dir, "--json")
     first, second = data["beside"]
     assert (first["arrivals"], second["arrivals"]) == ("periodic:20", None)
     assert first["inferences"] == pytest.approx(data["elapsed_ms"] / 20, abs=2)
     assert second["p50_ms"] > second["makespan_ms"] == alone["makespan_ms"]
     assert data["p50_ms"] > 1.3 * alone["p50_ms"]
-    code, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir, "--trace", tmp_path / "t.json")
+    _, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir, "--trace", tmp_path / "t.json")
     groups = [
         event["args"]["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["name"] == "process_name"
     ]
@@ -122,66 +115,28 @@ def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretc
     assert f"\n{bundle_dir}" in out
 
 
-def test_chip_heats_up_and_slows_down(stretch, bundle_dir, tmp_path):
+def test_chip_heats_up_and_slows_down(stretch, succeeds, bundle_dir, tmp_path):
     (tmp_path / "heat.toml").write_text(HEAT)
-    code, data, err = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml", "--inferences", 1000, "--json")
-    assert code == 0, err
+    data, _ = succeeds("simulate", bundle_dir, "--heat", tmp_path / "heat.toml", "--inferences", 1000, "--json")
     heat = data["heat"]
     assert (heat["source"], heat["slowest"]) == ("assumed", 0.5)
     assert heat["hottest_c"] >= 40
     assert heat["first_tenth_ms"] < heat["last_tenth_ms"]
     assert data["energy_mj"] > 0
-    code, out, _ = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml")
+    _, out, _ = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml")
     assert "From 25.0 to " in out
 
 
-def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_count_there(stretch, bundle_dir):
-    code, data, err = stretch("simulate", bundle_dir, "--device", "mi9", "--json")
-    assert code == 0, err
+def test_bundle_is_simulated_on_another_device_and_its_plans_figures_do_not_count_there(stretch, succeeds, bundle_dir):
+    data, _ = succeeds("simulate", bundle_dir, "--device", "mi9", "--json")
     assert (data["device"], data["planned_for"], data["efficiency"], data["ideal_split_ms"]) == ("mi9", "pixel6", None, None)
     assert data["makespan_ms"] != stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
     assert data["energy_mj"] > 0
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--busy", "gqu=0.5@0:1"], 3, "did you mean `gpu`?"),
-        (["--busy", "gpu=nan@0:1"], 2, "takes nan of it, which is no share"),
-        (["--busy", "gpu=1.01@0:1"], 2, "takes 1.01 of it, which is no share"),
-        (["--busy", "gpu=0.5@9:1"], 2, "ends at 1 ms, and begins at 9 ms"),
-        (["--busy", "gpu=0.6@0:9,gpu=0.6@5:9"], 2, "loads take 1.2 of gpu from 5 ms on"),
-        (["--jitter", "nan"], 2, "a jitter of nan is out of range"),
-        (["--arrivals", "periodic:0"], 2, "requests cannot come as `periodic:0` says"),
-        (["--deadline", "nan"], 2, "a deadline of nan ms is not positive and finite"),
-        (["--trace", "/nowhere/t.json"], 1, "cannot write the trace"),
-        (["--or", "{bundle}"], 2, "two alternatives have the same name"),
-        (["--or", "/nowhere"], 1, "is not a bundle"),
-        (["--beside", "{bundle}@periodic:nan"], 2, "requests cannot come"),
-        (["--beside", "{bundle}@periodic:5@-1"], 2, "`-1` is no deadline"),
-        (["--admit"], 2, "give the first bundle --arrivals"),
-        (["--admit", "--arrivals", "periodic:5", "--beside", "{bundle}"], 2, "no request rate"),
-        (["--shared", "--or", "cpu"], 2, "do not take turns"),
-        (["--prefer", "energy"], 2, "give one with --or"),
-        (["--prefer", "speed", "--or", "cpu"], 2, "no objective of a policy"),
-        (["--heat", "profile"], 2, "the profile of pixel6 says nothing of heat"),
-        (["--frequency", "gpu=0@0:5"], 2, "gpu cannot run at 0 of its speed"),
-        (["--frequency", "gpu=0.5@0:inf"], 2, "the speed of gpu has inf ms"),
-        (["--frequency", "gpu=0.5@0:9,gpu=0.7@5:12"], 2, "gpu would have two speeds from 5 ms on"),
-        (["--device", "raspberrypi4"], 3, "gpu"),
-    ],
-)
-def test_bad_request_is_told_in_a_sentence(stretch, bundle_dir, words, code, sentence):
-    got, out, err = stretch("simulate", bundle_dir, *(word.format(bundle=bundle_dir) for word in words))
-    assert (got, out) == (code, "")
-    assert sentence in err
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("prefer", ["latency", "energy", "deadline"])
-def test_policy_keeps_to_what_is_preferred(stretch, bundle_dir, prefer):
-    code, data, err = stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--prefer", prefer, "--deadline", 1000, "--json")
-    assert code == 0, err
+def test_policy_keeps_to_what_is_preferred(stretch, succeeds, bundle_dir, prefer):
+    data, _ = succeeds("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--prefer", prefer, "--deadline", 1000, "--json")
     least = min(data["plans"], key=lambda plan: plan["makespan_ms"])
     most_run = max(data["plans"], key=lambda plan: plan["inferences"])
     assert (most_run == least) or prefer != "latency"

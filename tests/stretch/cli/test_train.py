@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.stretch.cli.commands import call
+from tests.stretch.cli.commands import call, succeed
 from tests.stretch.train.recipes import network, supernet
 
 pytest.importorskip("torch")
@@ -28,17 +28,14 @@ def test_unknown_recipe_key_and_value_end_with_their_exit_codes(capsys, tmp_path
 @pytest.mark.parametrize("make", [network, supernet])
 def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
     run = tmp_path / "run"
-    trained = call(capsys, "train", make(tmp_path), "--out", run, "--json", "--quiet", "--set", "keep.tensorboard=true")
-    assert trained.code == 0, trained.out
+    trained = succeed(capsys, "train", make(tmp_path), "--out", run, "--json", "--quiet", "--set", "keep.tensorboard=true")
     assert json.loads(trained.out)["run"] == str(run)
     assert list((run / "tensorboard").iterdir())
     assert "export the run first" in call(capsys, "export", run, "--as", "tflite", "--out", tmp_path / "lite").hint
-    taken = call(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
-    assert taken.code == 0, taken.out
+    taken = succeed(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
     accuracy = json.loads(taken.out)["accuracy"]
     assert accuracy["supernet"] == accuracy["extracted"]
-    ran = call(capsys, "run", tmp_path / "out" / "bundle", "--repeat", 2, "--warmup", 0, "--json", "--quiet")
-    assert ran.code == 0, ran.out
+    succeed(capsys, "run", tmp_path / "out" / "bundle", "--repeat", 2, "--warmup", 0, "--json", "--quiet")
 
 
 @pytest.fixture
@@ -54,8 +51,7 @@ def asked(bundle, *more):
 
 
 def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
-    result = call(capsys, *asked(bundle, "--steps", 2, "--out", bundle.parent / "new"))
-    assert result.code == 0, result.err
+    result = succeed(capsys, *asked(bundle, "--steps", 2, "--out", bundle.parent / "new"))
     assert "2 steps in" in result.out
     assert "before, on 10 images held back" in result.out
     assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")

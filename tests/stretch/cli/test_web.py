@@ -19,7 +19,7 @@ from scheduler.runtime.machine import Submit
 from scheduler.runtime.record import Line, replay
 from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder
 from tests.contracts.test_cli_json import check_keys
-from tests.stretch.cli.commands import call
+from tests.stretch.cli.commands import succeed
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -169,8 +169,7 @@ class TestProfile:
         assert "HeadlessChrome" in device.name
         assert device.links["gpu"].map_ms.value > 0
         words = ["--device", profile, "--processors", "cpu,gpu", "--kinds", "rows", "--weights", "none", "--anyway", "--out", bundle]
-        done = call(capsys, "branch", "tiny_resnet", *words)
-        assert done.code == 0, done.err
+        succeed(capsys, "branch", "tiny_resnet", *words)
         with running("web", bundle, "--json") as (process, address):
             visit = Visit(browser, address, rounds=3, threads=2)
             assert visit.finish() == ""
@@ -194,12 +193,6 @@ def running(*words):
             yield process, line.split("open ")[1].strip()
         finally:
             process.kill()
-
-
-def test_nothing_to_show_is_a_usage_error(capsys):
-    done = call(capsys, "web")
-    assert (done.code, done.out) == (2, "")
-    assert "nothing to show" in done.err
 
 
 def test_a_bundle_whose_tensors_are_not_fp32_is_refused(bundle_dir):

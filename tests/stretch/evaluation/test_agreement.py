@@ -4,36 +4,31 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from predictors.devices import load_device
+from predictors.errors import StretchError
+from predictors.joins import join_of
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
+from stretch.capture import capture
+from stretch.capture.results import tensors
+from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import measure_files
 from stretch.export.precision import export_precision
+from stretch.planning.config import PlanConfig
+from stretch.planning.plan import plan
 from stretch.quantize.images import synthetic_images
+from stretch.transform import build
+from stretch.transform.calibrate import whole_design
+from tests.effort import examples
 from tests.scheduler.bundles import two_branches
-
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from predictors.devices import load_device  # noqa: E402
-from predictors.errors import StretchError  # noqa: E402
-from predictors.joins import join_of  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.capture.results import tensors  # noqa: E402
-from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.plan import plan  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import whole_design  # noqa: E402
-from tests.effort import examples  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design, random_designs  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from tests.stretch.designs import cpu_and, identity_design, random_designs
+from tests.stretch.several import form
 
 
 def images(result, count=12, seed=0):

@@ -6,47 +6,30 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
+from predictors.errors import StretchError
+from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.delegates.cpu import CpuDelegate
+from scheduler.delegates.litert import LiteRtDelegate
+from scheduler.formats.onnx import OnnxFile, open_onnx
+from scheduler.runtime.session import Session
+from stretch.capture import capture
+from stretch.export.lowering import segment_of_band
+from stretch.export.onnx import WHOLE_PADDING
+from stretch.export.staging import file_entry, write_manifest
+from stretch.export.tflite.bundle import FILE, write_tflite
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
+from stretch.planning.network.segments import cut_segment
+from tests.effort import examples
+from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks
+from tests.stretch.designs import whole
+from tests.stretch.export.written import UNSHRUNK, images_of, parts_and_whole, written
+
 pytest.importorskip("ai_edge_litert")
-from hypothesis import Phase, assume, given, settings  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from scheduler.bundle.load import Bundle, load_bundle  # noqa: E402
-from scheduler.delegates.cpu import CpuDelegate  # noqa: E402
-from scheduler.delegates.litert import LiteRtDelegate  # noqa: E402
-from scheduler.formats.onnx import OnnxFile, open_onnx  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.lowering import segment_of_band  # noqa: E402
-from stretch.export.onnx import WHOLE_PADDING  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.export.staging import file_entry, write_manifest  # noqa: E402
-from stretch.export.tflite.bundle import FILE, write_tflite  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.effort import examples  # noqa: E402
-from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks  # noqa: E402
-from tests.stretch.designs import whole  # noqa: E402
-
-pytestmark = pytest.mark.torch
-FACTS = BundleFacts("pixel6", False, "random")
-
-
-def written(folder, result, design):
-    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
-    return load_bundle(folder)
-
-
-def in_int8(bundle, images):
-    precision = {sub.processor: "int8" for sub in bundle.manifest.subgraphs}
-    folder = bundle.path.parent / f"{bundle.path.name}_int8"
-    export_precision(bundle, folder, precision, images, "random", min_cosine=-1.0)
-    return load_bundle(folder)
 
 
 def as_tflite(bundle):
@@ -78,11 +61,6 @@ def same_bits(bands, whole, delegate, images):
     return all(np.array_equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
 
 
-def images_of(result, count=3):
-    generator = np.random.default_rng(5)
-    return [generator.normal(size=result.graph.input.shape).astype(np.float32) for _ in range(count)]
-
-
 @pytest.mark.slow
 @settings(max_examples=examples(6))
 @given(data=st.data())
@@ -96,21 +74,16 @@ def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_fact
         wanted = open_onnx(whole.file(one.file)).graph
         for sub in bands.manifest.subgraphs:
             if sub.segment == part.name and not part.whole:
-                graph = OnnxFile(
-                    bands.file(sub.file), segment_of_band(onnx.load(bands.file(sub.file)), shapes[sub.input], bands.path)
-                ).graph
+                file = bands.file(sub.file)
+                graph = OnnxFile(file, segment_of_band(onnx.load(file), shapes[sub.input], bands.path)).graph
                 # operators that nothing reads are in no band
                 assert [(op.kind, op.attrs, op.shape) for op in graph.ops] == [(op.kind, op.attrs, op.shape) for op in wanted.ops]
-
-
-#: An example takes seconds, and a smaller one tells little more.
-UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
 def equal_in_int8(folder, result, design):
     """Whether bands give what the undivided segments give, on ONNX Runtime's integers and on LiteRT's."""
     images = images_of(result)
-    bands, whole = (in_int8(written(folder / name, result, item), images) for name, item in (("b", design), ("w", undivided(design))))
+    bands, whole = parts_and_whole(folder, result, design, images)
     runs = same_bits(bands, whole, CpuDelegate, images), same_bits(as_tflite(bands), as_tflite(whole), LiteRtDelegate, images)
     return runs == (True, True)
 
@@ -126,20 +99,11 @@ def overhangs(graph):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(3), phases=UNSHRUNK)
-@given(data=st.data())
-def test_bands_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, data):
-    drawn = data.draw(networks())
-    assume(not overhangs(drawn.graph))
-    assert equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, data.draw(banded(drawn.graph)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(BLOCKS))
+@pytest.mark.parametrize("kinds", [tuple(BLOCKS), *((kind, "same") for kind in sorted(BLOCKS))], ids=str)
 @settings(max_examples=examples(10), phases=UNSHRUNK)
 @given(data=st.data())
-def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kind, data):
-    drawn = data.draw(networks((kind, "same")))
+def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_path_factory, kinds, data):
+    drawn = data.draw(networks(kinds))
     assume(not overhangs(drawn.graph))
     assert equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, data.draw(banded(drawn.graph)))
 
@@ -160,50 +124,38 @@ def in_bands(net, end, size=15, lower=None):
     return captured, BranchDesign("net", "test", tuple(parts))
 
 
+def net_of(*body):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
+
+
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, stride, counts):
-    torch.manual_seed(0)
-    pool = nn.AvgPool2d(3, stride, 1, count_include_pad=counts)
-    body = [nn.Conv2d(3, WIDTH, 3, padding=1), nn.Conv2d(WIDTH, WIDTH, 3, padding=1), pool]
-    result, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2")
-    assert equal_in_int8(tmp_path, result, design)
+    net = net_of(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.AvgPool2d(3, stride, 1, count_include_pad=counts))
+    assert equal_in_int8(tmp_path, *in_bands(net, "2"))
 
 
 @pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)])
 def test_band_of_a_window_that_the_last_row_cuts_short_is_that_of_the_whole(tmp_path, pool):
-    torch.manual_seed(0)
-    body = [nn.Conv2d(3, WIDTH, 3, padding=1), pool, nn.Conv2d(WIDTH, WIDTH, 1)]
-    result, design = in_bands(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5)), "2", 17, 1)
-    assert equal_in_int8(tmp_path, result, design)
+    assert equal_in_int8(tmp_path, *in_bands(net_of(pool, nn.Conv2d(WIDTH, WIDTH, 1)), "2", 17, 1))
 
 
 def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.AvgPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(WIDTH, 5)).eval()
     captured = capture(net, (1, 3, 4, 4), "net")
-    bundle = written(
-        tmp_path / "b", captured, BranchDesign("net", "test", (whole(cut_segment(captured.graph, "all", "input", captured.graph.output)),))
-    )
+    segment = cut_segment(captured.graph, "all", "input", captured.graph.output)
+    bundle = written(tmp_path / "b", captured, BranchDesign("net", "test", (whole(segment),)))
     (image,) = images_of(captured, 1)
     with Session(bundle, {"cpu": "cpu"}) as session, torch.inference_mode():
         np.testing.assert_allclose(session(image), net(torch.from_numpy(image)).numpy(), atol=1e-6)
 
 
-def residual_in_bands(folder):
-    """Three blocks with skips, of which a processor in int8 and one in fp32 compute bands."""
-    torch.manual_seed(0)
-    body = [
-        Residual(nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))) for _ in range(3)
-    ]
-    net = nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
-    result, design = in_bands(net, "add_2", 16)
-    return result, written(folder / "b", result, design), design
-
-
 def test_padding_that_is_none_is_refused(tmp_path):
-    _, bundle, _ = residual_in_bands(tmp_path)
+    body = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))
+    bundle = written(tmp_path / "b", *in_bands(net_of(Residual(body)), "add", 16))
     (band,) = [sub for sub in bundle.manifest.subgraphs if sub.name == "s1.dsp"]
     model = onnx.load(bundle.file(band.file))
     for entry in (entry for node in model.graph.node for entry in node.metadata_props if entry.key == WHOLE_PADDING):

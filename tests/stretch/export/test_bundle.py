@@ -5,82 +5,54 @@ import json
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.bundle.statements import MAX_ROUNDING  # noqa: E402
-from scheduler.checks.verify import (  # noqa: E402
-    TOLERANCE,
-    judge,
-    random_input,
-    read_sample,
-    verify_bundle,
-)
-from scheduler.runtime.sequential import MARGIN  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.checks import check_export  # noqa: E402
-from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import partitions, scaled_graph  # noqa: E402
-from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.planning.search.parts import cut_blocks, merge_stages  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.effort import examples  # noqa: E402
-from tests.stretch.designs import identity_design, random_designs, whole  # noqa: E402
-from tests.stretch.planning.spaces import make_space  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.statements import MAX_ROUNDING
+from scheduler.checks.verify import TOLERANCE, judge, random_input, read_sample, verify_bundle
+from scheduler.runtime.sequential import MARGIN
+from scheduler.runtime.session import Session
+from stretch.capture import capture
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.checks import check_export
+from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, BranchScale
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.search.parts import cut_blocks, merge_stages
+from stretch.transform import build
+from tests.effort import examples
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of, random_designs
+from tests.stretch.export.written import assert_near
+from tests.stretch.planning.spaces import make_space
 
 FACTS = BundleFacts(
     "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={"s1.cpu": (0.5, 1.25)}, precision={"gpu": "fp16"}
 )
 
 
-def two_branches(graph, join):
-    parts = []
-    for s in split_segments(graph):
-        if not s.branchable:
-            parts.append(whole(s))
-            continue
-        shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
-        branches = tuple(
-            BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True)
-        )
-        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
-    return BranchDesign(graph.name, "pixel6", tuple(parts))
-
-
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", pytest.param("tiny_regnet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", "sum"])
 def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_path, name, join):
     result = captured(name)
-    model = build(result, two_branches(result.graph, join))
+    model = build(result, cpu_and("gpu", result.graph, join))
     manifest = export_bundle(tmp_path / "b", result, model, build(result, identity_design(result.graph)), FACTS, "0.1.0")
     assert manifest.checks["max_error"] <= 1e-4
     bundle = load_bundle(tmp_path / "b", check_hashes=True)
     assert {s.processor for s in bundle.manifest.subgraphs} == {"cpu", "gpu"}
     assert len(bundle.manifest.joins) == model.design.n_meet
-    x = torch.randn(result.graph.input.shape)
-    with torch.inference_mode():
-        want = model(x).numpy()
     with Session(bundle) as session:
-        got = session(x.numpy())
-    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+        assert_near(session, model, result.graph.input.shape)
 
 
 @pytest.mark.slow
 def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
     result = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", result, build(result, two_branches(result.graph, "sum")), None, FACTS, "0.1.0")
+    export_bundle(tmp_path / "b", result, build(result, cpu_and("gpu", result.graph, "sum")), None, FACTS, "0.1.0")
     raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
     assert raw["weights"]["source"] == "random"
     assert raw["predicted"] == {"makespan_ms": 1.0}
@@ -93,22 +65,20 @@ def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
 @pytest.mark.slow
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     result = captured("tiny_resnet")
-    first, second = (
-        export_bundle(tmp_path / name, result, build(result, two_branches(result.graph, "project")), None, FACTS, "0.1.0")
-        for name in ("a", "b")
-    )
+    design = cpu_and("gpu", result.graph, "project")
+    first, second = (export_bundle(tmp_path / name, result, build(result, design), None, FACTS, "0.1.0") for name in ("a", "b"))
     assert first.files == second.files
 
 
 def rows_of_two(graph):
     """Every segment that ends in rows in two bands, the first of a third of them."""
     parts = []
-    for s in split_segments(graph):
-        rows = graph.by_name[s.end].shape[2] if s.branchable else 1
+    for s in branchable(graph):
+        rows = graph.by_name[s.end].shape[2]
         bounds = [(0, max(1, rows // 3)), (max(1, rows // 3), rows)]
-        bands = tuple(BranchScale(p, s.depth, s.width, rows=band) for p, band in zip(("cpu", "gpu"), bounds, strict=True))
-        parts.append(SegmentDesign(s.name, s.start, s.end, bands, "rows") if rows > 1 else whole(s))
-    return BranchDesign(graph.name, "pixel6", tuple(parts))
+        bands = (BranchScale(p, s.depth, s.width, rows=band) for p, band in zip(("cpu", "gpu"), bounds, strict=True))
+        parts += [part_of(s, "rows", bands)] if rows > 1 else []
+    return divided(graph, *parts)
 
 
 @pytest.mark.slow
@@ -166,12 +136,8 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
     model = build(result, design)
     assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
     export_bundle(tmp_path / "b", result, model, None, FACTS, "0.1.0")
-    x = torch.randn(result.graph.input.shape)
-    with torch.inference_mode():
-        want = model(x).numpy()
     with Session(load_bundle(tmp_path / "b", check_hashes=True)) as session:
-        got = session(x.numpy())
-    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+        assert_near(session, model, result.graph.input.shape)
 
 
 @pytest.fixture

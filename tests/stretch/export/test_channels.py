@@ -6,57 +6,32 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from hypothesis import Phase, assume, given, settings  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import InfeasibleError, StretchError  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.delegates.cpu import CpuDelegate  # noqa: E402
-from scheduler.formats.onnx import OnnxFile  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.lowering import TAKEN, is_divided, segment_of_part, statements  # noqa: E402
-from stretch.export.onnx import weights_of  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.export.staging import file_entry, write_manifest  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, undivided  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.effort import examples  # noqa: E402
-from tests.stretch.channel_networks import Pair, divided, in_channels, networks, small, small_in_channels  # noqa: E402
-from tests.stretch.designs import whole  # noqa: E402
-
-pytestmark = pytest.mark.torch
-FACTS = BundleFacts("pixel6", False, "random")
-#: An example takes seconds, and a smaller one tells little more.
-UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+from predictors.errors import InfeasibleError, StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.delegates.cpu import CpuDelegate
+from scheduler.formats.onnx import OnnxFile
+from scheduler.runtime.session import Session
+from stretch.capture import capture
+from stretch.export.lowering import TAKEN, is_divided, segment_of_part, statements
+from stretch.export.onnx import weights_of
+from stretch.export.staging import file_entry, write_manifest
+from stretch.planning.design.branch_design import BranchDesign, undivided
+from stretch.planning.network.segments import cut_segment
+from tests.effort import examples
+from tests.stretch.channel_networks import Pair, divided, in_channels, networks, small, small_in_channels
+from tests.stretch.designs import whole
+from tests.stretch.export.written import UNSHRUNK, images_of, in_int8, parts_and_whole, written
 
 
-def written(folder, result, design):
-    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
-    return load_bundle(folder)
-
-
-def in_int8(bundle, images, **changes):
-    precision = {sub.processor: "int8" for sub in bundle.manifest.subgraphs}
-    folder = bundle.path.parent / f"{bundle.path.name}_int8"
-    export_precision(bundle, folder, precision, images, "random", min_cosine=-1.0, **changes)
-    return load_bundle(folder)
-
-
-def results(bundle, images):
+def results(bundle, images, delegate=CpuDelegate):
     used = {sub.processor for sub in bundle.manifest.subgraphs}
-    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, CpuDelegate())) as session:
+    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate())) as session:
         return [session(x) for x in images]
-
-
-def images_of(result, count=3):
-    generator = np.random.default_rng(5)
-    return [generator.normal(size=result.graph.input.shape).astype(np.float32) for _ in range(count)]
 
 
 def clips_what_arrives(result, design):
@@ -69,7 +44,7 @@ def clips_what_arrives(result, design):
 
 def equal_in_int8(folder, result, design):
     images = images_of(result)
-    mine, theirs = (in_int8(written(folder / name, result, item), images) for name, item in (("c", design), ("w", undivided(design))))
+    mine, theirs = parts_and_whole(folder, result, design, images)
     assert all(sub.precision == "int8" for sub in mine.manifest.subgraphs)
     return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
 
@@ -170,10 +145,7 @@ def test_channels_in_tflite_are_the_original(tmp_path, join):
     result = small()
     bundle = written(tmp_path / "f", result, small_in_channels(result.graph, (join,)))
     export_tflite(bundle, tmp_path / "t", images_of(result), "random")
-    built, images = load_bundle(tmp_path / "t"), images_of(result)
-    used = {sub.processor for sub in built.manifest.subgraphs}
-    with Session(built, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, LiteRtDelegate())) as session:
-        for x in images:
-            with torch.inference_mode():
-                want = result.module(torch.from_numpy(x)).numpy()
-            assert np.abs(session(x) - want).max() <= 1e-5 * np.abs(want).max()
+    for x, got in zip(images_of(result), results(load_bundle(tmp_path / "t"), images_of(result), LiteRtDelegate), strict=True):
+        with torch.inference_mode():
+            want = result.module(torch.from_numpy(x)).numpy()
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()

@@ -4,26 +4,23 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from hypothesis import given  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.graph import Op, OpGraph  # noqa: E402
-from predictors.operators import kind_of, kinds  # noqa: E402
-from scheduler.formats.onnx import open_onnx  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export import onnx as export_onnx  # noqa: E402
-from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx  # noqa: E402
-from stretch.operators.lowerings import make_module  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.model import op_weights  # noqa: E402
-from tests import onnx_runtime  # noqa: E402
-from tests.stretch.designs import identity_design, random_designs  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from predictors.graph import Op, OpGraph
+from predictors.operators import kind_of, kinds
+from scheduler.formats.onnx import open_onnx
+from stretch.capture import capture
+from stretch.export import onnx as export_onnx
+from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx
+from stretch.operators.lowerings import make_module
+from stretch.planning.design.scale import scaled_graph
+from stretch.transform import build
+from stretch.transform.model import op_weights
+from tests import onnx_runtime
+from tests.stretch.designs import identity_design, random_designs
 
 
 def run(model, x):
@@ -109,23 +106,28 @@ def operators(draw):
     return Op("op", kind, ("input",) * count, attrs)
 
 
+def drawn_module(op, seed):
+    """The shape of what an operator reads, and its torch module with random weights."""
+    vector = op.kind in ("linear", "unflatten") or (op.kind in ("layer_norm", "batch_norm", "softmax", "scale", "prelu") and seed % 2)
+    shape = (1, 9, 4) if op.kind == "channels_first" else (1, 4) if vector else (1, 4, 9, 7)
+    torch.manual_seed(seed)
+    module = make_module(op, [shape] * len(op.inputs)).eval()
+    for tensor in module.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) + 0.1)
+    return shape, module
+
+
 @given(op=operators(), seed=st.integers(0, 1000))
 def test_every_operator_computes_what_its_torch_module_computes(op, seed):
-    vector = op.kind in ("linear", "unflatten") or (op.kind in ("layer_norm", "batch_norm", "softmax", "scale", "prelu") and seed % 2)
-    shape = (1, 4) if vector else (1, 4, 9, 7)
-    shape = (1, 9, 4) if op.kind == "channels_first" else shape
     others = (
         [Op(name, "mul_scalar", ("input",), {"value": by}) for name, by in (("half", 0.5), ("other", -0.7))]
         if op.kind == "attention"
         else []
     )
     op = replace(op, inputs=("input", "half", "other")) if others else op
+    shape, module = drawn_module(op, seed)
     graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), *others, op], "op")
-    torch.manual_seed(seed)
-    module = make_module(op, [shape] * len(op.inputs)).eval()
-    for tensor in module.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.copy_(torch.rand_like(tensor) + 0.1)
     x = torch.randn(shape) * 4
     with torch.inference_mode():
         want = module(*([x, 0.5 * x, -0.7 * x] if others else [x] * len(op.inputs))).numpy()

@@ -1,7 +1,6 @@
 """A bundle again in lower precision: what changes, what that loses, and what is refused."""
 
 import dataclasses
-import hashlib
 import shutil
 
 import msgspec
@@ -13,7 +12,6 @@ from onnx import numpy_helper
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.agreement import Agreement, BundleAgreement
 from scheduler.bundle.load import load_bundle
-from scheduler.bundle.manifest import FileEntry
 from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
@@ -24,7 +22,7 @@ from stretch.export.precision import export_precision, planned_precision
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import Loss, loss, replay, runner
 from tests.onnx_runtime import output
-from tests.scheduler.bundles import stating, two_branches
+from tests.scheduler.bundles import edit, file_entry, stating, two_branches
 
 IMAGES = synthetic_images((1, 3, 8, 8), 16)
 
@@ -55,21 +53,12 @@ def copy(int8, tmp_path):
     return shutil.copytree(int8, tmp_path / "copy")
 
 
-def change(bundle, name, edit):
+def change(bundle, name, edit_model):
     """Change a file of a bundle and enter its new hash."""
     model = onnx.load(bundle / name)
-    edit(model)
-    content = model.SerializeToString()
-    (bundle / name).write_bytes(content)
-    manifest = load_manifest(bundle)
-    files = dict(manifest.files) | {name: FileEntry(len(content), hashlib.sha256(content).hexdigest())}
-    (bundle / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
-
-
-def load_manifest(bundle):
-    from scheduler.bundle.manifest import Manifest
-
-    return msgspec.json.decode((bundle / "bundle.json").read_bytes(), type=Manifest)
+    edit_model(model)
+    onnx.save(model, bundle / name)
+    edit(bundle, lambda data: data["files"].update({name: msgspec.to_builtins(file_entry(bundle / name))}))
 
 
 @pytest.mark.slow
@@ -184,18 +173,16 @@ def spoilt(floats, tmp_path):
 
 
 @pytest.mark.slow
-def test_repair_keeps_the_others_in_int8(floats, tmp_path):
-    built = written(spoilt(floats, tmp_path), tmp_path / "out", repair=True)
+def test_spoilt_subgraph_is_refused_and_repair_keeps_the_others_in_int8(floats, tmp_path):
+    bundle = spoilt(floats, tmp_path)
+    with pytest.raises(InfeasibleError, match=r"subgraph `s1\.dsp`"):
+        written(bundle, tmp_path / "out")
+    built = written(bundle, tmp_path / "out", repair=True)
     assert built.kept.keys() == {"s1.dsp"}
     assert {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name} == {
         "s1.dsp": ("fp32", "cpu"),
         "s2.dsp": ("int8", "dsp"),
     }
-
-
-def test_spoilt_subgraph_is_refused_without_repair(floats, tmp_path):
-    with pytest.raises(InfeasibleError, match=r"subgraph `s1\.dsp`"):
-        written(spoilt(floats, tmp_path), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -278,49 +265,28 @@ def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats
     assert manifest.agreement == msgspec.structs.replace(agreement, bundle=None)
 
 
-LOWERING_IMAGES = synthetic_images((1, 3, 8, 8), 8)
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return load_bundle(two_branches(tmp_path_factory.mktemp("lowering") / "b", processors=("cpu", "dsp", "gpu")))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_loss_is_that_of_the_output_given_what_the_float_form_reads(bundle, precision):
+def test_loss_is_that_of_the_output_given_what_the_float_form_reads(floats, precision):
+    bundle, images = load_bundle(floats), IMAGES[:8]
     first = next(sub for sub in bundle.manifest.subgraphs if sub.inputs == bundle.manifest.inputs)
-    lowered = PrecisionLowering(bundle, {first.name: precision}, LOWERING_IMAGES, lambda *_: None).lower(first)
-    want = np.stack([output(bundle.file(first.file), x) for x in LOWERING_IMAGES])
-    got = np.stack([output(lowered.model.SerializeToString(), x) for x in LOWERING_IMAGES])
+    lowered = PrecisionLowering(bundle, {first.name: precision}, images, lambda *_: None).lower(first)
+    want = np.stack([output(bundle.file(first.file), x) for x in images])
+    got = np.stack([output(lowered.model.SerializeToString(), x) for x in images])
     assert lowered.precision == precision
     assert (lowered.edges is None) == (precision == "fp16")
     assert lowered.loss.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(want) / np.linalg.norm(want - got)), abs=1.0)
-    assert len(LOWERING_IMAGES) > LAYER_IMAGES
+    assert len(images) > LAYER_IMAGES
     assert lowered.layers
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A bundle whose dsp is int8, and what its export came to."""
-    folder = tmp_path_factory.mktemp("answer")
-    floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
-    export = export_precision(floats, folder / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
-    return folder / "int8", export
-
-
-def test_code_for_chips_is_told_by_chip_and_subgraph(made):
-    folder, export = made
-    checked = {**export.manifest.checks, "contexts": {"some": 1}, "aot": {"other": 2}}
-    manifest = type(export.manifest)(**{**{f: getattr(export.manifest, f) for f in export.manifest.__struct_fields__}, "checks": checked})
+def test_code_for_chips_is_told_by_chip_and_subgraph(int8):
+    manifest = load_bundle(int8).manifest
+    manifest = msgspec.structs.replace(manifest, checks={**manifest.checks, "contexts": {"some": 1}, "aot": {"other": 2}})
     losses = {"one": {"a": Loss(0.5, 3.0), "b": Loss(1.0, 60.0)}, "two": {"a": Loss(0.25, 1.0)}}
-    contexts = contexts_answer(folder, manifest, losses, [])
-    assert [(subgraph.chip, subgraph.name, subgraph.cosine) for subgraph in contexts.subgraphs] == [
-        ("one", "a", 0.5),
-        ("one", "b", 1.0),
-        ("two", "a", 0.25),
-    ]
+    contexts = contexts_answer(int8, manifest, losses, [])
+    assert [(sub.chip, sub.name, sub.cosine) for sub in contexts.subgraphs] == [("one", "a", 0.5), ("one", "b", 1.0), ("two", "a", 0.25)]
     assert (contexts.format, contexts.checks) == ("qnn", {"some": 1})
-    aot = aot_answer(folder, manifest, {"one": {"a": CompiledSignature(7, losses["one"]["a"])}}, [])
+    aot = aot_answer(int8, manifest, {"one": {"a": CompiledSignature(7, losses["one"]["a"])}}, [])
     assert aot.subgraphs == [ChipSignature(name="a", chip="one", operators=7, cosine=0.5, snr_db=3.0)]
     assert (aot.format, aot.checks) == ("tflite", {"other": 2})

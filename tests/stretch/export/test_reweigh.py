@@ -2,25 +2,22 @@
 
 import json
 
+import msgspec
+import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from scheduler.bundle.agreement import Agreement
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.manifest import WeightsInfo
+from scheduler.checks.verify import verify_bundle
+from scheduler.runtime.session import Session
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.reweigh import derived_files, export_reweighed
+from stretch.transform import build
+from tests.stretch.cli.commands import tree
+from tests.stretch.designs import cpu_and, identity_design
 
-import msgspec  # noqa: E402 - torch may be missing
-import numpy as np  # noqa: E402
-
-from scheduler.bundle.agreement import Agreement  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.bundle.manifest import WeightsInfo  # noqa: E402
-from scheduler.checks.verify import verify_bundle  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.reweigh import derived_files, export_reweighed  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.stretch.cli.commands import tree  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
-
-pytestmark = pytest.mark.torch
 TRAINED = WeightsInfo("trained", "otherwise")
 AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1, images=4)
 

@@ -1,24 +1,20 @@
 """Parts of a network that are kept as calls of torch: computed, written as ONNX, or refused."""
 
+import hypothesis.strategies as st
 import msgspec
+import onnxruntime
 import pytest
+import torch
+from hypothesis import given, settings
+from onnx import TensorProto, helper
 
+from predictors.errors import StretchError
+from stretch.formats.onnx import OPSET
+from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, plain, read_calls
+from stretch.opaque.snippets import prepare, snippet_of
 from tests.effort import examples
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
-
-import hypothesis.strategies as st  # noqa: E402
-import onnxruntime  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from onnx import TensorProto, helper  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.formats.onnx import OPSET  # noqa: E402
-from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, plain, read_calls  # noqa: E402
-from stretch.opaque.snippets import prepare, snippet_of  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 X = CallTensor("float32", (2, 3))
 ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))

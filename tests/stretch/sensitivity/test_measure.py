@@ -2,29 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from predictors.errors import UsageError  # noqa: E402
-from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.cost.accuracy import load_accuracy, save_accuracy  # noqa: E402
-from stretch.planning.plan import (  # noqa: E402
-    PlanningProblem,
-    plan,
-)
-from stretch.sensitivity import source  # noqa: E402
-from stretch.sensitivity.source import (  # noqa: E402
-    measure,
-    measure_design,
-    random_designs,
-    sensitivity_of,
-)
-from stretch.stages.network import read_network  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate  # noqa: E402
-from tests.predictors.specified import specified  # noqa: E402
+from predictors.errors import UsageError
+from stretch.evaluation.agreement import compare
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import load_accuracy, save_accuracy
+from stretch.planning.plan import PlanningProblem, plan
+from stretch.sensitivity import source
+from stretch.sensitivity.source import measure, measure_design, random_designs, sensitivity_of
+from stretch.stages.network import read_network
+from stretch.transform import build
+from stretch.transform.calibrate import calibrate
+from tests.predictors.specified import specified
 
 
 @pytest.fixture(scope="module")

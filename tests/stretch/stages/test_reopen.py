@@ -5,27 +5,24 @@ import random
 import shutil
 
 import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from stretch.capture import capture
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.precision import export_precision
+from stretch.quantize.images import synthetic_images
+from stretch.stages.reopen import reopen
+from stretch.transform import build
+from tests.corpus.mutations import VALUES, swapped
+from tests.effort import examples
+from tests.stretch import exact_bundles
+from tests.stretch.channel_networks import small, small_in_channels
+from tests.stretch.designs import cpu_and
 
-from hypothesis import HealthCheck, example, given, settings  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.quantize.images import synthetic_images  # noqa: E402
-from stretch.stages.reopen import reopen  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.corpus.mutations import VALUES, swapped  # noqa: E402
-from tests.effort import examples  # noqa: E402
-from tests.stretch import exact_bundles  # noqa: E402
-from tests.stretch.channel_networks import small, small_in_channels  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
-
-pytestmark = pytest.mark.torch
 FACTS = BundleFacts("mi9", False, "random")
 
 

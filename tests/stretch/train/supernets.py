@@ -3,8 +3,8 @@
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import partitions
-from stretch.planning.network.segments import Segment, split_segments
-from tests.stretch.designs import whole
+from stretch.planning.network.segments import Segment
+from tests.stretch.designs import branchable, divided, part_of
 
 
 def part(segment: Segment, cpu: tuple[int, int], gpu: tuple[int, int], join: str) -> SegmentDesign:
@@ -13,16 +13,12 @@ def part(segment: Segment, cpu: tuple[int, int], gpu: tuple[int, int], join: str
         BranchScale(name, depth, width, "project" if segment.arriving(width) not in (None, segment.in_width) else "none", share)
         for name, (depth, width), share in zip(("cpu", "gpu"), (cpu, gpu), shares, strict=True)
     ]
-    return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
+    return part_of(segment, join, scales)
 
 
 def design(graph: OpGraph, cpu: tuple[int, float], gpu: tuple[int, float], join: str = "project") -> BranchDesign:
     """Two branches in every stage, each with a depth and a width ratio."""
-    parts = [
-        part(s, (cpu[0], round(s.width * cpu[1])), (gpu[0], round(s.width * gpu[1])), join) if s.branchable else whole(s)
-        for s in split_segments(graph)
-    ]
-    return BranchDesign(graph.name, "test", tuple(parts))
+    return divided(graph, *(part(s, (cpu[0], round(s.width * cpu[1])), (gpu[0], round(s.width * gpu[1])), join) for s in branchable(graph)))
 
 
 def pool(graph: OpGraph, join: str = "project") -> list[BranchDesign]:

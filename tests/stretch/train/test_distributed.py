@@ -4,15 +4,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-from safetensors.torch import load_file  # noqa: E402 - torch may be missing
-
-from stretch.train.distributed import SharedNorm, World  # noqa: E402
-from tests.contracts.repository import ROOT  # noqa: E402
-from tests.stretch.train.ddp_worker import work  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from stretch.train.distributed import SharedNorm, World
+from tests.contracts.repository import ROOT
+from tests.stretch.train.ddp_worker import work
 
 
 def processes(count, path, what):

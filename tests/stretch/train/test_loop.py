@@ -3,35 +3,18 @@
 import itertools
 
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from stretch.train.loop import learning_rate
-
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.train.images import (  # noqa: E402
-    Normalise,
-    crop_and_flip,
-    synthetic,
-)
-from stretch.train.loop import train  # noqa: E402
-from stretch.train.recipe import TrainConfig  # noqa: E402
-from stretch.train.step import (  # noqa: E402  # noqa: E402
-    MeanWeights,
-    TrainingStep,
-    distill_loss,
-    make_optimizer,
-    weighted_distill_loss,
-    with_teacher,
-)
-
-pytestmark = pytest.mark.torch
+from predictors.errors import StretchError
+from stretch.models.tiny import tiny_resnet
+from stretch.train.images import synthetic
+from stretch.train.loop import learning_rate, train
+from stretch.train.recipe import TrainConfig
+from stretch.train.step import MeanWeights, TrainingStep, distill_loss, make_optimizer, weighted_distill_loss, with_teacher
 
 #: Steps enough that every seed, thread count and instruction set ends far from chance: of 72 runs the worst had a
 #: hundredth of its first epoch's loss left, and none missed an image that it had not seen.
@@ -90,29 +73,6 @@ def test_rate_rises_to_its_peak_then_falls_towards_zero(steps, warmup, peak):
     assert all(a <= b + 1e-12 for a, b in itertools.pairwise(rates[: warmup + 1]))
     assert all(a >= b for a, b in itertools.pairwise(rates[warmup:]))
     assert min(rates) >= 0
-
-
-def test_every_image_is_one_of_its_own_shifts_or_mirrored_shifts():
-    torch.manual_seed(0)
-    images = torch.randn(20, 3, 6, 5)
-    padded = torch.nn.functional.pad(images, (2,) * 4)
-    for index, image in enumerate(crop_and_flip(images, 2)):
-        crops = [padded[index, :, y : y + 6, x : x + 5] for y in range(5) for x in range(5)]
-        assert any(torch.equal(image, c) or torch.equal(image, c.flip(2)) for c in crops)
-
-
-def test_shifts_and_mirrors_all_occur():
-    torch.manual_seed(0)
-    image = torch.arange(25.0).reshape(1, 1, 5, 5).expand(400, 3, 5, 5)
-    assert len(torch.unique(crop_and_flip(image, 1), dim=0)) == 18
-
-
-def test_normalised_images_have_mean_zero_and_deviation_one():
-    images = torch.randint(0, 256, (50, 3, 8, 8), dtype=torch.uint8)
-    mean, deviation = images.float().mean((0, 2, 3)), images.float().std((0, 2, 3), correction=0)
-    out = Normalise(mean, deviation, torch.device("cpu"))(images)
-    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
 
 
 def test_distillation_loss_is_the_divergence_from_the_softened_teacher():

@@ -1,14 +1,17 @@
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
-from stretch.train.prepare import macs_ratios, prepare, sample  # noqa: E402
-from stretch.train.recipe import load_recipe  # noqa: E402
-from stretch.train.supernet import Supernet  # noqa: E402
-from tests.stretch.train.recipes import network, supernet  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from predictors.errors import StretchError, UsageError
+from stretch.capture import capture
+from stretch.models.load import load_model
+from stretch.train.prepare import macs_ratios, prepare, replace_head, sample
+from stretch.train.recipe import load_recipe
+from stretch.train.supernet import Supernet
+from tests.effort import examples
+from tests.stretch.train.recipes import network, supernet
 
 MINE = "from stretch.models.tiny import tiny_resnet\n\n\ndef make():\n    return tiny_resnet()\n"
 
@@ -52,6 +55,8 @@ def test_pool_of_a_supernet_is_that_of_its_design_files_and_within_its_range(tmp
     assert all(0.8 <= ratio <= 1.2 for ratio in macs_ratios(built))
     with pytest.raises(StretchError, match="of the original's MACs"):
         ready(path, "supernet.macs=[0.1, 0.2]")
+    with pytest.raises(UsageError, match=r"from 1\.2 to 0\.8"):
+        ready(path, "supernet.macs=[1.2, 0.8]")
 
 
 def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
@@ -60,11 +65,6 @@ def test_images_for_statistics_are_prepared_as_in_training(tmp_path):
     assert 40 <= sum(len(b) for b in batches) <= 64
     # Shifted images have borders of zeros, which is the mean.
     assert any(bool((b[:, :, 0] == 0).all(1).all(1).any()) for b in batches)
-
-
-def test_range_of_a_pool_that_is_upside_down_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"from 1\.2 to 0\.8"):
-        ready(supernet(tmp_path), "supernet.macs=[1.2, 0.8]")
 
 
 def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
@@ -95,8 +95,78 @@ def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
     assert built.captured.graph.by_name[built.captured.graph.output].shape == (1, 10)
 
 
-def test_recipe_cannot_trust_its_own_code(tmp_path):
-    path = network(tmp_path)
-    path.write_text("trust_code = true\n" + path.read_text())
-    with pytest.raises(UsageError, match="unknown key `trust_code`"):
-        ready(path)
+class AuxiliaryLast(nn.Module):
+    """Its head is registered first; the last linear layer computes something on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.classify = nn.Linear(4, 10)
+        self.stem = nn.Conv2d(3, 4, 3)
+        self.gate = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.stem(x).mean((2, 3))
+        return self.classify(x * self.gate(x).sigmoid())
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 5, 1), nn.Conv2d(3, 5, 1)
+
+    def forward(self, x):
+        return (self.one(x) + self.two(x)).mean((2, 3))
+
+
+class FixedView(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        return self.fc(x.mean((2, 3), keepdim=True)).view(-1, 4)
+
+
+def changed(module, classes=7, seed=3, size=32):
+    return replace_head(capture(module.eval(), (1, 3, size, size)), classes, seed).module
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(10), deadline=None)
+@given(classes=st.integers(1, 40), seed=st.integers(0, 2**40), noise=st.integers(0, 2**40))
+def test_new_weights_follow_from_the_seed_alone_and_leave_the_global_generator_as_it_was(classes, seed, noise):
+    rows = []
+    for state in (noise, noise + 1):
+        captured = capture(AuxiliaryLast().eval(), (1, 3, 8, 8))
+        torch.manual_seed(state)
+        before = torch.random.get_rng_state()
+        rows.append(replace_head(captured, classes, seed).module.classify)
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(rows[0].weight, rows[1].weight)
+    assert torch.equal(rows[0].bias, rows[1].bias)
+    assert rows[0].weight.shape == (classes, 4)
+
+
+def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last():
+    module = changed(AuxiliaryLast())
+    assert module.classify.out_features == 7
+    assert module.gate.out_features == 4
+    assert module.eval()(torch.rand(2, 3, 8, 8)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("squeezenet1_1", 64), ("timm:mobilenetv3_small_050", 64)],
+)
+def test_convolutional_and_linear_heads_of_real_networks_get_the_classes(name, size):
+    module = load_model(name, weights="none").module
+    built = changed(module, 6, size=size)
+    assert built(torch.rand(1, 3, size, size)).shape == (1, 6)
+    assert not built.training
+
+
+@pytest.mark.parametrize(("module", "reason"), [(TwoHeads(), "add"), (FixedView(), "with 7 classes in `fc`")])
+def test_head_that_cannot_be_changed_is_named(module, reason):
+    with pytest.raises(StretchError, match=reason) as error:
+        changed(module)
+    assert "classes" in error.value.hint

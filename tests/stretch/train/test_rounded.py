@@ -3,35 +3,25 @@
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import load_bundle
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_ranges
+from stretch.export.precision import export_precision
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.quantize.replay import replay, runner
+from stretch.train.extract import extract
+from stretch.train.recipe import load_recipe
+from stretch.train.rounded import RoundedModel, _half, _per_channel
+from stretch.train.session import train_recipe
+from stretch.transform import build
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402 - torch may be missing
-from hypothesis import strategies as st  # noqa: E402
-
-from predictors.errors import StretchError, UsageError  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.lowering import (  # noqa: E402
-    RANGES,
-    read_ranges,
-    scales_of,
-    stated_ranges,
-)
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign  # noqa: E402
-from stretch.quantize.replay import replay, runner  # noqa: E402
-from stretch.train.extract import extract  # noqa: E402
-from stretch.train.recipe import load_recipe  # noqa: E402
-from stretch.train.rounded import RoundedModel, _half, _per_channel  # noqa: E402
-from stretch.train.session import train_recipe  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design  # noqa: E402
-from tests.stretch.train.recipes import network  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from tests.stretch.designs import cpu_and, identity_design
+from tests.stretch.train.recipes import network
 
 PRECISION = {"cpu": "int8", "gpu": "fp16"}
 

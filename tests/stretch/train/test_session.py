@@ -8,29 +8,24 @@ import sys
 import time
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from predictors.errors import StretchError
+from stretch.models.tiny import tiny_resnet
+from stretch.train.distributed import World
+from stretch.train.extract import open_run
+from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint
+from stretch.train.images import synthetic
+from stretch.train.loop import Diverged, Epoch, Run
+from stretch.train.prepare import prepare
+from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe
+from stretch.train.sandwich import SandwichStep
+from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe
+from stretch.train.supernet import Supernet
 from tests.contracts.repository import ROOT
-
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.train.distributed import World  # noqa: E402
-from stretch.train.extract import open_run  # noqa: E402
-from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint  # noqa: E402  # noqa: E402
-from stretch.train.images import synthetic  # noqa: E402
-from stretch.train.loop import Diverged, Epoch, Run  # noqa: E402
-from stretch.train.prepare import prepare  # noqa: E402
-from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe  # noqa: E402  # noqa: E402
-from stretch.train.sandwich import SandwichStep  # noqa: E402
-from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe  # noqa: E402  # noqa: E402
-from stretch.train.supernet import Supernet  # noqa: E402
-from tests.stretch.train.recipes import network, supernet  # noqa: E402
-from tests.stretch.train.supernets import pool  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from tests.stretch.train.recipes import network, supernet
+from tests.stretch.train.supernets import pool
 
 
 def go(path, out, *changes, **options):
@@ -107,15 +102,6 @@ def test_run_killed_in_an_epoch_goes_on_to_the_same_weights(tmp_path, make):
         assert torch.equal(value, two[name]), name
 
 
-def test_folder_gives_back_what_the_run_is(captured, tmp_path):
-    folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
-    assert not folder.exists
-    folder.start(recipe, pool(captured("tiny_resnet").graph), {"model": "x"})
-    assert folder.recipe() == recipe
-    assert folder.facts() == {"model": "x"}
-    assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
-
-
 def test_rotation_keeps_the_newest_and_damaged_ones_are_passed_over(tmp_path):
     folder = RunFolder(tmp_path)
     (tmp_path / "checkpoints").mkdir()
@@ -139,10 +125,13 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2", "3"]
 
 
-def test_run_begun_anew_has_nothing_of_the_one_before(captured, tmp_path):
+def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_before(captured, tmp_path):
     folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
+    assert not folder.exists
     designs = pool(captured("tiny_resnet").graph)
     folder.start(recipe, designs, {"model": "x"})
+    assert (folder.recipe(), folder.facts()) == (recipe, {"model": "x"})
+    assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
     Log(folder, False).add(Epoch(1, 1.0, 0.5, 2.0))
     folder.start(recipe, designs[:1], {"model": "y"})
     assert [p.name for p in folder.designs()] == ["000.toml"]

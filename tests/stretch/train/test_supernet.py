@@ -1,32 +1,28 @@
 """Networks that share weights: which positions, how they are trained, and what is taken out."""
 
+import msgspec
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictors.errors import StretchError
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, BranchScale
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import split_segments
+from stretch.planning.plan import evaluate, plan
+from stretch.train.distributed import World
+from stretch.train.recipe import SandwichConfig, TrainConfig
+from stretch.train.sandwich import SandwichStep
+from stretch.train.supernet import Sharing, Supernet, designs_between, envelope, fastest_designs, random_designs
+from stretch.transform import BranchedModel, build
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-
-import torch.nn.functional as F  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.train.distributed import World  # noqa: E402
-from stretch.train.recipe import SandwichConfig, TrainConfig  # noqa: E402
-from stretch.train.sandwich import SandwichStep  # noqa: E402
-from stretch.train.supernet import (  # noqa: E402
-    Sharing,
-    Supernet,
-    envelope,
-)
-from stretch.transform import build  # noqa: E402
-from tests.stretch.designs import whole  # noqa: E402
-from tests.stretch.train.supernets import design, pool  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from tests.predictors.specified import specified
+from tests.stretch.designs import branchable, divided, part_of
+from tests.stretch.planning.spaces import small_resnet
+from tests.stretch.train.supernets import design, part, pool
 
 
 def images(count=32, size=16):
@@ -61,11 +57,11 @@ def test_narrow_subnet_computes_what_the_whole_one_does_with_the_other_channels_
         supernet.flat.add_(0.05 * torch.randn(supernet.flat.shape, generator=torch.Generator().manual_seed(2)))
     positions = supernet.sharing.positions(narrow)
     segment, offsets = "s2", supernet.sharing.offsets
-    part, whole = supernet.pool
-    for subnet in (whole, part):
+    some, most = supernet.pool
+    for subnet in (most, some):
         subnet.load(supernet.flat)
         subnet.model.eval()
-    branch, original = part.model.branch(segment, "cpu"), whole.model.branch(segment, "cpu")
+    branch, original = some.model.branch(segment, "cpu"), most.model.branch(segment, "cpu")
     masks = {}
     for name, _, _ in original.steps:
         key = f"{segment}.on_cpu.{name}.weight"
@@ -108,16 +104,8 @@ def test_calibrated_start_renews_statistics_and_leaves_weights(captured):
 
 @pytest.mark.parametrize("model", ["tiny_bottleneck", "tiny_mobilenet"])
 def test_positions_have_the_shapes_of_the_branched_network_and_occur_once(captured, model):
-    from stretch.transform import BranchedModel
-
     network = captured(model)
-    from stretch.planning.network.segments import split_segments
-    from tests.stretch.train.supernets import part, whole
-
-    parts = [
-        part(s, (s.min_depth, s.width), (s.depth, s.width), "project") if s.branchable else whole(s) for s in split_segments(network.graph)
-    ]
-    wanted = BranchDesign(network.graph.name, "test", tuple(parts))
+    wanted = divided(network.graph, *(part(s, (s.min_depth, s.width), (s.depth, s.width), "project") for s in branchable(network.graph)))
     positions = Sharing(network, [wanted]).positions(wanted)
     parameters = dict(BranchedModel(network.graph, wanted).named_parameters())
     assert {name: tuple(p.shape) for name, p in parameters.items()} == {name: tuple(p.shape) for name, p in positions.items()}
@@ -177,10 +165,9 @@ def test_design_outside_the_supernet_is_refused(captured):
 def test_bands_of_rows_are_refused_in_a_supernet(captured):
     graph = captured("tiny_resnet").graph
     segment = next(s for s in split_segments(graph) if s.name == "s1")
-    bands = tuple(BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 9)), ("gpu", (9, 32))))
-    parts = [SegmentDesign("s1", s.start, s.end, bands, "rows") if s.name == "s1" else whole(s) for s in split_segments(graph)]
+    bands = [BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 9)), ("gpu", (9, 32)))]
     with pytest.raises(StretchError, match="segment `s1` joins by `rows`: such branches are the original in parts") as caught:
-        Sharing(captured("tiny_resnet"), [BranchDesign(graph.name, "test", tuple(parts))])
+        Sharing(captured("tiny_resnet"), [divided(graph, part_of(segment, "rows", bands))])
     assert caught.value.hint == "let it stay whole in the designs of a supernet"
 
 
@@ -228,3 +215,43 @@ def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(cap
     assert all(sample[:2] == [0, 1] for row in drawn for sample in row)
     assert {sample[2] for row in drawn for sample in row} == {2, 3, 4}
     assert any(len({sample[2] for sample in row}) > 1 for row in drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processors", [("cpu", "gpu", "dsp")])
+def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
+    graph = captured("tiny_resnet").graph
+    designs = random_designs(graph, specified("mi9"), processors, 4, (0.9, 1.1))
+    assert len(set(designs)) == 4
+    for drawn in designs:
+        assert 0.9 <= scaled_graph(graph, drawn).macs / graph.macs <= 1.1
+        assert {p for s in drawn.segments if not s.whole for p in (b.processor for b in s.branches)} == set(processors)
+
+
+def test_designs_between_stay_within_the_pool(captured):
+    graph = captured("tiny_resnet").graph
+    pool = random_designs(graph, specified("mi9"), ("cpu", "gpu"), 4, (0.8, 1.2), seed=3)
+    result = designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
+    assert len(set(result)) == 5
+    assert result == designs_between(graph, pool, 5, (0.8, 1.2), seed=1)
+    for drawn in result:
+        for number, segment in enumerate(drawn.segments):
+            same = pool[0].segments[number]
+            assert (segment.start, segment.end, segment.join) == (same.start, same.end, same.join)
+            for index, branch in enumerate(segment.branches):
+                rows = [d.segments[number].branches[index] for d in pool]
+                assert min(b.depth for b in rows) <= branch.depth <= max(b.depth for b in rows)
+                assert min(b.width for b in rows) <= branch.width <= max(b.width for b in rows)
+
+
+def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
+    graph = small_resnet()
+    profile = specified("mi9")
+    config = PlanConfig(processors=("cpu", "gpu"), alpha=5.0, beta=5.0, balance=0.01, segment_macs=0.1)
+    designs = fastest_designs(graph, profile, config, 2, (0.9, 1.1))
+    assert len(set(designs)) == 2
+    times = [evaluate(graph, profile, design, config).run.makespan_ms for design in designs]
+    assert times == sorted(times)
+    best = plan(graph, profile, msgspec.structs.replace(config, macs=(0.9, 1.1))).run.makespan_ms
+    assert times[0] >= best - 1e-9
+    assert len({tuple((s.start, s.end, s.join) for s in d.segments) for d in designs}) == 1

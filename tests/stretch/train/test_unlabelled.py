@@ -1,44 +1,22 @@
 """Training without labels: from any folder, by the original alone, and told what it cannot do."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
-torch = pytest.importorskip("torch")
-
-from predictors.errors import StretchError, UsageError  # noqa: E402 - torch may be missing
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from stretch.evaluation.agreement import compare  # noqa: E402
-from stretch.train.extract import extract, open_run  # noqa: E402
-from stretch.train.images import (  # noqa: E402
-    divided,
-    unlabelled_items,
-)
-from stretch.train.prepare import check_recipe  # noqa: E402
-from stretch.train.recipe import load_recipe  # noqa: E402
-from stretch.train.session import make_run, train_recipe  # noqa: E402
-from tests.stretch.train.recipes import network  # noqa: E402
-from tests.stretch.train.test_stream import encoded  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from predictors.errors import UsageError
+from scheduler.bundle.load import load_bundle
+from stretch.evaluation.agreement import compare
+from stretch.train.extract import extract, open_run
+from stretch.train.prepare import check_recipe
+from stretch.train.recipe import load_recipe
+from stretch.train.session import make_run, train_recipe
+from tests.stretch.train.recipes import network
+from tests.stretch.train.test_images import pictures
 
 NONE = ("data.labels=none", "train.distill=1")
-
-
-def pictures(folder, *names):
-    """Pictures of different colours at the paths `names` below a folder."""
-    for number, name in enumerate(names):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(encoded((37 * number % 256, 91 * number % 256, 150)))
-    return folder
-
-
-def names(items, folder):
-    return [str(item.path.relative_to(folder)) for item in items]
 
 
 @pytest.mark.parametrize(
@@ -55,41 +33,6 @@ def test_what_needs_labels_is_refused_before_anything_is_loaded(tmp_path, change
     with pytest.raises(UsageError, match=why):
         train_recipe(recipe, tmp_path, tmp_path / "run")
     check_recipe(load_recipe(network(tmp_path), changes))
-
-
-@given(st.integers(2, 400), st.floats(0.001, 0.5))
-def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(count, share):
-    train, back = divided(range(count), share, Path("there"))
-    assert sorted(train + back) == list(range(count))
-    assert len(back) == min(max(1, round(count * share)), count - 1)
-    assert max(b - a for a, b in zip([*back, count], [*back[1:], count, count], strict=True)) <= -(-count // len(back))
-
-
-@pytest.mark.parametrize("layout", [["a.png", "b.png", "c.png"], ["x/a.png", "x/y/b.png", "z/c.png", "d.jpg"]])
-def test_images_are_taken_from_any_folder(tmp_path, layout):
-    pictures(tmp_path, *layout, ".hidden/e.png")
-    (tmp_path / "notes.txt").write_text("no image")
-    train, back = unlabelled_items(tmp_path, 0.3)
-    assert sorted(names([*train, *back], tmp_path)) == sorted(layout)
-    assert len(back) == 1
-
-
-def test_folder_that_is_divided_already_stays_so(tmp_path):
-    pictures(tmp_path, "train/a.png", "train/cat/b.png", "val/c.png")
-    train, back = unlabelled_items(tmp_path, 0.5)
-    assert (names(train, tmp_path), names(back, tmp_path)) == (["train/a.png", "train/cat/b.png"], ["val/c.png"])
-    (tmp_path / "val" / "c.png").unlink()
-    with pytest.raises(StretchError, match="no images in `val`"):
-        unlabelled_items(tmp_path, 0.5)
-
-
-@pytest.mark.parametrize("there", [[], ["a.png"]])
-def test_too_few_images_are_named(tmp_path, there):
-    pictures(tmp_path, *there)
-    with pytest.raises(StretchError, match=f"{tmp_path} has {'1 image' if there else 'no images'}"):
-        unlabelled_items(tmp_path, 0.1)
-    with pytest.raises(StretchError, match="no folder of images"):
-        unlabelled_items(tmp_path / "gone", 0.1)
 
 
 def test_labels_have_no_part_in_what_is_learned(tmp_path):

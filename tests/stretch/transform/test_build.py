@@ -3,30 +3,20 @@
 import copy
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from experiments.main_job.run import MODELS
+from stretch.capture import capture
+from stretch.planning.design.branch_design import BranchScale, SegmentDesign
+from stretch.planning.design.scale import drop_units, legal_widths, scale_branch, scaled_branches, scaled_graph
+from stretch.planning.network.segments import split_segments
+from stretch.transform import Branch, BranchedModel, build
+from stretch.transform.model import op_weights
+from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from stretch.capture import capture  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import (  # noqa: E402
-    drop_units,
-    legal_widths,
-    partitions,
-    scale_branch,
-    scaled_branches,
-    scaled_graph,
-)
-from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.transform import Branch, BranchedModel, build  # noqa: E402
-from stretch.transform.model import op_weights  # noqa: E402
-from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design, random_designs, whole, with_rewrites  # noqa: E402
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, pair, part_of, random_designs, with_rewrites
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
 
@@ -37,7 +27,7 @@ def image(result, batch=1):
 
 
 @pytest.mark.representatives(6)
-@pytest.mark.parametrize("name", [*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1"])
+@pytest.mark.parametrize("name", list(dict.fromkeys([*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1", *MODELS])))
 def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
     result = captured(name)
     x = image(result)
@@ -65,9 +55,7 @@ def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one
     part = next(part for part in design.segments if len(part.branches) > 1)
     scale = BranchScale("cpu", part.branches[0].depth, part.branches[0].width, rewrites=("squeeze_excite=none",))
     segment = next(s for s in split_segments(result.graph) if s.name == part.name)
-    alone = SegmentDesign(part.name, part.start, part.end, (scale,))
-    parts = tuple(alone if s.name == part.name else whole(s) for s in split_segments(result.graph))
-    model = build(result, BranchDesign(result.graph.name, "test", parts))
+    model = build(result, divided(result.graph, part_of(segment, "none", [scale])))
     gates = [op.name for op in segment.graph.ops if op.kind == "sigmoid"]
     assert gates
     parent = copy.deepcopy(result.module)
@@ -143,43 +131,31 @@ def _masked_parent(outcome, segment, branch, chosen, arriving, x):
         return parent(start)
 
 
+def same_as_the_parent(result, *parts):
+    """Assert that segments divided in some way hand on what the parent computes, up to rounding."""
+    x = image(result)
+    with torch.inference_mode():
+        got, want = build(result, divided(result.graph, *parts))(x), result.module(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+
+
 @pytest.mark.parametrize("join", ["project", "sum", "concat"])
 def test_branches_that_keep_everything_hand_on_what_the_parent_computes(captured, join):
     result = captured("tiny_resnet")
-    segments = split_segments(result.graph)
-    middle = [s.name for s in segments if s.branchable][1]
-    parts = []
-    for s in segments:
-        if s.name != middle:
-            parts.append(whole(s))
-            continue
-        shares = partitions(s.width, [s.width, s.width], 4) if join == "project" else (0, 0)
-        branches = tuple(BranchScale(p, s.depth, s.width, "none", n) for p, n in zip(("cpu", "gpu"), shares, strict=True))
-        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
-    x = image(result)
-    with torch.inference_mode():
-        got, want = build(result, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), result.module(x)
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+    middle = branchable(result.graph)[1]
+    same_as_the_parent(result, pair(middle, join, (middle.depth, middle.depth)))
 
 
 def test_wider_control_computes_what_the_parent_computes(captured):
     result = captured("tiny_resnet")
-    parts = []
-    for s in split_segments(result.graph):
-        wide = BranchScale("cpu", s.depth, s.width * 3 // 2, align=1)
-        parts.append(SegmentDesign(s.name, s.start, s.end, (wide,), "concat") if s.name == "s2" else whole(s))
-    x = image(result)
-    with torch.inference_mode():
-        got, want = build(result, BranchDesign("tiny_resnet", "test", tuple(parts)))(x), result.module(x)
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+    s2 = next(s for s in split_segments(result.graph) if s.name == "s2")
+    same_as_the_parent(result, part_of(s2, "concat", [BranchScale("cpu", s2.depth, s2.width * 3 // 2, align=1)]))
 
 
 def test_dropped_units_are_skipped(captured):
     result = captured("tiny_resnet")
     segment = next(s for s in split_segments(result.graph) if s.depth > s.min_depth)
-    shallow = SegmentDesign(segment.name, segment.start, segment.end, (BranchScale("cpu", segment.min_depth, segment.width),))
-    parts = tuple(shallow if s.name == segment.name else whole(s) for s in split_segments(result.graph))
-    model = build(result, BranchDesign("tiny_resnet", "test", parts))
+    model = build(result, divided(result.graph, part_of(segment, "none", [BranchScale("cpu", segment.min_depth, segment.width)])))
     left = {name for name, _ in model.branch(segment.name, "cpu").named_children()}
     assert left == {op.name for op in drop_units(segment, segment.min_depth).ops if op.kind != "input"}
 
@@ -187,9 +163,8 @@ def test_dropped_units_are_skipped(captured):
 def test_kept_channels_are_those_with_the_largest_norm(captured):
     result = captured("tiny_resnet")
     segment = next(s for s in split_segments(result.graph) if s.name == "s2")
-    part = SegmentDesign("s2", segment.start, segment.end, (BranchScale("cpu", segment.depth, segment.width // 2, align=1),), "concat")
-    parts = tuple(part if s.name == "s2" else whole(s) for s in split_segments(result.graph))
-    branch = scaled_branches(result.graph, BranchDesign("tiny_resnet", "test", parts))[2][0]
+    part = part_of(segment, "concat", [BranchScale("cpu", segment.depth, segment.width // 2, align=1)])
+    branch = scaled_branches(result.graph, divided(result.graph, part))[2][0]
     scores = importance(branch.source, branch.channels, result.weights)
     group = branch.channels.pieces[branch.source.output][0][0]
     writers = [op.name for op in branch.source.ops if op.kind == "conv" and branch.channels.pieces[op.name][0][0] == group]
@@ -205,18 +180,7 @@ def test_kept_channels_are_those_with_the_largest_norm(captured):
 
 def test_branched_model_trains_and_its_state_dict_round_trips(captured):
     result = captured("tiny_mobilenet")
-    segments = split_segments(result.graph)
-    parts = []
-    for s in segments:
-        if not s.branchable:
-            parts.append(whole(s))
-            continue
-        shares = partitions(s.width, [s.width, s.width], 4)
-        branches = tuple(
-            BranchScale(p, d, s.width, "none", n) for p, d, n in zip(("cpu", "gpu"), (s.depth, s.min_depth), shares, strict=True)
-        )
-        parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
-    design = BranchDesign("tiny_mobilenet", "test", tuple(parts))
+    design = cpu_and("gpu", result.graph, "project")
     model = build(result, design).train()
     loss = torch.nn.functional.cross_entropy(model(image(result, 4)), torch.tensor([0, 1, 2, 3]))
     loss.backward()
@@ -278,13 +242,8 @@ def test_only_tensors_that_are_still_read_are_kept(captured):
     assert set(freed) == {name for _, inputs, _ in branch.steps for name in inputs} - {*branch.results}
 
 
-def test_channels_that_stand_for_the_same_original_share_it():
-    backbone = ArrivingChannels.of(torch.tensor([0, 1, 1, 2, 1]))
-    assert backbone.share.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1, 1 / 3])
-
-
-def test_shares_of_every_original_channel_add_up_to_one():
+def test_channels_that_stand_for_the_same_original_share_it_evenly():
     index = torch.randint(0, 20, (100,), generator=torch.Generator().manual_seed(0))
     backbone = ArrivingChannels.of(index)
-    sums = torch.zeros(20).index_add_(0, backbone.index, backbone.share)
-    assert sums[index.unique()].tolist() == pytest.approx([1.0] * len(index.unique()))
+    assert torch.equal(backbone.index, index)
+    assert backbone.share.tolist() == pytest.approx([1 / int((index == number).sum()) for number in index])

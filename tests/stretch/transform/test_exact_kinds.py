@@ -6,49 +6,43 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import torch
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+from torch import nn
 
+from predictors.errors import StretchError, UnknownNameError
+from predictors.graph import OpGraph
+from predictors.predictor import LatencyPredictor
+from predictors.rewrites import rewritten
+from predictors.rewrites.grouped import PART
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import verify_bundle
+from scheduler.placement.mapping import choose_processors
+from scheduler.runtime.session import Session
+from scheduler.simulate.clock import predicted_trace
+from stretch.capture import capture
+from stretch.export.bundle import export_bundle
+from stretch.export.facts import bundle_facts
+from stretch.export.precision import export_precision
+from stretch.export.tflite.bundle import export_tflite
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import scaled_graph
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.plan import plan
+from stretch.transform import build
+from stretch.transform.calibrate import calibrate
+from stretch.transform.model import Branch, weights_in_parts, weights_of_wholes
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import assume, event, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError, UnknownNameError  # noqa: E402
-from predictors.graph import OpGraph  # noqa: E402
-from predictors.predictor import LatencyPredictor  # noqa: E402
-from predictors.rewrites import rewritten  # noqa: E402
-from predictors.rewrites.grouped import PART  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.checks.verify import verify_bundle  # noqa: E402
-from scheduler.placement.mapping import choose_processors  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from scheduler.simulate.clock import predicted_trace  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.facts import bundle_facts  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.export.tflite.bundle import export_tflite  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import scaled_graph  # noqa: E402
-from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402
-from stretch.planning.plan import plan  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.calibrate import calibrate  # noqa: E402
-from stretch.transform.model import (  # noqa: E402
-    Branch,
-    weights_in_parts,
-    weights_of_wholes,
-)
-from tests.predictors.specified import specified  # noqa: E402
-from tests.stretch.band_networks import banded, networks  # noqa: E402
-from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments  # noqa: E402
-from tests.stretch.channel_networks import networks as networks_in_channels  # noqa: E402
-from tests.stretch.designs import whole  # noqa: E402
-from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks  # noqa: E402
+from tests.predictors.specified import specified
+from tests.stretch.band_networks import banded, networks
+from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments
+from tests.stretch.channel_networks import networks as networks_in_channels
+from tests.stretch.designs import divided as in_parts
+from tests.stretch.designs import pair, part_of, whole
+from tests.stretch.export.written import FACTS, written
+from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks
 
 
 def image(result):
@@ -77,22 +71,14 @@ def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     at = next(i for i, s in enumerate(segments) if s.branchable and i + 1 < len(segments) and segments[i + 1].dense_input)
     before, after = segments[at], segments[at + 1]
     rows = after.graph.by_name[after.end].shape[2]
-    bands = tuple(BranchScale(p, after.depth, after.width, rows=r) for p, r in (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows))))
-    two = tuple(BranchScale(p, before.depth, before.width) for p in ("cpu", "gpu"))
-
-    def design(second):
-        first = SegmentDesign(before.name, before.start, before.end, two, "concat")
-        parts = [first if s is before else second if s is after else whole(s) for s in segments]
-        return BranchDesign(result.graph.name, "test", tuple(parts))
-
-    x = image(result)
+    bands = [BranchScale(p, after.depth, after.width, rows=r) for p, r in (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows)))]
+    first, x = pair(before, "concat", (before.depth, before.depth)), image(result)
     with torch.inference_mode():
-        got = build(result, design(SegmentDesign(after.name, after.start, after.end, bands, "rows")))(x)
-        want = build(result, design(whole(after)))(x)
+        got = build(result, in_parts(result.graph, first, part_of(after, "rows", bands)))(x)
+        want = build(result, in_parts(result.graph, first))(x)
     assert same(got.numpy(), want.numpy())
 
 
-FACTS = BundleFacts("pixel6", False, "random")
 SHAPE = (1, WIDTH, 6, 5)
 
 
@@ -191,11 +177,6 @@ def test_calibration_leaves_portions_as_they_are(planned):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def exported(result, design, folder):
-    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
-    return load_bundle(folder)
-
-
 @pytest.fixture(scope="module")
 def skipping(tmp_path_factory):
     """A network that skips over its nodes, whole and in portions, in float and in int8."""
@@ -217,7 +198,7 @@ def skipping(tmp_path_factory):
     images = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(16)]
     built = {}
     for name, design in (("whole", BranchDesign("net", "test", (whole(segment),))), ("portions", parted)):
-        bundle = exported(captured, design, folder / name)
+        bundle = written(folder / name, captured, design)
         export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
         built[name] = load_bundle(folder / f"{name}_int8")
     return built, images, folder

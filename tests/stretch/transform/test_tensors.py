@@ -2,15 +2,11 @@ import errno
 import resource
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402 - torch may be missing
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, write_tensors  # noqa: E402
-
-pytestmark = pytest.mark.torch
+from predictors.errors import StretchError
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, write_tensors
 
 
 def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):

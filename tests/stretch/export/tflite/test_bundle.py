@@ -8,7 +8,6 @@ from onnx import helper
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.tflite_file import load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import LiteRtDelegate
@@ -17,7 +16,7 @@ from stretch.export.tflite import bundle as module
 from stretch.export.tflite.bundle import FILE, MARGIN_DB, MIN_COSINE, MIN_COSINE_ROUNDED, SignatureLosses, export_tflite
 from stretch.quantize.images import synthetic_images
 from stretch.quantize.replay import Loss, loss, replay, runner
-from tests.scheduler.bundles import Builder, file_entry, stating, two_branches
+from tests.scheduler.bundles import Builder, edit, file_entry, stating, two_branches
 
 pytest.importorskip("ai_edge_litert")
 
@@ -116,17 +115,11 @@ def test_operator_that_tflite_lacks_is_named_with_its_subgraph_and_leaves_nothin
     model.graph.node[-1].output[0] = "p"
     model.graph.node.append(stating("max_pool", pool, window))
     onnx.save(model, path / "stem.onnx")
-    manifest = load_manifest(path)
-    files = dict(manifest.files) | {"stem.onnx": file_entry(path / "stem.onnx")}
-    (path / "bundle.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+    edit(path, lambda data: data["files"].update({"stem.onnx": msgspec.to_builtins(file_entry(path / "stem.onnx"))}))
     before = sorted(tmp_path.iterdir())
     with pytest.raises(StretchError, match=r"subgraph `stem`: operator `t` \(max_pool\) is dilated"):
         export_tflite(load_bundle(path), tmp_path / "out", IMAGES, "synthetic")
     assert sorted(tmp_path.iterdir()) == before
-
-
-def load_manifest(path):
-    return msgspec.json.decode((path / "bundle.json").read_bytes(), type=Manifest)
 
 
 def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, monkeypatch):
@@ -164,17 +157,6 @@ def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_pat
             expected = model.branch(sub.segment, sub.processor)(torch.from_numpy(tensors[sub.input])).numpy()
             assert loss([(expected, tensors[sub.output])]).cosine >= least, sub.name
         assert loss([(model(torch.from_numpy(x)).numpy(), tensors[bundle.manifest.output])]).cosine >= 0.99
-
-
-COMPARE_IMAGES = synthetic_images((1, 3, 8, 8), 8)
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("compare")
-    floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
-    export_tflite(floats, folder / "out", COMPARE_IMAGES, "synthetic")
-    return load_bundle(folder / "out")
 
 
 X = np.ones(4, np.float32)

@@ -32,32 +32,20 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 LEAST_DB = {"hard_swish": 20, "hard_sigmoid": 20, "softmax": 10}
 
 
-def agrees_in_int8(folder, kind, case):
+@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
+@settings(max_examples=examples(15), suppress_health_check=CHECKS)
+@given(data=st.data())
+def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
     """Eight bits lose a bounded part of the result, where there is one to speak of."""
-    graph, weights, x = case
-    source, values = rounded_source(graph, weights, x, folder)
-    expected, got = values["y"], run(source, folder, x)
+    graph, weights, x = data.draw(graphs.graphs(kind))
+    source, values = rounded_source(graph, weights, x, tmp_path)
+    expected, got = values["y"], run(source, tmp_path, x)
     assert np.isfinite(got).all()
     # Most of a few numbers may lie between two steps of the scale, so small results are judged by those.
     # A mean is first rounded in the scale of what it reads, which is coarse where much cancels.
     scale = max(source.scales[name].scale for name in (("x", "y") if kind == "avg_pool" else ("y",)))
     steps = np.abs(got - expected).max() / scale
     assert steps <= 2.5 or snr_db(expected, got) > LEAST_DB.get(kind, 25), (steps, snr_db(expected, got))
-
-
-@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@settings(max_examples=examples(3), suppress_health_check=CHECKS)
-@given(data=st.data())
-def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
-    agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@settings(max_examples=examples(100), suppress_health_check=CHECKS)
-@given(data=st.data())
-def test_int8_form_of_a_kind_is_near_its_reals_for_many_shapes(tmp_path, kind, data):
-    agrees_in_int8(tmp_path, kind, data.draw(graphs.graphs(kind)))
 
 
 @pytest.mark.representatives(8)

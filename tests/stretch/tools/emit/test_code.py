@@ -5,34 +5,24 @@ from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 
 import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from predictors.graph import Op, OpGraph  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.capture.results import Result  # noqa: E402
-from stretch.operators.lowerings import make_module  # noqa: E402
-from stretch.tools.emit.package import (  # noqa: E402
-    branched_sources,
-    captured_sources,
-    returned_code,
-    write_class,
-    write_package,
-)
-from stretch.tools.emit.rules import attribute, code_of, literal  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from tests.stretch.capture.patterns import PATTERNS, network  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
-from tests.stretch.export.test_onnx import operators  # noqa: E402
-from tests.stretch.several import FORMS, form  # noqa: E402
-from tests.stretch.stages.test_reopen import NETWORKS  # noqa: E402
+from predictors.errors import StretchError, UsageError
+from predictors.graph import Op, OpGraph
+from stretch.capture import capture
+from stretch.capture.results import Result
+from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
+from stretch.tools.emit.rules import attribute, code_of, literal
+from stretch.transform import build
+from tests.stretch.capture.patterns import PATTERNS, network
+from tests.stretch.designs import cpu_and
+from tests.stretch.export.test_onnx import drawn_module, operators
+from tests.stretch.several import FORMS, form
+from tests.stretch.stages.test_reopen import NETWORKS
 
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
@@ -68,14 +58,8 @@ def made(written):
 
 @given(op=operators(), seed=st.integers(0, 1000))
 def test_class_of_every_operator_computes_what_its_torch_module_computes(op, seed):
-    vector = op.kind in ("linear", "unflatten") or (op.kind in ("layer_norm", "batch_norm", "softmax", "scale", "prelu") and seed % 2)
-    shape = (1, 9, 4) if op.kind == "channels_first" else (1, 4) if vector else (1, 4, 9, 7)
+    shape, module = drawn_module(op, seed)
     graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
-    torch.manual_seed(seed)
-    module = make_module(op, [shape] * len(op.inputs)).eval()
-    for tensor in module.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.copy_(torch.rand_like(tensor) + 0.1)
     written = write_class("Net", graph, "One operator.")
     net = made(written)
     state = {written.key("op", key): value for key, value in module.state_dict().items()} if written.attributes else {}
@@ -195,3 +179,29 @@ def test_call_that_is_none_of_torch_s_is_not_written():
     with pytest.raises(StretchError, match="cannot be written as Python code"):
         code_of(Op(op.name, "opaque", op.inputs, words), graph.input_shapes(op))
     assert isinstance(graph, OpGraph)
+
+
+def test_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "net").mkdir()
+    check_folder(tmp_path / "net")
+    (tmp_path / "net" / "mine").touch()
+    with pytest.raises(UsageError, match="there is something at"):
+        check_folder(tmp_path / "net")
+    with pytest.raises(UsageError, match="does not exist"):
+        check_folder(tmp_path / "no" / "net")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda all: {key: value * 2 for key, value in all.items()}, "computes something else"),
+        (lambda all: dict([*all.items()][1:]), "the package lacks"),
+    ],
+)
+def test_package_that_lacks_a_tensor_or_computes_something_else_is_not_written(captured, tmp_path, change, why):
+    result = captured("tiny_resnet")
+    sources = captured_sources(result)
+    sources.tensors = change(sources.tensors)
+    with pytest.raises(StretchError, match=why):
+        write_package(tmp_path / "net", sources, result.module, "A network.")
+    assert list(tmp_path.iterdir()) == []

@@ -69,7 +69,6 @@ def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks
     assert {"add", "mul", "silu", "gelu", "layer_norm", "batch_norm"} <= {cost.variant for cost in costs}
 
 
-@pytest.mark.representatives(13)
 @pytest.mark.torch
 @pytest.mark.representatives(5)
 @pytest.mark.parametrize("style", STYLES)

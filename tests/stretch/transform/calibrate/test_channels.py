@@ -3,27 +3,22 @@
 from itertools import combinations
 
 import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import nn
 
-from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given as drawn  # noqa: E402
-from hypothesis import settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.joins import join_of  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.models.tiny import BasicBlock, SmallResNet  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import drop_units  # noqa: E402
-from stretch.planning.network.segments import cut_segment, split_segments  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate import Choices, calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import (  # noqa: E402  # noqa: E402
+from predictors.joins import join_of
+from stretch.capture import capture
+from stretch.models.tiny import BasicBlock, SmallResNet
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import drop_units
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.transform import build
+from stretch.transform.build import heritages
+from stretch.transform.calibrate import Choices, calibrate, whole_design
+from stretch.transform.calibrate.segment import (
     ChannelChoice,
     Elimination,
     choose_blocks,
@@ -32,7 +27,8 @@ from stretch.transform.calibrate.segment import (  # noqa: E402  # noqa: E402
     keep_units,
     output_without,
 )
-from tests.stretch.designs import identity_design, random_designs  # noqa: E402
+from tests.effort import examples
+from tests.stretch.designs import identity_design, random_designs
 
 #: Hidden channels that are copies of others, and those others.
 COPIES, COPIED = (8, 9, 10, 11), (0, 1, 2, 3)

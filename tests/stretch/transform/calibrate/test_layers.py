@@ -2,27 +2,23 @@
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
+from stretch.capture import capture
+from stretch.operators.products import PaddedConv2d
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import cut_segment
+from stretch.transform import build
+from stretch.transform.build import heritages
+from stretch.transform.calibrate.layers import PIXELS, BranchFit, Products, Regression, look, patches, pixels_for, rows_of, tail_of
+from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.segment import fit_join, readout
+from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from stretch.capture import capture  # noqa: E402
-from stretch.operators.products import PaddedConv2d  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate.layers import PIXELS, BranchFit, Products, Regression, look, patches, pixels_for, rows_of, tail_of  # noqa: E402  # noqa: E402  # noqa: E402
-from stretch.transform.calibrate.run import whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import fit_join, readout  # noqa: E402
-from stretch.transform.calibrate.statistics import backbone_of  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
+from tests.stretch.designs import cpu_and
 
 
 class Residual(nn.Module):
@@ -54,7 +50,7 @@ def fitted(module, arriving, original, spoil=None):
         return branch, whole, torch.cat(outputs)
 
 
-def images(*shape, seed=0):
+def numbers(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -62,7 +58,7 @@ def images(*shape, seed=0):
 def test_spoilt_weights_are_found_again(groups):
     """With the original's input, dense, grouped and depthwise layers can be exact."""
     torch.manual_seed(0)
-    x = [images(16, 3, 8, 8), images(9, 3, 8, 8, seed=1)]
+    x = [numbers(16, 3, 8, 8), numbers(9, 3, 8, 8, seed=1)]
 
     def spoil(branch):
         for name, parameter in branch.named_parameters():
@@ -77,8 +73,8 @@ def test_spoilt_weights_are_found_again(groups):
 
 def test_last_layer_of_a_block_is_least_squares_of_what_the_skip_leaves():
     torch.manual_seed(1)
-    original = images(12, 3, 6, 6)
-    arriving = original + 0.5 * images(12, 3, 6, 6, seed=5)
+    original = numbers(12, 3, 6, 6)
+    arriving = original + 0.5 * numbers(12, 3, 6, 6, seed=5)
     branch, whole, outputs = fitted(Residual(), [arriving], [original])
     with torch.inference_mode():
         skip = branch.norm(branch.first(arriving))
@@ -116,7 +112,7 @@ def test_product_with_another_tensor_is_no_part_of_a_tail():
 
 def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     torch.manual_seed(0)
-    x = [images(20, 3, 1, 1)]
+    x = [numbers(20, 3, 1, 1)]
     branch, whole, _ = fitted(Residual(), [x[0] + 0.1], x)
     # 27 and 72 inputs, 20 rows.
     for name in ("first", "second"):
@@ -125,7 +121,7 @@ def test_layer_with_more_inputs_than_rows_stays_as_it_was():
 
 def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
     torch.manual_seed(2)
-    x = [images(16, 3, 8, 8), images(9, 3, 8, 8, seed=1)]
+    x = [numbers(16, 3, 8, 8), numbers(9, 3, 8, 8, seed=1)]
     captured = capture(Residual().eval(), (1, 3, 8, 8), "residual")
     design = BranchDesign(
         "residual", "test", (SegmentDesign("s1", captured.graph.input.name, captured.graph.output, (BranchScale("cpu", 1, 8),)),)
@@ -152,10 +148,10 @@ def test_join_is_least_squares_of_the_target_on_the_backbones(captured, join):
     part = next(s for s in design.segments if not s.whole)
     segment = model.get_submodule(part.name)
     shape = result.graph.by_name[part.start].shape[1:]
-    x = [images(4, *shape), images(3, *shape, seed=1)]
+    x = [numbers(4, *shape), numbers(3, *shape, seed=1)]
     with torch.no_grad():
         backbones = [[backbone_of(model.branch(part.name, b.processor), batch) for batch in x] for b in part.branches]
-        target = [images(*segment(batch).shape, seed=2) for batch in x]
+        target = [numbers(*segment(batch).shape, seed=2) for batch in x]
         together = [torch.cat([rows_of(x, 10**6) for x in backbone]) for backbone in (*backbones, target)]
         fit_join(part, segment, together[:-1], together[-1], 1e-9)
         got = torch.cat([segment(batch) for batch in x])
@@ -173,14 +169,10 @@ def test_join_is_least_squares_of_the_target_on_the_backbones(captured, join):
 
 
 def test_readout_finds_a_linear_map_and_its_intercept():
-    x, true = images(400, 6), images(3, 6, seed=2)
+    x, true = numbers(400, 6), numbers(3, 6, seed=2)
     weight, bias = readout(x, x @ true.T + 4, 1e-9)
     torch.testing.assert_close(weight, true, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(bias, torch.full((3,), 4.0), rtol=1e-2, atol=1e-2)
-
-
-def numbers(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @settings(max_examples=examples(10))

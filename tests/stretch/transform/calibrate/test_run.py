@@ -3,25 +3,21 @@
 import itertools
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import design_segments, partitions  # noqa: E402
-from stretch.planning.network.segments import split_segments  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import heritages  # noqa: E402
-from stretch.transform.calibrate import calibrate, whole_design  # noqa: E402
-from stretch.transform.calibrate.segment import Choices, FitTask  # noqa: E402
-from stretch.transform.calibrate.split import Split, divide  # noqa: E402
-from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk  # noqa: E402  # noqa: E402
-from tests.stretch.designs import cpu_and, identity_design, whole  # noqa: E402
+from predictors.errors import StretchError
+from stretch.planning.design.branch_design import BranchScale
+from stretch.planning.design.scale import design_segments, partitions
+from stretch.transform import build
+from stretch.transform.build import heritages
+from stretch.transform.calibrate import calibrate, whole_design
+from stretch.transform.calibrate.segment import Choices, FitTask
+from stretch.transform.calibrate.split import Split, divide
+from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, pair, part_of, two_whole
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,20 +30,14 @@ def few_rows():
 
 def halves(graph, join):
     """Two branches in every stage: one half as deep, one of three quarters the width."""
-    parts = []
-    for s in split_segments(graph):
-        if not s.branchable:
-            parts.append(whole(s))
-            continue
+
+    def part(s):
         widths = (s.width, s.width * 3 // 4)
         shares = partitions(s.width, widths, 4) if join == "project" else (0, 0)
-        entry = "project" if s.passes_input else "none"
-        branches = (
-            BranchScale("gpu", max(s.min_depth, s.depth // 2), widths[0], "none", shares[0], 4),
-            BranchScale("cpu", s.depth, widths[1], entry, shares[1], 4),
-        )
-        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
-    return BranchDesign(graph.name, "test", tuple(parts))
+        shallow = BranchScale("gpu", max(s.min_depth, s.depth // 2), widths[0], "none", shares[0], 4)
+        return part_of(s, join, [shallow, BranchScale("cpu", s.depth, widths[1], "project" if s.passes_input else "none", shares[1], 4)])
+
+    return divided(graph, *map(part, branchable(graph)))
 
 
 def images(result, count=32, seed=0):
@@ -55,19 +45,21 @@ def images(result, count=32, seed=0):
     return [torch.randn(16, *result.graph.input.shape[1:], generator=generator) for _ in range(count // 16)]
 
 
+def off(model, result):
+    """How far a network is from the original on images that it was not calibrated with."""
+    fresh = images(result, seed=9)[0]
+    with torch.inference_mode():
+        return float((model(fresh) - result.module(fresh)).square().mean())
+
+
 @pytest.mark.parametrize("name", ["tiny_resnet", pytest.param("tiny_mobilenet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("join", ["project", "sum"])
 def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_seen(captured, name, join):
     result = captured(name)
     model = build(result, halves(result.graph, join))
-    fresh = images(result, seed=9)[0]
-    with torch.inference_mode():
-        want = result.module(fresh)
-        before = (model(fresh) - want).square().mean()
+    before = off(model, result)
     errors = calibrate(model, result, images(result))
-    with torch.inference_mode():
-        after = (model(fresh) - want).square().mean()
-    assert after < before
+    assert off(model, result) < before
     assert all(e.after < e.before for e in errors)
     assert [e.segment for e in errors] == [s.name for s in model.design.segments if not s.whole]
     assert not model.training
@@ -84,15 +76,7 @@ def test_identity_design_stays_the_original_bit_for_bit(captured):
 
 def test_branches_that_keep_everything_stay_the_original(captured):
     result = captured("tiny_resnet")
-    parts = []
-    for s in split_segments(result.graph):
-        if not s.branchable:
-            parts.append(whole(s))
-            continue
-        shares = partitions(s.width, [s.width, s.width], 4)
-        branches = tuple(BranchScale(p, s.depth, s.width, "none", n) for p, n in zip(("cpu", "gpu"), shares, strict=True))
-        parts.append(SegmentDesign(s.name, s.start, s.end, branches, "project"))
-    model = build(result, BranchDesign(result.graph.name, "test", tuple(parts)))
+    model = build(result, two_whole(result.graph, "project"))
     x = images(result)
     assert all(max(e.before, e.after) <= 1e-9 for e in calibrate(model, result, x))
     with torch.inference_mode():
@@ -112,24 +96,13 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
 
 def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     result = captured("tiny_resnet")
-    parts = []
-    for s in split_segments(result.graph):
-        if not s.branchable:
-            parts.append(whole(s))
-            continue
-        widths = (s.width // 2, s.width // 2) if s.name != "s1" else (s.width, s.width)
-        join = "project" if s.name == "s1" else "concat"
-        shares = (s.width // 2,) * 2 if join == "project" else (0, 0)
-        branches = tuple(BranchScale(p, s.depth, w, "none", n, 4) for p, w, n in zip(("cpu", "gpu"), widths, shares, strict=True))
-        parts.append(SegmentDesign(s.name, s.start, s.end, branches, join))
-    model = build(result, BranchDesign(result.graph.name, "test", tuple(parts)))
-    fresh = images(result, seed=9)[0]
-    with torch.inference_mode():
-        want = result.module(fresh)
-        before = (model(fresh) - want).square().mean()
+    first, *others = branchable(result.graph)
+    parts = [pair(first, "project", (first.depth, first.depth))]
+    parts += [part_of(s, "concat", (BranchScale(p, s.depth, s.width // 2, align=4) for p in ("cpu", "gpu"))) for s in others]
+    model = build(result, divided(result.graph, *parts))
+    before = off(model, result)
     calibrate(model, result, images(result))
-    with torch.inference_mode():
-        assert (model(fresh) - want).square().mean() < 0.5 * before
+    assert off(model, result) < 0.5 * before
 
 
 def test_more_images_than_memory_are_refused_with_a_number_that_fits(captured):
@@ -249,12 +222,8 @@ def network():
     return net
 
 
-def shifted_images(seed=0):
-    return list(torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(seed)).split(8))
-
-
 def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
-    net, x = network(), shifted_images()
+    net, x = network(), list(images_of_shape(24, 3, 8, 8).split(8))
     weights = net[1].weight.clone()
     with torch.no_grad():
         renew_statistics(net, x)
@@ -266,7 +235,7 @@ def test_renewed_statistics_are_the_mean_over_batches_and_momentum_is_kept():
 
 
 def test_rebased_statistics_are_the_data_s_and_the_function_stays():
-    net, x = network(), shifted_images()
+    net, x = network(), list(images_of_shape(24, 3, 8, 8).split(8))
     with torch.no_grad():
         want = net(torch.cat(x))
         outputs = rebase_statistics(net, x)

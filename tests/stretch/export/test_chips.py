@@ -1,4 +1,4 @@
-"""Signatures compiled for a chip beside the TFLite file, by LiteRT's own tool."""
+"""Code for chips: signatures compiled by LiteRT's own tool beside the TFLite file, and contexts of QNN beside the ONNX files."""
 
 import hashlib
 import shutil
@@ -8,11 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from predictors.errors import InfeasibleError, StretchError
+from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
+from scheduler.delegates import DspDelegate
+from scheduler.runtime.session import Session
 from stretch.export import chips as compiler
-from stretch.export.chips import Case, compile_signatures, export_aot, find_toolchain, partitions, simulate
+from stretch.export.chips import Case, compile_signatures, export_aot, export_contexts, find_toolchain, partitions, simulate
 from stretch.export.precision import export_precision
 from stretch.export.tflite.bundle import FILE, export_tflite, write_tflite
 from stretch.quantize.images import synthetic_images
@@ -35,26 +37,33 @@ def floats(tmp_path_factory):
 @pytest.fixture(scope="module")
 def int8(floats, tmp_path_factory):
     out = tmp_path_factory.mktemp("int8") / "bundle"
+    export_precision(floats, out, {"dsp": "int8"}, IMAGES, "synthetic")
+    return load_bundle(out)
+
+
+@pytest.fixture(scope="module")
+def lite(floats, tmp_path_factory):
+    out = tmp_path_factory.mktemp("lite") / "bundle"
     export_tflite(floats, out, IMAGES, "synthetic", precision={"dsp": "int8"})
     return load_bundle(out)
 
 
 @pytest.fixture(scope="module")
-def compiled(int8, tmp_path_factory):
+def compiled(lite, tmp_path_factory):
     out = tmp_path_factory.mktemp("compiled") / "bundle"
     steps = []
-    export_aot(int8, out, ["sm8450"], steps.append)
+    export_aot(lite, out, ["sm8450"], steps.append)
     assert steps == ["sm8450"]
     return load_bundle(out, check_hashes=True)
 
 
 @pytest.mark.slow
-def test_copy_is_hashed_beside_a_tflite_file_that_stays_as_it_was(int8, compiled):
+def test_copy_is_hashed_beside_a_tflite_file_that_stays_as_it_was(lite, compiled):
     assert compiled.manifest.aot == {"sm8450": "aot/sm8450.tflite"}
     content = compiled.file("aot/sm8450.tflite").read_bytes()
     assert compiled.manifest.files["aot/sm8450.tflite"].sha256 == hashlib.sha256(content).hexdigest()
-    assert compiled.file(FILE).read_bytes() == int8.file(FILE).read_bytes() != content
-    assert int8.manifest.files.items() <= compiled.manifest.files.items()
+    assert compiled.file(FILE).read_bytes() == lite.file(FILE).read_bytes() != content
+    assert lite.manifest.files.items() <= compiled.manifest.files.items()
     assert verify_bundle(compiled.path).ok
 
 
@@ -78,12 +87,10 @@ def test_file_of_code_without_a_hash_makes_the_bundle_unreadable(compiled, tmp_p
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model with a space")
-    floats = load_bundle(two_branches(folder / "floats", processors=("cpu", "dsp")))
-    export_precision(floats, folder / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
-    (folder / "model.tflite").write_bytes(write_tflite(load_bundle(folder / "int8")))
-    return folder / "model.tflite"
+def model(int8, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model with a space") / "model.tflite"
+    path.write_bytes(write_tflite(int8))
+    return path
 
 
 def operators(content):
@@ -157,13 +164,9 @@ def last(x):
 
 
 @pytest.mark.slow
-def test_code_computes_what_the_int8_subgraphs_compute(tmp_path):
-    floats = load_bundle(two_branches(tmp_path / "floats", processors=("cpu", "dsp")))
-    export_precision(floats, tmp_path / "int8", {"dsp": "int8"}, synthetic_images((1, 3, 8, 8), 8), "synthetic")
-    int8 = load_bundle(tmp_path / "int8")
-    (tmp_path / "model.tflite").write_bytes(write_tflite(int8))
+def test_code_computes_what_the_int8_subgraphs_compute(int8, model, tmp_path):
     names = ["s1.dsp", "s2.dsp"]
-    code = compile_signatures(tmp_path / "model.tflite", names, "sm8450", tmp_path / "out.tflite")
+    code = compile_signatures(model, names, "sm8450", tmp_path / "out.tflite")
     tensors = replay(int8.manifest, {s.name: runner(str(int8.file(s.file))) for s in int8.manifest.subgraphs}, random_input(int8))
     ends = {name: (last(tensors[int8.subgraph(name).input]), last(tensors[int8.subgraph(name).output])) for name in names}
     got = simulate({name: Case(code[name], x, y.shape) for name, (x, y) in ends.items()}, "sm8450")
@@ -172,3 +175,36 @@ def test_code_computes_what_the_int8_subgraphs_compute(tmp_path):
     # Another input gives another result: the numbers come from the code.
     x, y = ends["s1.dsp"]
     assert np.abs(simulate({"s1.dsp": Case(code["s1.dsp"], -x, y.shape)}, "sm8450")["s1.dsp"] - y).max() > 0.2 * np.abs(y).max()
+
+
+@pytest.fixture(scope="module")
+def contexts(int8, tmp_path_factory):
+    out = tmp_path_factory.mktemp("contexts") / "bundle"
+    steps = []
+    export = export_contexts(int8, out, ["sm8350"], steps.append)
+    assert steps == ["s1.dsp for sm8350", "s2.dsp for sm8350"]
+    assert min(item.cosine for item in export.losses["sm8350"].values()) > 0.9999
+    return load_bundle(out, check_hashes=True)
+
+
+@pytest.mark.slow
+def test_code_of_the_bundle_runs_in_the_session_that_asks_for_it(int8, contexts):
+    x = random_input(int8)
+    with Session(int8) as plain, Session(contexts, delegates={"dsp": DspDelegate(chip="sm8350")}) as coded:
+        assert np.allclose(coded(x), plain(x), atol=0.02 * np.abs(plain(x)).max())
+
+
+def test_bundle_with_code_is_verified_like_any_other(contexts):
+    assert verify_bundle(contexts.path).ok
+    assert set(contexts.manifest.contexts["sm8350"]) == {"s1.dsp", "s2.dsp"}
+    assert contexts.manifest.checks["contexts"]["sm8350"]["s1.dsp"]["cosine"] > 0.9999
+
+
+def test_chip_that_the_bundle_has_no_code_for_is_named(contexts):
+    with pytest.raises(StretchError, match=r"has no code of subgraph `s1.dsp` for sm8550"):
+        Session(contexts, delegates={"dsp": DspDelegate(chip="sm8550")})
+
+
+def test_float_bundle_has_nothing_to_compile(floats, tmp_path):
+    with pytest.raises(UsageError, match="no int8 subgraph on a dsp"):
+        export_contexts(floats, tmp_path / "out", ["sm8350"])

@@ -1,4 +1,4 @@
-"""Tables of measurements are kept, gone on with, and brought in from others."""
+"""Tables of measurements are kept, gone on with, and brought in from others; profiles are written of them."""
 
 import os
 import signal
@@ -6,13 +6,19 @@ import subprocess
 import sys
 
 import pytest
+import tomli_w
 
+from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
-from predictors.measurements.networks import Source, load_measurements
+from predictors.measurements.networks import Measurements, Source, load_measurements
 from predictors.measurements.tables import KernelLatency, Latency
-from stretch.tools.profiling.styles import draw
-from stretch.tools.profiling.writing import Table, Where, ingest
+from predictors.predictor import LatencyPredictor
+from scheduler.measure.steady import LinkTimes, Reads
+from stretch.planning.cost import compare
+from stretch.tools.profiling.places import Place
+from stretch.tools.profiling.styles import STYLES, draw
+from stretch.tools.profiling.writing import Crossing, Table, Where, ingest, make_profile
 from tests.predictors.measurements.test_benchncnn import OUTPUT
 from tests.predictors.measurements.test_litert import PROFILE
 
@@ -65,7 +71,7 @@ def test_ctrl_c_while_saving_leaves_whole_files(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
-from tests.stretch.tools.profiling.test_table import filled
+from tests.stretch.tools.profiling.test_writing import filled
 table = filled(Path({str(tmp_path / "m")!r}), range(6))
 table.save()
 print("ready", flush=True)
@@ -97,13 +103,6 @@ def profile(tmp_path):
     return path
 
 
-@pytest.fixture
-def bench(tmp_path):
-    path = tmp_path / "bench.txt"
-    path.write_text(OUTPUT)
-    return path
-
-
 def test_an_operator_profile_becomes_the_time_of_its_network(profile, tmp_path):
     ingest(profile, "resnet18", WHERE, tmp_path, capture)
     ingest(profile, "resnet34", WHERE, tmp_path, capture)
@@ -115,8 +114,9 @@ def test_an_operator_profile_becomes_the_time_of_its_network(profile, tmp_path):
     assert set(table.families.values()) == {"resnet"}
 
 
-def test_networks_of_benchncnn_are_those_of_the_same_architecture(bench, tmp_path):
-    rows = ingest(bench, None, WHERE, tmp_path, capture)
+def test_networks_of_benchncnn_are_those_of_the_same_architecture(tmp_path):
+    (tmp_path / "bench.txt").write_text(OUTPUT)
+    rows = ingest(tmp_path / "bench.txt", None, WHERE, tmp_path, capture)
     assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp16"), ("squeezenet1_1", "int8"), ("resnet18", "fp16")]
 
 
@@ -132,3 +132,58 @@ def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
     with pytest.raises(UsageError, match=sentence):
         ingest(profile, "resnet18", where, tmp_path, capture)
     assert not list(tmp_path.glob("*.measurements"))
+
+
+PLACES = [Place("cpu", "1core", "cpu", (0,), 1.0), Place("cpu", "2cores", "cpu", (0, 1), 1.0), Place("gpu", "all", "opencl", (1,), 1.0)]
+
+
+# 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
+READS = Reads(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
+
+
+CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime", READS)
+
+
+RATE = 5e7
+
+
+def measured(place: Place) -> list[KernelLatency]:
+    """Kernels that all reach 10⁸ operations a millisecond, or move 10⁷ bytes in one."""
+    rows = []
+    for style in STYLES:
+        for kernel in fuse(draw(style, 0), place.backend):
+            cost = kernel.cost
+            ms = max(1e-3, kernel.macs / RATE, 4 * (cost.reads + cost.writes) / 1e7)
+            rows.append(KernelLatency("x", style, place.family, place.core_set, "fp32", "a runtime", kernel.name, "", *cost, ms))
+    return rows
+
+
+def written(folder, kernels):
+    path = folder / "x.toml"
+    table = Measurements(Source("a test", "", "", "CC0-1.0", ""), {}, {}, [], kernels)
+    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, table, {"gpu": CROSSING})))
+    return load_device(path)
+
+
+def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
+    device = written(tmp_path, [row for place in PLACES for row in measured(place)])
+    assert set(device.variants) == {"cpu", "cpu[2cores]", "gpu"}
+    gpu, link = device.processors["gpu"], device.links["gpu"]
+    assert (gpu.contention.value, device.processors["cpu"].contention.value) == (1.05, 1.02)
+    assert gpu.contention_memory is not None
+    assert gpu.contention_memory.value == 1.3
+    assert link.map_ms.value + link.unmap_ms.value + link.sync_ms.value == pytest.approx(0.05)
+    assert (link.convert_gbs.value, link.convert_back_gbs.value if link.convert_back_gbs else None, link.runtime) == (8, 4, "a runtime")
+    unknown = compare.link("gpu", device)
+    assert (unknown.low, unknown.high) == pytest.approx((0.9, 3.5))
+    assert (device.feeder("gpu"), device.feeder("cpu")) == (0.03, 0.0)
+    peak = device.processor("cpu").cores.peak_gops["fp32"].value
+    assert 0.9 * peak == pytest.approx(2 * RATE / 1e6, rel=0.01)
+
+
+def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path):
+    kernels = [row for place in PLACES for row in measured(place)]
+    predictor = LatencyPredictor(written(tmp_path, kernels))
+    for style in STYLES:
+        whole = sum(row.ms for row in kernels if (row.network, row.processor, row.core_set) == (style, "cpu", "1core"))
+        assert whole / 4 < predictor.predict(draw(style, 0), "cpu").ms < whole * 4

@@ -1,0 +1,162 @@
+"""What cannot be done ends in one sentence with the exit code of its kind, and leaves everything as it was."""
+
+import shlex
+
+import numpy as np
+import pytest
+
+from tests.predictors.specified import kept
+from tests.scheduler.tools.bench.nets import conv_onnx
+from tests.stretch.cli.commands import call, tree
+
+TINY = "tiny_resnet --device pixel6 --weights none --alpha 5 --out new"
+FRONT = f"search tiny_resnet --device {kept('pixel6')} --processors cpu,gpu --alpha 5 --beta 5"
+
+#: Words, exit code, and what the sentence or its hint says, by the words that begin the command.
+REFUSALS = {
+    "advise no_such_model": [
+        ("--device pixel9*", 3, "pixel9*"),
+        ("--device mi9,,mi11", 2, "mi9,,mi11"),
+        ("--precision fp8", 2, "fp8"),
+    ],
+    f"branch {TINY}": [
+        ("--set macs=1.1:0.9", 2, "MACs"),
+        ("--set min_width=2", 2, "--set min_width"),
+        ("--set n_meet=0", 2, "--set n_meet"),
+        ("--input 32", 2, "--input"),
+        ("--precision int8", 2, "--precision"),
+        ("--processors cpu", 2, "two processors"),
+        ("--set preprocessing.mean=[1,2]", 2, "Expected `array` of length 3, got 2 - at `$.mean`"),
+        ("--set preprocessing.size=31", 2, "resizes pictures to 31, the model reads 32×32"),
+    ],
+    "branch tiny_resnt --device pixel6 --out new": [("", 3, "did you mean `tiny_resnet`?")],
+    "compare": [
+        ("no_such_thing", 2, "is no bundle and no file of a result"),
+        ("gone.json --device pixel6 --device mi9", 2, "--device is for models"),
+        ("resnet18 --device no_such_device", 3, "unknown device"),
+        ("a_bundle --rounds 3", 2, "--rounds does not go with a comparison without --measure"),
+    ],
+    "compare --measure": [
+        ("", 2, "missing argument"),
+        ("gone", 2, "is no .onnx file, .tflite file or bundle"),
+        ("conv.onnx --with tensorrt", 3, "unknown runtime `tensorrt`"),
+        ("conv.onnx --starts 9", 2, "starts"),
+        ("conv.onnx --input 1x2", 2, "is not channels, height and width"),
+        ("conv.onnx --input q=3x8x8", 2, "no file has an input `q`"),
+        ("conv.onnx --device mi9", 2, "--device does not go with --measure"),
+    ],
+    "evaluate bundle --images images": [
+        ("--set preprocessing.mean=[1,2]", 2, "Expected `array` of length 3, got 2 - at `$.mean`"),
+        ("--set preprocessing.size=9 --set preprocessing.crop=1", 2, "both say how much"),
+        ("--set preprocessing.crop=0", 2, "Expected `float` >= 0.01 - at `$.crop`"),
+        ("--image-count 0", 2, "image-count"),
+        ("--map gpu=null", 2, "nothing to evaluate"),
+        ("--classes /nonexistent", 1, "cannot read"),
+    ],
+    "explain conv.onnx": [
+        ("--runtime openvin", 3, "did you mean `openvino`?"),
+        ("--runtime onnxruntime --fix m.txt", 2, "does not end in .onnx"),
+        ("", 2, "add --runtime"),
+    ],
+    "export bundle --out new --precision": [("gpu=", 2, "is not understood"), ("gpu=int8,gpu=fp32", 2, "is not understood")],
+    "profile": [
+        ("--name here --processors gpu", 2, "a profile needs the processor `cpu`"),
+        ("--name here --processors cpu,dsp", 3, "unknown processor to measure `dsp`"),
+        ("--name here --model resnet18", 2, "--model does not go with a measurement"),
+        ("--name here --from x.csv", 2, "--from needs to know what ran the networks"),
+        ("--name here --from x.csv --processor cpu[1large]", 1, "cannot read the measurements x.csv"),
+        ("--name here --there=x", 2, "--there does not go with a run without a board"),
+        ("--name here --ssh-config=x", 2, "--ssh-config does not go with a run without a board"),
+    ],
+    "run bundle": [
+        ("--map gpu=cqu1", 3, "did you mean `cpu`?"),
+        ("--map dsp=cpu0", 2, "the bundle uses cpu, gpu"),
+        ("--map gpu=cpu4095", 2, "core 4095"),
+        ("--processors npu", 2, "does not use processor"),
+        ("--trace /nonexistent/t.json --repeat 1 --warmup 0", 1, "cannot write the trace"),
+        ("--input wide.npy", 2, "has shape"),
+        ("--input double.npy", 2, "has type float64"),
+        ("--input nan.npy", 2, "NaN"),
+        ("--there=x", 2, "--there does not go with a run without a board"),
+        ("--ssh-config=x", 2, "name it with --on user@host"),
+        ("--on=-oProxyCommand=x", 2, "begins with a dash"),
+        ("--on 'a b'", 2, "is no name of a host"),
+        ("--on board --html page.html", 2, "--html does not go with --on"),
+        ("--on board --there 'a\nb'", 2, "--there is no name of a folder"),
+        ("--on board --priority speed", 2, "--priority speed is not known"),
+        ("--on board --ssh-config missing", 1, "there is no ssh configuration missing"),
+    ],
+    FRONT: [
+        ("--pareto latency,beauty", 3, "unknown objective `beauty`"),
+        ("--pareto agreement", 2, "--pareto agreement does not name two or three different things to weigh"),
+        ("--pareto latency,agreement", 2, "nothing predicts the agreement of designs"),
+        ("--images no/such", 1, "there is no folder no/such with images"),
+        ("--images . --set accuracy=a.json", 2, "--images and --set accuracy both predict the accuracy of designs"),
+        ("--images . --pareto latency,macs", 2, "images say nothing of latency,macs"),
+        ("--set latency_budget=5", 2, "what is searched for is not bounded by --set latency_budget"),
+        ("--images . --lossless", 2, "images say nothing of designs that all compute what the original computes"),
+        ("--objective energy --pareto latency,macs", 2, "a front has no objective such as energy"),
+        ("--within 0.9", 2, "is not a factor from 1 up"),
+        ("--objective robust", 2, "several designs that differ are not searched for with --objective robust"),
+        ("--set macs=0.1:0.11", 4, "no design of `tiny_resnet` meets the constraints"),
+        ("--with tiny_resnut", 3, "did you mean `tiny_resnet`?"),
+        ("--with tiny_mobilenet --pareto latency,macs", 2, "--pareto does not go with a pair of networks"),
+        ("--with tiny_mobilenet --set pair_goal=speed", 2, "`speed` is no objective of a pair"),
+        ("--with tiny_mobilenet --set latency_budget=5", 2, "is not bounded by --set latency_budget"),
+    ],
+    "simulate bundle": [
+        ("--busy gqu=0.5@0:1", 3, "did you mean `gpu`?"),
+        ("--busy gpu=nan@0:1", 2, "takes nan of it, which is no share"),
+        ("--busy gpu=1.01@0:1", 2, "takes 1.01 of it, which is no share"),
+        ("--busy gpu=0.5@9:1", 2, "ends at 1 ms, and begins at 9 ms"),
+        ("--busy gpu=0.6@0:9,gpu=0.6@5:9", 2, "loads take 1.2 of gpu from 5 ms on"),
+        ("--jitter nan", 2, "a jitter of nan is out of range"),
+        ("--arrivals periodic:0", 2, "requests cannot come as `periodic:0` says"),
+        ("--deadline nan", 2, "a deadline of nan ms is not positive and finite"),
+        ("--trace /nowhere/t.json", 1, "cannot write the trace"),
+        ("--or bundle", 2, "two alternatives have the same name"),
+        ("--or /nowhere", 1, "is not a bundle"),
+        ("--beside bundle@periodic:nan", 2, "requests cannot come"),
+        ("--beside bundle@periodic:5@-1", 2, "`-1` is no deadline"),
+        ("--admit", 2, "give the first bundle --arrivals"),
+        ("--admit --arrivals periodic:5 --beside bundle", 2, "no request rate"),
+        ("--shared --or cpu", 2, "do not take turns"),
+        ("--prefer energy", 2, "give one with --or"),
+        ("--prefer speed --or cpu", 2, "no objective of a policy"),
+        ("--heat profile", 2, "the profile of pixel6 says nothing of heat"),
+        ("--frequency gpu=0@0:5", 2, "gpu cannot run at 0 of its speed"),
+        ("--frequency gpu=0.5@0:inf", 2, "the speed of gpu has inf ms"),
+        ("--frequency gpu=0.5@0:9,gpu=0.7@5:12", 2, "gpu would have two speeds from 5 ms on"),
+        ("--device raspberrypi4", 3, "gpu"),
+    ],
+    "web": [("", 2, "nothing to show")],
+}
+CASES = [
+    pytest.param(f"{verb} {words}", code, says, marks=[pytest.mark.torch] if verb.startswith(("branch", "search")) else [], id=f"{verb.split()[0]} {words}")
+    for verb, rows in REFUSALS.items()
+    for words, code, says in rows
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(bundle_dir, tmp_path, monkeypatch):
+    """Where the commands run: a bundle, a file of one convolution, images of five classes, and inputs that do not fit."""
+    monkeypatch.chdir(tmp_path)
+    conv_onnx(tmp_path / "conv.onnx")
+    for name, array in {
+        "wide": np.zeros((1, 3, 9, 9), np.float32),
+        "double": np.zeros((1, 3, 8, 8)),
+        "nan": np.full((1, 3, 8, 8), np.nan, np.float32),
+        **{f"images/{name}/some": np.ones((2, 3, 8, 8), np.float32) for name in "abcde"},
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / name, array)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("words", "code", "says"), CASES)
+def test_what_cannot_be_done_is_one_sentence_and_changes_nothing(capsys, folder, words, code, says):
+    before = tree(folder)
+    result = call(capsys, *shlex.split(words))
+    assert (result.code, says in f"{result.message}\n{result.hint}") == (code, True), result.err
+    assert tree(folder) == before

@@ -1,0 +1,317 @@
+"""Images to train with: arrays, folders, streams, made-up sets, and how batches are shifted and normalised."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from predictors.errors import StretchError
+from stretch.train.images import (
+    ImageSet,
+    ImageStream,
+    Normalise,
+    crop_and_flip,
+    divided,
+    folder_items,
+    load_arrays,
+    load_data,
+    shard_items,
+    synthetic,
+    unlabelled_items,
+)
+from stretch.train.recipe import DataConfig
+
+
+def test_moments_are_those_of_numpy():
+    images = synthetic(4, 16, 50)[0]
+    mean, deviation = images.moments()
+    values = images.images.numpy().astype(np.float64)
+    np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(deviation, values.std((0, 2, 3)), rtol=1e-5)
+
+
+def test_shuffled_batches_are_full_and_hold_no_image_twice():
+    data = ImageSet(torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 3, 2, 2), torch.arange(10))
+    seen = torch.cat([labels for _, labels in data.epoch(1, 3, 0)])
+    assert len(seen) == 9
+    assert len(seen.unique()) == 9
+    assert [len(labels) for _, labels in data.batches(3)] == [3, 3, 3, 1]
+
+
+def save(path, **changes):
+    arrays = {
+        "train_images": np.zeros((4, 8, 8, 3), np.uint8),
+        "train_labels": np.arange(4),
+        "test_images": np.zeros((2, 8, 8, 3), np.uint8),
+        "test_labels": np.arange(2),
+    } | changes
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+def test_arrays_are_read_as_channels_first(tmp_path):
+    images = np.random.default_rng(0).integers(0, 255, (4, 8, 6, 3), dtype=np.uint8)
+    train, test = load_arrays(save(tmp_path / "a.npz", train_images=images), 10)
+    np.testing.assert_array_equal(train.images.numpy(), images.transpose(0, 3, 1, 2))
+    assert len(test) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"test_labels": None}, "test_labels"),
+        ({"train_images": np.zeros((4, 8, 8), np.uint8)}, "uint8 of shape"),
+        ({"train_images": np.zeros((4, 8, 8, 3), np.float32)}, "float32"),
+        ({"train_labels": np.array([0, 1, 2, 10])}, "0 to 10, the model has 10 classes"),
+        ({"train_labels": np.arange(3)}, "is int64 of shape"),
+        ({"train_images": np.zeros((0, 8, 8, 3), np.uint8), "train_labels": np.arange(0)}, "empty"),
+        ({"train_images": np.array([{"a": 1}])}, "damaged or no plain arrays"),
+        ({"train_labels": np.array([0.5, 1, 2, 3])}, "float64"),
+        ({"train_labels": None}, "has no `train_labels`"),
+    ],
+)
+def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
+    with pytest.raises(StretchError, match=reason):
+        load_arrays(save(tmp_path / "a.npz", **changes), 10)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: b"no archive", lambda whole: whole[:40], lambda whole: whole[:60] + b"?" * 40 + whole[100:]]
+)
+def test_damaged_file_is_refused_in_a_sentence_of_ours(tmp_path, damage):
+    path = save(tmp_path / "a.npz")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StretchError, match=r"a\.npz") as error:
+        load_arrays(path, 10)
+    assert "allow_pickle" not in error.value.message
+    assert "train_images" in error.value.hint
+
+
+@pytest.mark.parametrize(("classes", "size", "count"), [(10, 2048, 2048), (65536, 224, 16), (10, 32, 10**9)])
+def test_made_up_images_that_fit_no_memory_are_refused_before_any_is_drawn(classes, size, count):
+    with pytest.raises(StretchError, match="are allowed"):
+        synthetic(classes, size, count)
+
+
+def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
+    for split in ("train", "val"):
+        folder(tmp_path / split, 3)
+    train, test = load_data(DataConfig(name="images", path=str(tmp_path), workers=0), 2, 16)
+    assert (len(train), len(test)) == (6, 6)
+    with pytest.raises(StretchError, match="2 classes, the model has 10") as error:
+        load_data(DataConfig(name="imagenet", path=str(tmp_path)), 10, 16)
+    assert "--set classes=2" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("cifar10", "does not hold cifar10"), ("shards", "no shards"), ("images", "no folder of images")]
+)
+def test_data_that_is_not_there_is_named(tmp_path, name, reason):
+    with pytest.raises(StretchError, match=reason):
+        load_data(DataConfig(name=name, path=str(tmp_path)), 10, 32)
+
+
+def encoded(value, size=(20, 24)):
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((*size, 3), value, np.uint8)).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def folder(path, count=6):
+    for label in ("cat", "dog"):
+        (path / label).mkdir(parents=True)
+        for number in range(count):
+            (path / label / f"{number}.png").write_bytes(encoded(100 * (label == "dog") + number))
+    return path
+
+
+def values(batches):
+    return [sorted(int(i.max()) for i in images) for images, _ in batches]
+
+
+def test_epoch_shows_every_image_once_with_its_label_in_an_order_of_its_own(tmp_path):
+    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
+    orders = []
+    for number in (1, 2):
+        seen = [
+            (int(image.max()), int(label))
+            for images, labels in stream.epoch(number, 4, 0)
+            for image, label in zip(images, labels, strict=True)
+        ]
+        assert sorted(seen) == [(n, 0) for n in range(6)] + [(100 + n, 1) for n in range(6)]
+        orders.append(seen)
+    assert orders[0] != orders[1]
+
+
+def test_batches_after_a_pause_are_those_that_would_have_come(tmp_path):
+    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
+    whole, rest = list(stream.epoch(1, 4, 0)), list(stream.epoch(1, 4, 0, skip=1))
+    assert len(rest) == len(whole) - 1
+    for (a, _), (b, _) in zip(whole[1:], rest, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_processes_share_every_batch(tmp_path):
+    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
+    whole = values(stream.epoch(1, 4, 0))
+    parts = [values(stream.epoch(1, 4, 0, share=(k, 2))) for k in range(2)]
+    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == whole
+
+
+def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
+    folder(tmp_path)
+    for name in ("1", "3"):
+        (tmp_path / "cat" / f"{name}.png").write_bytes(b"no picture")
+    items = folder_items(tmp_path)[0]
+    stream = ImageStream.of(items, 16, 2, bad_limit=2)
+    assert sum(len(labels) for _, labels in stream.epoch(1, 4, 0)) == 12
+    assert len(stream.bad) == 2
+    with pytest.raises(StretchError, match=r"2 images cannot be read, such as .*1\.png"):
+        list(ImageStream.of(items, 16, 2, bad_limit=1).epoch(1, 4, 0))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_many_unreadable_images_in_a_row_end_in_one_sentence_that_names_one(tmp_path, workers):
+    for number in range(70):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{number:02d}.png").write_bytes(b"no picture")
+    stream = ImageStream.of(folder_items(tmp_path)[0], 16, 1, workers, bad_limit=1000)
+    with pytest.raises(StretchError, match=r"^64 images in a row cannot be read, the first is \S+\.png$"):
+        list(stream.epoch(1, 4, 0))
+
+
+def test_evaluation_takes_the_middle_of_every_image(tmp_path):
+    (tmp_path / "a").mkdir()
+    picture = np.zeros((256, 256, 3), np.uint8)
+    picture[16:240, 16:240] = 200
+    Image.fromarray(picture).save(tmp_path / "a" / "0.png")
+    stream = ImageStream.of(folder_items(tmp_path)[0], 224, 1)
+    images, labels = next(stream.batches(4))
+    assert images.shape == (1, 3, 224, 224)
+    assert int(images.min()) == 200
+    assert labels.tolist() == [0]
+
+
+def shard(path, files):
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_shards_hold_what_a_folder_would(tmp_path):
+    files = {f"{n}.{kind}": content for n in range(4) for kind, content in (("png", encoded(n)), ("cls", str(n % 2).encode()))}
+    stream = ImageStream.of(shard_items([shard(tmp_path / "train-0.tar", files)]), 16, 2)
+    seen = sorted((int(i.max()), int(label)) for images, labels in stream.epoch(1, 2, 0) for i, label in zip(images, labels, strict=True))
+    assert seen == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [({"0.png": b""}, r"no `0\.cls`"), ({"0.png": b"", "0.cls": b"cat"}, r"0\.cls holds no class number"), (None, "cannot read the shard")],
+)
+def test_shard_without_classes_or_that_is_no_tar_is_refused(tmp_path, files, reason):
+    (tmp_path / "a.tar").write_bytes(b"x" * 600)
+    with pytest.raises(StretchError, match=reason):
+        shard_items([shard(tmp_path / "a.tar", files) if files else tmp_path / "a.tar"])
+
+
+def test_missing_folder_foreign_class_and_too_many_classes_are_refused(tmp_path):
+    with pytest.raises(StretchError, match="no folder of images"):
+        folder_items(tmp_path / "nowhere")
+    items, _ = folder_items(folder(tmp_path / "a", 1))
+    with pytest.raises(StretchError, match="class `dog`"):
+        folder_items(tmp_path / "a", ["cat"])
+    with pytest.raises(StretchError, match="from 0 to 1, the model has 1"):
+        ImageStream.of(items, 16, 1)
+    with pytest.raises(StretchError, match="empty"):
+        ImageStream.of([], 16, 1)
+
+
+def test_what_is_hidden_is_neither_a_class_nor_an_image(tmp_path):
+    folder(tmp_path)
+    for hidden in (tmp_path / ".git", tmp_path / "cat" / ".ipynb_checkpoints"):
+        hidden.mkdir()
+        (hidden / "1.png").write_bytes(encoded(1))
+    (tmp_path / "dog" / "._1.png").write_bytes(b"resource fork")
+    items, names = folder_items(tmp_path)
+    assert names == ["cat", "dog"]
+    assert len(items) == 12
+
+
+def test_every_image_is_one_of_its_own_shifts_or_mirrored_shifts():
+    torch.manual_seed(0)
+    images = torch.randn(20, 3, 6, 5)
+    padded = torch.nn.functional.pad(images, (2,) * 4)
+    for index, image in enumerate(crop_and_flip(images, 2)):
+        crops = [padded[index, :, y : y + 6, x : x + 5] for y in range(5) for x in range(5)]
+        assert any(torch.equal(image, c) or torch.equal(image, c.flip(2)) for c in crops)
+
+
+def test_shifts_and_mirrors_all_occur():
+    torch.manual_seed(0)
+    image = torch.arange(25.0).reshape(1, 1, 5, 5).expand(400, 3, 5, 5)
+    assert len(torch.unique(crop_and_flip(image, 1), dim=0)) == 18
+
+
+def test_normalised_images_have_mean_zero_and_deviation_one():
+    images = torch.randint(0, 256, (50, 3, 8, 8), dtype=torch.uint8)
+    mean, deviation = images.float().mean((0, 2, 3)), images.float().std((0, 2, 3), correction=0)
+    out = Normalise(mean, deviation, torch.device("cpu"))(images)
+    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
+
+
+def pictures(folder, *names):
+    """Pictures of different colours at the paths `names` below a folder."""
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(encoded((37 * number % 256, 91 * number % 256, 150)))
+    return folder
+
+
+def names(items, folder):
+    return [str(item.path.relative_to(folder)) for item in items]
+
+
+@given(st.integers(2, 400), st.floats(0.001, 0.5))
+def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(count, share):
+    train, back = divided(range(count), share, Path("there"))
+    assert sorted(train + back) == list(range(count))
+    assert len(back) == min(max(1, round(count * share)), count - 1)
+    assert max(b - a for a, b in zip([*back, count], [*back[1:], count, count], strict=True)) <= -(-count // len(back))
+
+
+@pytest.mark.parametrize("layout", [["a.png", "b.png", "c.png"], ["x/a.png", "x/y/b.png", "z/c.png", "d.jpg"]])
+def test_images_are_taken_from_any_folder(tmp_path, layout):
+    pictures(tmp_path, *layout, ".hidden/e.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    train, back = unlabelled_items(tmp_path, 0.3)
+    assert sorted(names([*train, *back], tmp_path)) == sorted(layout)
+    assert len(back) == 1
+
+
+def test_folder_that_is_divided_already_stays_so(tmp_path):
+    pictures(tmp_path, "train/a.png", "train/cat/b.png", "val/c.png")
+    train, back = unlabelled_items(tmp_path, 0.5)
+    assert (names(train, tmp_path), names(back, tmp_path)) == (["train/a.png", "train/cat/b.png"], ["val/c.png"])
+    (tmp_path / "val" / "c.png").unlink()
+    with pytest.raises(StretchError, match="no images in `val`"):
+        unlabelled_items(tmp_path, 0.5)
+
+
+@pytest.mark.parametrize("there", [[], ["a.png"]])
+def test_too_few_images_are_named(tmp_path, there):
+    pictures(tmp_path, *there)
+    with pytest.raises(StretchError, match=f"{tmp_path} has {'1 image' if there else 'no images'}"):
+        unlabelled_items(tmp_path, 0.1)
+    with pytest.raises(StretchError, match="no folder of images"):
+        unlabelled_items(tmp_path / "gone", 0.1)
