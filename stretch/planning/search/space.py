@@ -65,8 +65,8 @@ class Rules:
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
         targets = [segment.width * i / WIDTH_STEPS for i in range(1, WIDTH_STEPS + 1)]
-        near = {min(allowed, key=lambda w: abs(w - t)) for t in targets if self.offers_width(segment, t)}
-        return sorted(near | {allowed[0]})
+        apart = np.abs(np.subtract.outer([target for target in targets if self.offers_width(segment, target)], allowed))
+        return sorted({allowed[i] for i in apart.argmin(axis=1)} | {allowed[0]})
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
         """Which combinations keep to every rule, per processor that may hold the tensor before."""
