@@ -71,14 +71,14 @@ class Replayed:
                 self._step()
 
 
-def scheduled_adam(parameters: Sequence[torch.Tensor], rate: float, **settings: Any) -> tuple[torch.optim.Adam, Callable[[float], None]]:
+def scheduled_adam(parameters: Sequence[torch.Tensor], rate: float, **settings: Any) -> tuple[torch.optim.Adam, Callable[[float], object]]:
     """Adam whose learning rate can change between replayed steps, and what changes it."""
     device = parameters[0].device
     if device.type != "cuda":
         adam = torch.optim.Adam(parameters, rate, **settings)
         return adam, lambda value: adam.param_groups[0].update(lr=value)
     number = torch.tensor(rate, device=device)
-    return torch.optim.Adam(parameters, number, fused=True, capturable=True, **settings), lambda value: number.fill_(value) and None
+    return torch.optim.Adam(parameters, number, fused=True, capturable=True, **settings), number.fill_
 
 
 FILE, VERSION = "refinement.safetensors", 1
