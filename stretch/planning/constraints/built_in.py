@@ -5,11 +5,14 @@ from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import numpy as np
 
 from stretch.planning.constraints.base import Bound, Constraint, Limit, register
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stretch.planning.cost.branch import SegmentOptions
     from stretch.planning.network.segments import Segment
 
@@ -81,6 +84,33 @@ class PeakMemory(Bound):
         """The bytes, up to those of the largest combination."""
         largest = max(int(way.peak_bytes.max()) for way in options)
         return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+
+
+@register
+class Intact(Bound):
+    """One branch has blocks of the original as they are.
+
+    From few images a network learns to do without some blocks, but hardly to make do with thinner ones (Wang and Wu 2023, "Practical
+    network acceleration with tiny sets").
+    """
+
+    option = Option(
+        "intact",
+        Ratio | None,
+        None,
+        "Blocks that one branch of a stretched segment keeps with all of their channels, over those of the segment, at least.",
+    )
+    exact, at_most = False, False
+    words = "a branch keeps {:.2g} of the blocks with all of their channels at best, the limit is {:g}"
+
+    def part(self, options: "SegmentOptions") -> "NDArray[np.int64]":
+        """The most such blocks of a branch."""
+        depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
+        return np.stack([most[at] for most, at in zip(depths, options.scales_of(), strict=True)]).max(0)
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """Those of the segment."""
+        return options.segment.depth
 
 
 class _Floor(Constraint):
