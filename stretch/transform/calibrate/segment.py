@@ -455,18 +455,39 @@ def _matches(segment: Segment, source: OpGraph, gone: Sequence[Block]) -> Matche
     return matches
 
 
-def fit_join(part: SegmentDesign, segment: BranchedSegment, backbones: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> None:
+def fit_join(
+    part: SegmentDesign,
+    segment: BranchedSegment,
+    backbones: Sequence[torch.Tensor],
+    target: torch.Tensor,
+    ridge: float,
+    trunk: int | None = None,
+) -> None:
     """Put the regressions into the 1×1 convolutions of a join.
 
     A join that adds up, such as `sum`, regresses the whole backbone on all branches together;
     others regress each branch's part of it, or all of it, on that branch alone. Joins
     without convolutions have no weights.
+
+    Args:
+        backbones: Of each branch, what its convolution reads, (rows, channels).
+        target: The original's backbone, (rows, channels).
+        ridge: Weight of the penalty.
+        trunk: Of a join that adds up, a branch that hands on its whole backbone as it is; the others regress what it lacks.
     """
     join = join_of(part.join)
     if not join.convolves:
         return
     convolutions = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
     groups = [list(range(len(convolutions)))] if join.adds else [[i] for i in range(len(convolutions))]
+    if trunk is not None:
+        alone = convolutions[trunk]
+        for conv in convolutions:
+            conv.weight.zero_()
+        alone.weight.copy_(torch.eye(len(alone.weight), device=target.device)[:, :, None, None])
+        alone.bias.zero_()
+        target = target - backbones[trunk]
+        groups[0].remove(trunk)
     start = 0
     for group in groups:
         convs = [convolutions[i] for i in group]
@@ -494,6 +515,9 @@ def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[t
     sums.add(output, target)
     return sums.solve(ridge, prior)
 
+
+#: Penalties of what others add to a branch that has all channels; the last leaves nothing of it.
+TRUNK_RIDGES = (1e-4, 1e-2, 1.0, 1e6)
 
 #: A smaller error than this is rounding: the segment computes what the original does.
 _SAME = 1e-9
@@ -653,13 +677,19 @@ class FitTask:
         return self._offer([one.heritage for one in fitted], [one.backbone for one in fitted])
 
     def _offer(self, family: Sequence[Heritage], backbones: Sequence[BranchOutput]) -> float:
-        """Fit the join of the segment as it is, and keep all of it if it is the best so far; gives its error."""
-        start_joins(self.segment, self.part, family)
-        fit_join(self.part, self.segment, [backbone.rows for backbone in backbones], self._wanted, self.ridge)
-        error = self._error(backbones)
-        if error < self._least:
-            self._best, self._least = _state(self.segment), error
-        return error
+        """Fit the join of the segment as it is, in each way, and keep the best segment so far; gives the least error."""
+        rows, least = [backbone.rows for backbone in backbones], float("inf")
+        # what a branch with all channels computes may be right as it is, and others be needed for little or nothing
+        every = list(range(self._wanted.shape[1]))
+        trunks = [i for i, h in enumerate(family) if join_of(self.part.join).adds and h.backbone.tolist() == every]
+        for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in trunks for ridge in TRUNK_RIDGES)]:
+            start_joins(self.segment, self.part, family)
+            fit_join(self.part, self.segment, rows, self._wanted, ridge, trunk)
+            error = self._error(backbones)
+            least = min(least, error)
+            if error < self._least:
+                self._best, self._least = _state(self.segment), error
+        return least
 
     def _branch_fit(self, heritage: Heritage, branch: Branch, matches: Matches) -> BranchFit:
         return BranchFit(heritage, branch, matches, self.split.images)
