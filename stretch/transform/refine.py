@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from predictors.errors import StretchError
 from predictors.joins import join_of
@@ -454,7 +455,7 @@ class Refinement:
     minutes: float | None = None  # Wall time that it may take; None for no bound.
     steps: int | None = None  # Steps at most; None for as many as the time allows.
     batch: int = 64  # Views of a step.
-    #: Largest learning rate of Adam; half of it where all are refined together, a tenth for networks without batch-norms. It rises at first
+    #: Largest learning rate of Adam; a quarter of it where all are refined together, a tenth for networks without batch-norms. It rises at first
     #: and falls to zero with the cosine of what is done, in either phase.
     rate: float = 1e-3
     apart: float = 0.3  # Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
@@ -474,9 +475,11 @@ class Refined:
 
 
 #: Share of the learning rate where all are refined together; and where there is no batch-norm: at all of it, errors grew tenfold.
-_TOGETHER, _CAREFUL = 0.5, 0.1
+_TOGETHER, _CAREFUL = 0.25, 0.1
 #: The phases: whether each segment is refined by itself.
 _APART = (True, False)
+#: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
+_DECAY = 0.998
 #: Share of a phase in which the learning rate rises, and what of that is behind it at first.
 _WARM, _FIRST = 0.1, 1e-3
 
@@ -596,7 +599,10 @@ class _Run:
         tensors = {f"model.{key}": value for key, value in self._model.state_dict().items()}
         tensors |= {f"best.{key}": value for key, value in self._best.items()}
         tensors |= {"random.views": self._views.random.get_state(), "random.mixing": self._mixing.get_state()}
-        tensors |= optimizer_tensors(optimiser, self._pair.parameters) if optimiser is not None else {}
+        if optimiser is not None:
+            tensors |= optimizer_tensors(optimiser, self._pair.parameters)
+            tensors |= {f"average.{number}": average for number, average in enumerate(self._average)}
+            tensors["averaged"] = torch.tensor(self._averaged)
         done = Done(
             version=VERSION,
             identity=self._identity,
@@ -620,9 +626,13 @@ class _Run:
         optimiser, set_rate = scheduled_adam(self._pair.parameters, rate)
         views = torch.empty(how.batch, *self._held.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)
         step = Replayed(lambda: self._step(views, optimiser, apart), self._device, [self._mixing])
+        self._average, self._averaged = [parameter.detach().clone() for parameter in self._pair.parameters], 0
         if self._checkpoint is not None:
             with self._checkpoint.believed():
                 load_optimizer(optimiser, self._pair.parameters, remembered)
+                for name, average in under(remembered, "average.").items():
+                    self._average[int(name)].copy_(average)
+                self._averaged = int(remembered.get("averaged", 0))
         looked = False
         # the first step is taken however short the time is: a slow machine answers like a fast one
         while (done := self._done()) < stop or not self._steps:
@@ -632,6 +642,9 @@ class _Run:
             self._normalise(self._normalises)
             step()
             self._normalise(False)
+            decay = min(_DECAY, (1 + self._averaged) / (10 + self._averaged))
+            get_ema_multi_avg_fn(decay)(self._average, self._pair.parameters, None)
+            self._averaged += 1
             self._steps += 1
             looked = self._done() * how.looks >= self._looked + 1
             if looked:
@@ -644,13 +657,22 @@ class _Run:
         self._model.load_state_dict(self._best)
 
     def _look(self) -> None:
-        """Evaluate the network and keep its state if it is the best so far."""
+        """Evaluate the network with its averaged weights, and keep that if it is the best so far."""
+        current = [parameter.detach().clone() for parameter in self._pair.parameters]
+        self._set(self._average)
         if self._normalises:
             self._pair.renew(self._plain, self._part)
         error = self._error()
         if error < self._least:
             self._best, self._least = self._state(), error
+        self._set(current)
         self._progress(f"refine, {min(self._done(), 1):.0%} done, error {error:.3f}, best {self._least:.3f}, {self._before:.3f} before")
+
+    @torch.no_grad()
+    def _set(self, weights: Sequence[torch.Tensor]) -> None:
+        """Write into the parameters, which stay where they are."""
+        for parameter, weight in zip(self._pair.parameters, weights, strict=True):
+            parameter.copy_(weight)
 
     def _done(self) -> float:
         """Completed share of the work."""
