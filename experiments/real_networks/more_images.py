@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,22 @@ HERE = Path(__file__).parent
 #: The paper's phone as its release measured it, and multiply-accumulates of a design over the original's.
 DEVICE, MACS = "mi9-release", (0.97, 1.03)
 MOST = 300
-#: Images made of each network, of which trials take the first so many.
-MADE = 1024
 
 #: The recipe was chosen on the last, and is judged on the others.
 ALL = NETWORKS | {
     "efficientnet_lite1": Real("timm:tf_efficientnet_lite1", "efficientnet_lite1.safetensors", NETWORKS["efficientnet_lite0"].preprocessing)
 }
-_SUM: dict[str, Any] = {"kinds": ("stretch",), "join": "sum", "macs": MACS}
-#: Designs by what is asked of the planner.
-DESIGNS: dict[str, dict[str, Any]] = {
-    "stretched": _SUM | {"processors": ("cpu", "dsp")},
-    "deep": _SUM | {"processors": ("cpu", "gpu"), "merge": "always", "cuts": "blocks"},
-    "sequential": _SUM | {"processors": ("cpu", "dsp")},
-}
-#: Least shares of depth that branches keep in a ``deep`` design: the first at which it is so much faster than the best single processor.
-MIN_DEPTHS, SPEEDUP = (0.75, 0.7, 0.65, 0.6, 0.55, 0.5), 1.25
+#: What is asked of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up below allows.
+PROCESSORS, SPEEDUP = ("cpu", "dsp"), 1.25
+ASKED: dict[str, Any] = {
+    "processors": PROCESSORS, "kinds": ("stretch",), "join": "sum", "merge": "always", "cuts": "blocks", "macs": MACS,
+    "min_depth": 0.2, "min_width": 0.2, "balance": 0.1,
+}  # fmt: skip
+#: Shares of the blocks, the largest first.
+INTACT = tuple(number / 100 for number in range(80, 40, -2))
+#: Designs: branches; the plain network of their multiply-accumulates; the branch that keeps its blocks, alone; and the plain network without so many
+#: channels that it is predicted to be as fast on one processor as the branches on two.
+DESIGNS = ("branches", "sequential", "shortened", "pruned")
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,32 @@ class Trial:
     """A design, refined on some images."""
 
     network: str
-    design: str  # A key of `DESIGNS`; ``sequential`` is the plain network of the stretched one's multiply-accumulates.
+    design: str  # One of `DESIGNS`.
     photographs: int
     synthetic: int
-    minutes: float  # Of refinement; 0 for none.
+    steps: int  # Of refinement; 0 for none.
     seed: int = 0
 
     @property
     def name(self) -> str:
         """What its row is called."""
         made = f" + {self.synthetic} synthetic" if self.synthetic else ""
-        return f"{self.network}, {self.design}, {self.photographs}{made}, {self.minutes:g} min, seed {self.seed}"
+        return f"{self.network}, {self.design}, {self.photographs}{made}, {self.steps} steps, seed {self.seed}"
 
 
 def measured(trial: Trial, weights: Path, images: Path) -> Row:
-    """One trial on the GPU."""
+    """One trial, on the GPU where there is one."""
     import torch
 
+    from experiments.real_networks.pruning import calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.capture import Captured
     from stretch.evaluation.agreement import compare
     from stretch.planning.config import PlanConfig
-    from stretch.planning.plan import plan
+    from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+    from stretch.planning.network.segments import split_segments
+    from stretch.planning.plan import evaluate, plan
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
     from stretch.transform import build
@@ -73,37 +77,66 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from stretch.transform.refine import Refinement, refine
     from stretch.transform.synthetic import Synthesis, synthesise
 
-    real = ALL[trial.network]
+    def whole(captured: Captured) -> BranchDesign:
+        stages = split_segments(captured.graph)
+        parts = [SegmentDesign(stage.name, stage.start, stage.end, (BranchScale("cpu", stage.depth, stage.width),)) for stage in stages]
+        return BranchDesign(captured.graph.name, DEVICE, tuple(parts))
+
+    real, profile = ALL[trial.network], load_device(DEVICE)
     network = read_network(real.name, weights=str(weights / real.weights))
-    for depth in [{"min_depth": least} for least in MIN_DEPTHS] if trial.design == "deep" else [{}]:
-        planned = plan(network.graph, load_device(DEVICE), PlanConfig(**DESIGNS[trial.design], **depth))
+    for intact in INTACT:
+        planned = plan(network.graph, profile, PlanConfig(**ASKED, intact=intact))
         if planned.best_single.ms >= SPEEDUP * planned.run.makespan_ms:
             break
-    sequential = planned.sequential if trial.design == "sequential" else None
-    design = planned.design if sequential is None else sequential.design
-    ms = planned.run.makespan_ms if sequential is None else sequential.single.ms
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     divided = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
-    fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].split(32))
-    model = build(network.captured, design).to("cuda" if torch.cuda.is_available() else "cpu")
-    row: Row = {"trial": trial.name} | asdict(trial)
-    row |= {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
+    captured, design, ms = network.captured, planned.design, planned.run.makespan_ms
+    if trial.design == "sequential":
+        assert planned.sequential is not None
+        design, ms = planned.sequential.design, planned.sequential.single.ms
+    elif trial.design == "shortened":
+        design = replace(design, segments=tuple(replace(part, branches=part.branches[:1], join="none") for part in design.segments))
+        ms = evaluate(network.graph, profile, design, PlanConfig(processors=PROCESSORS)).run.makespan_ms
+    elif trial.design == "pruned":
+        pruned, single = pruned_as_fast(captured, planned)
+        captured, ms = pruned.captured, single.ms
+        design = whole(captured)
+    model = build(captured, design).to(device)
+    row: Row = {"trial": trial.name} | asdict(trial) | {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
     row |= {"speedup": round(planned.best_single.ms / ms, 3), "macs_ratio": round(model.graph.macs / network.graph.macs, 4)}
+    row["branched"] = "; ".join(
+        f"{part.name}: {', '.join(f'{b.processor} {b.depth} blocks, width {b.width}' for b in part.branches)}"
+        for part in design.segments
+        if not part.whole
+    )
 
     def agree(when: str) -> None:
         agreement = compare(model, network.captured, divided.held_back).agreement
         for key in ("value", "low", "high", "error"):
             row[f"{when}_{key}"] = round(getattr(agreement, key), 4)
 
-    made: list[torch.Tensor] = []
+    synthetic: list[torch.Tensor] = []
     if trial.synthetic:
-        # made once, by whoever comes first; others find it in the cache
-        made = list(torch.cat(synthesise(network.captured, planned.design, preprocessing, Synthesis(MADE)))[: trial.synthetic].split(64))
-    calibrate(model, network.captured, fitted)
+        # a cache has them once the first trial of this number has made them
+        synthetic = synthesise(network.captured, planned.design, preprocessing, Synthesis(trial.synthetic))
+    if trial.design == "pruned":
+        for part, segment in zip(design.segments, calibrate_pruned(network.captured, pruned, fitted), strict=True):
+            model.branch(part.name, "cpu").load_state_dict(segment.state_dict())
+        # what it is compared with has the original's meeting points
+        model.design = design = whole(network.captured)
+    else:
+        calibrate(model, network.captured, fitted)
     agree("calibrated")
-    if trial.minutes:
-        refined = refine(model, network.captured, fitted, Refinement(trial.minutes, seed=trial.seed), synthetic=made)
-        row |= {"refinement_s": round(refined.seconds, 1), "steps": refined.steps}
+    if trial.steps:
+        if trial.design == "pruned":
+            # marked as changed in its first segment, so that all of them are refined
+            first, *others = design.segments
+            model.design = replace(design, segments=(replace(first, branches=(replace(first.branches[0], entry="project"),)), *others))
+        refined = refine(model, network.captured, fitted, Refinement(steps=trial.steps, seed=trial.seed), synthetic=synthetic)
+        row["refinement_s"] = round(refined.seconds, 1)
+        model.design = design
         agree("refined")
     return row
 
@@ -117,10 +150,7 @@ def _one(job: tuple[Trial, Path, Path]) -> Row:
 
 def measure(options: argparse.Namespace) -> None:
     """All trials, some side by side; what is done is written as it comes."""
-    trials = [
-        Trial(*text.split(",")[:2], *map(int, text.split(",")[2:4]), float(text.split(",")[4]), *map(int, text.split(",")[5:]))
-        for text in options.trial
-    ]
+    trials = [Trial(*text.split(",")[:2], *map(int, text.split(",")[2:])) for text in options.trial]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     with multiprocessing.get_context("spawn").Pool(options.side_by_side, maxtasksperchild=1) as pool:
@@ -144,8 +174,9 @@ def record(files: Sequence[Path], name: str) -> None:
         about={"trials": About(columns=columns)},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32.",
-            f"Times are predictions for {DEVICE}; designs for two processors at {MACS[0]} to {MACS[1]} of the multiply-accumulates, joins `sum`, a meeting point a stage at most.",
-            "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU: seconds and steps say how far each came.",
+            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`.",
+            "Sequential: the plain network of as many multiply-accumulates. Shortened: that first branch alone. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
+            "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU, so seconds say little of one alone.",
         ],
         **origin(runs),
     )
@@ -158,7 +189,7 @@ def main() -> int:
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
-    parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,minutes[,seed]; repeat")
+    parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,steps[,seed]; repeat")
     parser.add_argument("--side-by-side", type=int, default=4, help="trials at a time")
     parser.add_argument("--name", default="more_images", help="for record: the record's name")
     parser.add_argument("--out", type=Path, help="for measure: file of the numbers")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from predictors.graph import OpGraph
     from stretch.capture import Captured
+    from stretch.planning.result import PlanResult
+    from stretch.planning.search.controls import Single
     from stretch.transform.model import Branch
 
 HERE = Path(__file__).parent
@@ -133,7 +135,7 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
     Args:
         original: The original.
         pruned: It with fewer channels; stays as it is.
-        images: Batches, (n, channels, height, width).
+        images: Batches, (n, channels, height, width), on the device of the work.
         layers: Whether there is more than the network as it was pruned.
 
     Returns:
@@ -148,7 +150,9 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
     arriving, split = divide(list(images), _largest(original.graph))
     there, segments = arriving, []
     with torch.no_grad():
+        device = images[0].device
         for (whole, source), (branch, graph) in zip(_segments(original), _segments(pruned.captured, original.graph), strict=True):
+            whole, branch = whole.to(device), branch.to(device)
             if not layers:
                 segments.append(branch)
                 continue
@@ -237,34 +241,20 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
         images: Folder of photographs.
     """
     from predictors.devices import load_device
-    from predictors.predictor import LatencyPredictor
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
-    from stretch.planning.cost.branch import Costs
-    from stretch.planning.design.scale import aligns
     from stretch.planning.plan import plan
-    from stretch.planning.search.controls import ranked_singles
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
 
     network = read_network(real.name, weights=str(weights / real.weights))
-    original, profile = network.captured, load_device(DEVICE)
-    planned = plan(network.graph, profile, PlanConfig(processors=PROCESSORS, **DESIGNS[STEPS_ON]))
-    costs = Costs(LatencyPredictor(profile), planned.config.precision)
-    # where the plain network runs best, so that no channel of its slices is left empty, and none is taken for another processor
-    alone = planned.best_single.processor
-    step = aligns(profile, [alone])[alone]
-
-    def ms(ratio: float) -> float:
-        return ranked_singles(prune(original, ratio, step).captured.graph, costs, PROCESSORS)[0].ms
-
-    ratio = mildest(ms, planned.run.makespan_ms)
-    pruned = prune(original, ratio, step)
+    original = network.captured
+    planned = plan(network.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, **DESIGNS[STEPS_ON]))
+    pruned, took = pruned_as_fast(original, planned)
     graph, single = pruned.captured.graph, planned.best_single.ms
-    took = ranked_singles(graph, costs, PROCESSORS)[0]
     preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
     result = divide_images(images, original, MOST, preprocessing, HELD_BACK)
-    row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": ratio}
+    row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": pruned.ratio}
     row |= {"branched_predicted_ms": round(planned.run.makespan_ms, 3), "predicted_ms": round(took.ms, 3), "processor": took.processor}
     row |= {"best_single_ms": round(single, 3), "speedup": round(single / took.ms, 3)}
     row |= {"macs_ratio": round(graph.macs / network.graph.macs, 4), "params_ratio": round(graph.params / network.graph.params, 4)}
@@ -273,6 +263,22 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     segments = calibrate_pruned(original, pruned, result.fitted)
     row["calibration_s"] = round(time.perf_counter() - start, 1)
     return row | agreement(original, segments, result.held_back, "calibrated")
+
+
+def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Single]":
+    """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
+    from stretch.planning.design.scale import aligns
+    from stretch.planning.search.controls import ranked_singles
+
+    # where the plain network runs best, so that no channel of its slices is left empty, and none is taken for another processor
+    alone = planned.best_single.processor
+    step = aligns(planned.device, [alone])[alone]
+
+    def single(pruned: Pruned) -> "Single":
+        return ranked_singles(pruned.captured.graph, planned.costs, planned.config.processors)[0]
+
+    pruned = prune(original, mildest(lambda ratio: single(prune(original, ratio, step)).ms, planned.run.makespan_ms), step)
+    return pruned, single(pruned)
 
 
 def mildest(ms: Callable[[float], float], target: float) -> float:
