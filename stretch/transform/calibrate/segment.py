@@ -610,6 +610,8 @@ class FitTask:
             self.outputs = [self.segment(x) for x in self.arriving]
             return before, before
         self._best, self._least = _state(self.segment), before
+        if self._trunks(self.family):
+            self._offer(self.family, [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches])
         renewed = [self._backbone(renewed_backbone(branch, self.arriving, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
         self._offer(self.family, renewed)
@@ -679,10 +681,7 @@ class FitTask:
     def _offer(self, family: Sequence[Heritage], backbones: Sequence[BranchOutput]) -> float:
         """Fit the join of the segment as it is, in each way, and keep the best segment so far; gives the least error."""
         rows, least = [backbone.rows for backbone in backbones], float("inf")
-        # what a branch with all channels computes may be right as it is, and others be needed for little or nothing
-        every = list(range(self._wanted.shape[1]))
-        trunks = [i for i, h in enumerate(family) if join_of(self.part.join).adds and h.backbone.tolist() == every]
-        for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in trunks for ridge in TRUNK_RIDGES)]:
+        for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunks(family) for ridge in TRUNK_RIDGES)]:
             start_joins(self.segment, self.part, family)
             fit_join(self.part, self.segment, rows, self._wanted, ridge, trunk)
             error = self._error(backbones)
@@ -690,6 +689,11 @@ class FitTask:
             if error < self._least:
                 self._best, self._least = _state(self.segment), error
         return least
+
+    def _trunks(self, family: Sequence[Heritage]) -> list[int]:
+        """Branches with all channels: what one of them computes may be right as it is, and others be needed for little or nothing."""
+        every = list(range(self._wanted.shape[1]))
+        return [i for i, heritage in enumerate(family) if join_of(self.part.join).adds and heritage.backbone.tolist() == every]
 
     def _branch_fit(self, heritage: Heritage, branch: Branch, matches: Matches) -> BranchFit:
         return BranchFit(heritage, branch, matches, self.split.images)

@@ -14,6 +14,7 @@ from stretch.planning.search.space import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50
 from tests.predictors.specified import specified
 from tests.stretch.planning.combinations import SEGMENT, combinations_of
+from tests.stretch.planning.spaces import make_space
 
 
 @pytest.mark.parametrize("constraint", all_constraints(), ids=lambda item: item.option.name)
@@ -139,3 +140,15 @@ def test_width_is_offered_from_the_floor_on(floor):
     edge = floor * SEGMENT.width
     offered = [WidthFloor().offers_width(floor, SEGMENT, width) for width in (edge - 0.01, edge, SEGMENT.width)]
     assert offered == [False, True, True]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75, 1.0])
+def test_a_branch_keeps_so_many_blocks_with_all_of_their_channels(share):
+    space = make_space(intact=share)
+    kept = []
+    for options in (o for stage in space.options for o in stage if o.branched):
+        for index in range(len(options.macs)):
+            most = max(b.depth if b.width == options.segment.width else 0 for b in options.chosen(index))
+            kept.append(most >= share * options.segment.depth)
+            assert options.allowed[:, index].any() <= kept[-1]
+    assert 0 < sum(kept) < len(kept)

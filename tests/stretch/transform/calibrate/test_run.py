@@ -83,6 +83,18 @@ def test_branches_that_keep_everything_stay_the_original(captured):
         torch.testing.assert_close(model(x[0]), result.module(x[0]), rtol=1e-4, atol=1e-5)
 
 
+def test_branch_that_is_the_original_is_handed_on_as_it_is_whatever_stands_beside_it(captured):
+    result = captured("tiny_resnet")
+
+    def part(s):
+        beside = BranchScale("gpu", s.min_depth, s.width // 2, "project" if s.passes_input else "none")
+        return part_of(s, "sum", [BranchScale("cpu", s.depth, s.width), beside])
+
+    model = build(result, divided(result.graph, *map(part, branchable(result.graph))))
+    calibrate(model, result, images(result))
+    assert off(model, result) < 1e-10
+
+
 def test_joins_alone_leave_convolutions_as_they_were(captured):
     result = captured("tiny_resnet")
     model = build(result, halves(result.graph, "project"))
