@@ -60,6 +60,7 @@ SETTINGS = {
     "experiments/chaos/run.py": [0.002, 0.001, 0.001, 0.001, 0.01, 0.001, 0.001, 0.002, 0.001, 0.001, 0.001, 0.001],
     "experiments/chaos/soak.py": [0.002, 0.001, 0.001, 0.002, 0.002, 0.001, 0.002, 0.001] * 2,
     "experiments/lossless/run.py": [0.5, 2.0],
+    "experiments/real_networks/more_images.py": [0.2, 0.2, 0.1],
     "experiments/real_networks/run.py": [0.75, 0.75],
     "experiments/sensitivity/run.py": [10.0, 10.0, 0.1],
     "experiments/train_to_run/run.py": [0.5],

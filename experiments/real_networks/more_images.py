@@ -61,14 +61,10 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     """One trial, on the GPU where there is one."""
     import torch
 
-    from experiments.real_networks.pruning import calibrate_pruned, pruned_as_fast
+    from experiments.real_networks.pruning import agreement, calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.capture import Captured
-    from stretch.evaluation.agreement import compare
     from stretch.planning.config import PlanConfig
-    from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-    from stretch.planning.network.segments import split_segments
     from stretch.planning.plan import evaluate, plan
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
@@ -76,11 +72,6 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from stretch.transform.calibrate import calibrate
     from stretch.transform.refine import Refinement, refine
     from stretch.transform.synthetic import Synthesis, synthesise
-
-    def whole(captured: Captured) -> BranchDesign:
-        stages = split_segments(captured.graph)
-        parts = [SegmentDesign(stage.name, stage.start, stage.end, (BranchScale("cpu", stage.depth, stage.width),)) for stage in stages]
-        return BranchDesign(captured.graph.name, DEVICE, tuple(parts))
 
     real, profile = ALL[trial.network], load_device(DEVICE)
     network = read_network(real.name, weights=str(weights / real.weights))
@@ -92,52 +83,44 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     divided = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
-    captured, design, ms = network.captured, planned.design, planned.run.makespan_ms
+    design, ms = planned.design, planned.run.makespan_ms
     if trial.design == "sequential":
         assert planned.sequential is not None
         design, ms = planned.sequential.design, planned.sequential.single.ms
     elif trial.design == "shortened":
         design = replace(design, segments=tuple(replace(part, branches=part.branches[:1], join="none") for part in design.segments))
         ms = evaluate(network.graph, profile, design, PlanConfig(processors=PROCESSORS)).run.makespan_ms
-    elif trial.design == "pruned":
-        pruned, single = pruned_as_fast(captured, planned)
-        captured, ms = pruned.captured, single.ms
-        design = whole(captured)
-    model = build(captured, design).to(device)
+    if trial.design == "pruned":
+        pruned, single = pruned_as_fast(network.captured, planned)
+        ms = single.ms
+        model = calibrate_pruned(network.captured, pruned, fitted)
+    else:
+        model = build(network.captured, design).to(device)
+        calibrate(model, network.captured, fitted)
     row: Row = {"trial": trial.name} | asdict(trial) | {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
     row |= {"speedup": round(planned.best_single.ms / ms, 3), "macs_ratio": round(model.graph.macs / network.graph.macs, 4)}
     row["branched"] = "; ".join(
         f"{part.name}: {', '.join(f'{b.processor} {b.depth} blocks, width {b.width}' for b in part.branches)}"
-        for part in design.segments
+        for part in model.design.segments
         if not part.whole
     )
-
-    def agree(when: str) -> None:
-        agreement = compare(model, network.captured, divided.held_back).agreement
-        for key in ("value", "low", "high", "error"):
-            row[f"{when}_{key}"] = round(getattr(agreement, key), 4)
 
     synthetic: list[torch.Tensor] = []
     if trial.synthetic:
         # a cache has them once the first trial of this number has made them
         synthetic = synthesise(network.captured, planned.design, preprocessing, Synthesis(trial.synthetic))
-    if trial.design == "pruned":
-        for part, segment in zip(design.segments, calibrate_pruned(network.captured, pruned, fitted), strict=True):
-            model.branch(part.name, "cpu").load_state_dict(segment.state_dict())
-        # what it is compared with has the original's meeting points
-        model.design = design = whole(network.captured)
-    else:
-        calibrate(model, network.captured, fitted)
-    agree("calibrated")
+    row |= agreement(network.captured, model, divided.held_back, "calibrated")
     if trial.steps:
         if trial.design == "pruned":
             # marked as changed in its first segment, so that all of them are refined
+            design = model.design
             first, *others = design.segments
-            model.design = replace(design, segments=(replace(first, branches=(replace(first.branches[0], entry="project"),)), *others))
+            marked = replace(first, branches=(replace(first.branches[0], entry="project"),))
+            model.design = replace(design, segments=(marked, *others))
         refined = refine(model, network.captured, fitted, Refinement(steps=trial.steps, seed=trial.seed), synthetic=synthetic)
         row["refinement_s"] = round(refined.seconds, 1)
         model.design = design
-        agree("refined")
+        row |= agreement(network.captured, model, divided.held_back, "refined")
     return row
 
 

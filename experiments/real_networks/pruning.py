@@ -7,7 +7,6 @@ it is no requirement of nn-stretch, only of this experiment (`uv pip install --t
 import argparse
 import bisect
 import copy
-import math
 import os
 import sys
 import time
@@ -27,9 +26,10 @@ if TYPE_CHECKING:
 
     from predictors.graph import OpGraph
     from stretch.capture import Captured
+    from stretch.planning.design.branch_design import BranchDesign
     from stretch.planning.result import PlanResult
     from stretch.planning.search.controls import Single
-    from stretch.transform.model import Branch
+    from stretch.transform.model import Branch, BranchedModel
 
 HERE = Path(__file__).parent
 
@@ -129,7 +129,17 @@ def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, 
     return result
 
 
-def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", *, layers: bool = True) -> "list[Branch]":
+def own_design(captured: "Captured") -> "BranchDesign":
+    """A network as it is, with its own meeting points."""
+    from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+    from stretch.planning.network.segments import split_segments
+
+    stages = split_segments(captured.graph)
+    parts = [SegmentDesign(stage.name, stage.start, stage.end, (BranchScale("cpu", stage.depth, stage.width),)) for stage in stages]
+    return BranchDesign(captured.graph.name, DEVICE, tuple(parts))
+
+
+def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", *, layers: bool = True) -> "BranchedModel":
     """What branched networks get, for a pruned one: segment by segment the best of as pruned, statistics anew, and every layer fitted.
 
     Args:
@@ -139,10 +149,11 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
         layers: Whether there is more than the network as it was pruned.
 
     Returns:
-        Its segments, in order.
+        It as a module, whose design is that of the original, which it is compared with.
     """
     import torch
 
+    from stretch.transform import build
     from stretch.transform.calibrate.layers import BranchFit, look
     from stretch.transform.calibrate.split import divide
     from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
@@ -170,7 +181,11 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
             branch.load_state_dict(min(offers, key=lambda offer: offer[0])[1])
             arriving, there = rebase_statistics(branch, arriving), targets
             segments.append(branch)
-    return segments
+    model = build(pruned.captured, own_design(pruned.captured)).to(device)
+    model.design = own_design(original)
+    for part, segment in zip(model.design.segments, segments, strict=True):
+        model.branch(part.name, "cpu").load_state_dict(segment.state_dict())
+    return model
 
 
 def _segments(captured: "Captured", like: "OpGraph | None" = None) -> "Iterator[tuple[Branch, OpGraph]]":
@@ -205,30 +220,17 @@ def _error(got: "Sequence[torch.Tensor]", wanted: "Sequence[torch.Tensor]") -> f
     return wrong / sum(float(b.square().sum()) for b in wanted)
 
 
-def agreement(original: "Captured", segments: "Sequence[Branch]", images: "Sequence[torch.Tensor]", when: str) -> Row:
+def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[torch.Tensor]", when: str) -> Row:
     """How often a network sees the original's class, with its 95 % interval, and the error of its scores.
 
     Args:
-        original: The original.
-        segments: The other network.
         images: Batches that nothing was fitted to.
         when: Begins the names of the columns.
     """
-    import torch
+    from stretch.evaluation.agreement import compare
 
-    from stretch.evaluation.measure import share_of
-
-    same, wrong, total, count = 0, 0.0, 0.0, 0
-    with torch.inference_mode():
-        for batch in images:
-            output, want = batch, original.module.eval()(batch)
-            for segment in segments:
-                output = segment(output)
-            same += int((output.argmax(1) == want.argmax(1)).sum())
-            wrong, total, count = wrong + float((output - want).square().sum()), total + float(want.square().sum()), count + len(batch)
-    share = share_of(same, count)
-    result = {"value": share.value, "low": share.low, "high": share.high, "error": math.sqrt(wrong / total)}
-    return {f"{when}_{key}": round(value, 4) for key, value in result.items()}
+    share = compare(model, original, images).agreement
+    return {f"{when}_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high", "error")}
 
 
 def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
@@ -260,9 +262,9 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     row |= {"macs_ratio": round(graph.macs / network.graph.macs, 4), "params_ratio": round(graph.params / network.graph.params, 4)}
     row |= agreement(original, calibrate_pruned(original, pruned, result.fitted, layers=False), result.held_back, "built")
     start = time.perf_counter()
-    segments = calibrate_pruned(original, pruned, result.fitted)
+    model = calibrate_pruned(original, pruned, result.fitted)
     row["calibration_s"] = round(time.perf_counter() - start, 1)
-    return row | agreement(original, segments, result.held_back, "calibrated")
+    return row | agreement(original, model, result.held_back, "calibrated")
 
 
 def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Single]":
