@@ -16,22 +16,24 @@ from msgspec.structs import asdict, replace
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.structs import filled
+from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
+from stretch import __version__
 from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
+from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult, plain
-from stretch.stages.design import BranchedAnswer, WeightsAnswer
+from stretch.stages.design import BranchedAnswer, read_design
 
 if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.load import Bundle
-    from scheduler.bundle.manifest import Manifest
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
@@ -90,7 +92,7 @@ class Branched:
     refinement: "Refined | None" = None
     agreement: "Agreement | None" = None
     bundle: Path | None = None
-    manifest: "Manifest | None" = None
+    manifest: Manifest | None = None
     withheld: bool = False
     preprocessing: "Preprocessing | None" = None
     images: "Images | None" = field(default=None, repr=False)
@@ -134,37 +136,28 @@ class Branched:
                 f"there is no network to save: {why}", "call `branch` " + ("with anyway" if self.withheld else "without dry_run")
             )
         from stretch.api.arguments import as_it_is, fingerprint
+        from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
-        from stretch.stages.build import with_files, write_bundle
+        from stretch.stages.build import with_files
 
-        folder = Path(path)
+        folder, tell = Path(path), progress or silent
         check_target(folder)
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model) != self.built
         if trained:
             # what was measured is no longer true of it
             self.agreement = None
-        networks, weights, images, original = (model, sequential), self._weights(trained), self.images, self.original
+        images, original = self.images, self.original
 
         def agreeing(bundle: "Bundle") -> "Agreement | None":
-            count, tell = self.run_images, progress or silent
             if images is None:
                 return self.agreement
-            return with_files(self.agreement, bundle, original, images, count, self.mapping, self.warnings, tell)
+            return with_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
 
-        self.manifest = write_bundle(
-            folder,
-            self.plan,
-            self.original,
-            networks,
-            weights,
-            self.preprocessing,
-            controls=controls,
-            agreement=self.agreement,
-            agreeing=agreeing,
-            calibrated_on=self.images.fingerprints if self.images else (),
-            progress=progress or silent,
-        )
+        calibrated_on = images.fingerprints if images else ()
+        facts = BundleFacts.of(self.plan, *self._weights(trained), preprocessing=self.preprocessing, calibrated_on=calibrated_on)
+        how = {"controls": controls, "agreeing": agreeing, "progress": tell}
+        self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
@@ -182,7 +175,7 @@ class Branched:
             BranchedAnswer,
             self,
             **asdict(planned) | {"warnings": [*spelled_warnings, *planned.warnings]},
-            weights=WeightsAnswer(source=self.weights_source, detail=self.weights_detail),
+            weights=WeightsInfo(self.weights_source, self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
             bundle=str(self.bundle) if self.bundle else None,
@@ -453,10 +446,8 @@ def branch(
     with torch_loaded(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
-        from stretch.api.main_job import UNKNOWN_ACCURACY, Branched
         from stretch.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import divide_images
-        from stretch.stages.design import decide_design
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
@@ -474,7 +465,10 @@ def branch(
             # agreement that nothing predicts is measured on what was built
             changed = request if source is not None or request.accuracy else replace(request, min_agreement=None)
             with phase("plan"):
-                planned = decide_design(network.graph, profile, changed, draft, source)
+                if draft is None:
+                    planned = plan(network.graph, profile, changed, source)
+                else:
+                    planned = evaluate(network.graph, profile, read_design(draft, network.graph, profile), changed, source)
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
@@ -583,10 +577,9 @@ def _build(
         if minutes is not None:
             with phase("refine"):
                 outcome = refine_and_compare(result.model, captured, images, Refinement(minutes), progress=progress)
-            result.refinement, compared, warnings = outcome.refinement, outcome.after, outcome.warnings
+            result.refinement, result.agreement, warnings = outcome.refinement, outcome.after, outcome.warnings
         else:
             with phase("compare"):
-                compared, warnings = compare_on(result.model, captured, images.held_back)
-        result.agreement = compared.agreement if compared else None
+                result.agreement, warnings = compare_on(result.model, captured, images.held_back)
         result.warnings += warnings
     result.built = fingerprint(result.model)

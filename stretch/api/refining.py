@@ -210,8 +210,7 @@ def _write(
     said: list[str] = []
 
     def agreeing(written: "Bundle") -> Agreement | None:
-        measured = outcome.after.agreement if outcome.after else None
-        return with_files(measured, written, networks.original, images, run_images, mapping, said, progress)
+        return with_files(outcome.after, written, networks.original, images, run_images, mapping, said, progress)
 
     weights = _weights(bundle.manifest.weights, synthetic) if outcome.kept == "refined" else bundle.manifest.weights
     written = export_reweighed(
@@ -231,8 +230,8 @@ def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
 
 
 def _change(outcome: "Outcome") -> AgreementChange | None:
-    if outcome.before is None or outcome.after is None:
+    before, after = outcome.before, outcome.after
+    if before is None or after is None:
         return None
-    before, after = outcome.before.agreement, outcome.after.agreement
     both = {"before": before.value, "after": after.value, "error_before": before.error, "error_after": after.error}
     return filled(AgreementChange, after, **both, source="measured")

@@ -18,13 +18,14 @@ from predictors.files import write_whole
 from predictors.graph import OpGraph
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
+from stretch import __version__
+from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files, write_bundle
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files
 from stretch.stages.design import read_design
 from stretch.train.folder import BEST, RunFolder
 from stretch.train.images import Normalise, preprocessing
@@ -104,40 +105,22 @@ def extract(
     # preprocessed without randomness
     some = (train_set.some(RANGES), test_set.some(HELD_BACK))
     images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
-    compared, _ = compare_on(model, ready.captured, images.held_back)
-    agreement = compared.agreement if compared else None
-    manifest = None
-    if bundle:
-        manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, preprocessing(train_set), images, agreement, ranges)
-        agreement = manifest.agreement
-    target = out / "bundle" if bundle else None
+    measured, _ = compare_on(model, ready.captured, images.held_back)
+    manifest, target = None, out / "bundle" if bundle else None
+    if target is not None:
+        plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
+        with errors_spelled(as_key):
+            planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
+        control = build_control(ready.captured, planned) if controls else None
+        known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
+        facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
+
+        def agreeing(files: Bundle) -> Agreement | None:
+            return with_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
+
+        manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
+    agreement = measured if manifest is None else manifest.agreement
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
-
-
-def _bundle(
-    ready: Prepared,
-    design: BranchDesign,
-    model: BranchedModel,
-    out: Path,
-    folder: Path,
-    controls: bool,
-    read: Preprocessing,
-    images: Images,
-    agreement: Agreement | None,
-    ranges: Ranges,
-) -> "Manifest":
-    plan = ready.recipe.plan
-    if ready.recipe.rounding is not None:
-        plan = msgspec.structs.replace(plan, precision=ready.precision)
-    with errors_spelled(as_key):
-        planned = evaluate_plan(ready.captured.graph, ready.profile, design, plan)
-    networks = (model, build_control(ready.captured, planned) if controls else None)
-
-    def agreeing(files: Bundle) -> Agreement | None:
-        return with_files(agreement, files, ready.captured, images, RUN_IMAGES, None, [])
-
-    weights = ("file", f"trained by nn-stretch, run {folder.name}")
-    return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing, ranges=ranges)
 
 
 Floats = NDArray[np.float64]
