@@ -135,15 +135,16 @@ class Branched:
             raise UsageError(
                 f"there is no network to save: {why}", "call `branch` " + ("with anyway" if self.withheld else "without dry_run")
             )
-        from stretch.api.arguments import as_it_is, fingerprint
+        from stretch.api.arguments import as_it_is
         from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
         from stretch.stages.build import with_files
+        from stretch.transform.refine import fingerprint
 
         folder, tell = Path(path), progress or silent
         check_target(folder)
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
-        trained = fingerprint(model) != self.built
+        trained = fingerprint(model.state_dict()) != self.built
         if trained:
             # what was measured is no longer true of it
             self.agreement = None
@@ -559,11 +560,10 @@ def _build(
     progress: Progress,
 ) -> None:
     """Fill in the networks of a plan."""
-    from stretch.api.arguments import fingerprint
     from stretch.stages.build import build_control, compare_on, refine_and_compare
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
-    from stretch.transform.refine import Refinement
+    from stretch.transform.refine import Refinement, fingerprint
 
     with phase("transform"):
         result.original, result.model = captured, build(captured, result.plan.design)
@@ -582,4 +582,4 @@ def _build(
             with phase("compare"):
                 result.agreement, warnings = compare_on(result.model, captured, images.held_back)
         result.warnings += warnings
-    result.built = fingerprint(result.model)
+    result.built = fingerprint(result.model.state_dict())

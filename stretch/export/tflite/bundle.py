@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import Manifest, SubgraphEntry, Tensor, TflitePlan
+from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.rows import read_by
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
@@ -24,7 +24,7 @@ from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
-from stretch.export.precision import export_precision
+from stretch.export.precision import PrecisionExport, export_precision
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.source import read_source
 from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Value, Writer, growth, to_nhwc
@@ -276,16 +276,6 @@ FILE = "model.tflite"
 COMPARED = 16
 
 
-@dataclass
-class TfliteExport:
-    """What `export_tflite` wrote."""
-
-    manifest: Manifest  # Of the new bundle.
-    losses: dict[str, Loss]  # Of each signature against its ONNX file, and of the ``output`` of all in sequence.
-    kept: dict[str, str]  # Subgraphs that stay in fp32 because of their loss, with the reason.
-    moved: dict[str, str]  # New processors of those that moved.
-
-
 def export_tflite(
     bundle: Bundle,
     out: Path,
@@ -296,7 +286,7 @@ def export_tflite(
     min_cosine: float = QUANTISED_MIN_COSINE,
     repair: bool = False,
     progress: Progress = silent,
-) -> TfliteExport:
+) -> PrecisionExport:
     """Write a copy of a bundle that adds a TFLite file to its ONNX files.
 
     Int8 subgraphs of the bundle are int8 in the file, with their
@@ -311,9 +301,7 @@ def export_tflite(
     """
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
-    if out.resolve() == bundle.path.resolve():
-        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
-    check_target(out)
+    check_target(out, bundle)
     if not precision or set(precision.values()) == {"fp32"}:
         return _export(bundle, out, images, images_source, {}, {}, progress)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
@@ -331,7 +319,7 @@ def _export(
     kept: dict[str, str],
     moved: dict[str, str],
     progress: Progress,
-) -> TfliteExport:
+) -> PrecisionExport:
     manifest = bundle.manifest
     content = write_tflite(bundle, progress=progress)
     with staged(out) as folder:
@@ -348,7 +336,7 @@ def _export(
             new_manifest, checks={key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
         )
         write_manifest(folder, new_manifest)
-    return TfliteExport(new_manifest, comparison.losses, kept, moved)
+    return PrecisionExport(new_manifest, comparison.losses, kept, moved)
 
 
 def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
