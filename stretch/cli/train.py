@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stretch.api.refining import RefineAnswer
-    from stretch.train.answer import TrainAnswer
     from stretch.train.loop import Epoch, Listener, Run
+    from stretch.train.session import TrainAnswer
 
 #: Steps of the progress bar of a refinement: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
 REFINING = 36

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from predictors.files import write_whole
 from predictors.graph import OpGraph
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import Manifest
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
@@ -36,13 +37,41 @@ from stretch.train.supernet import Subnet, Supernet, designs_between
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
 
-if TYPE_CHECKING:
-    from scheduler.bundle.manifest import Manifest
-
 WEIGHTS, DESIGN = "model.safetensors", "design.toml"
 
 #: Number of training images for int8 ranges.
 RANGES = 64
+
+
+class ExtractedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Top-1 accuracy of an extracted design."""
+
+    supernet: float  # Within the run.
+    extracted: float  # Of the extracted network.
+    source: str = "measured"  # Where the figures come from.
+
+
+class RankingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Quality of an accuracy predictor's ranking of designs."""
+
+    file: Path  # Of the predictor.
+    designs: int  # Number of designs it was fitted to.
+    rank_correlation: float  # Spearman's, on held-out designs.
+    p_value: float  # Of that correlation.
+    rmse: float  # Of the same predictions.
+    source: str = "measured"  # Where the figures come from.
+
+
+class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A design extracted from a run."""
+
+    checkpoint: Path  # Its weights.
+    accuracy: ExtractedAccuracy | None  # Of those, on the run's test images; None of a run without labels.
+    agreement: Agreement | None  # With the original, on some of the run's test images, or without labels on those held back.
+    bundle: Path | None  # Folder of the bundle, where one was written.
+    checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
+    ranking: RankingAnswer | None  # Of the supernet's designs, if requested.
+    warnings: list[str]  # What a person should know.
 
 
 @dataclass(frozen=True)
@@ -58,7 +87,7 @@ class Extracted:
     labelled: bool  # Whether the run's images have labels.
     #: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
     agreement: Agreement | None
-    manifest: "Manifest | None"  # Of the bundle.
+    manifest: Manifest | None  # Of the bundle.
 
 
 def extract(
