@@ -448,7 +448,10 @@ def branch(
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
         from stretch.sensitivity.source import plannable, sensitivity_of
-        from stretch.stages.build import divide_images
+        from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
+        from stretch.transform import build
+        from stretch.transform.calibrate import calibrate
+        from stretch.transform.refine import Refinement, fingerprint
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
@@ -481,8 +484,25 @@ def branch(
             if images is None and not planned.exact:
                 branched.warnings.append(UNKNOWN_ACCURACY)
             branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and planned.advised_against
-            if not dry_run and not branched.withheld:
-                _build(branched, captured, controls, fitted, refine, phase, tell)
+            if dry_run or branched.withheld:
+                return branched
+            with phase("transform"):
+                branched.original, branched.model = captured, build(captured, planned.design)
+                if controls:
+                    branched.sequential = build_control(captured, planned)
+            if fitted is not None:
+                branched.images = fitted
+                with phase("calibrate"):
+                    branched.calibration = calibrate(branched.model, captured, fitted.fitted)
+                if refine is not None:
+                    with phase("refine"):
+                        outcome = refine_and_compare(branched.model, captured, fitted, Refinement(refine), progress=tell)
+                    branched.refinement, branched.agreement, said = outcome.refinement, outcome.after, outcome.warnings
+                else:
+                    with phase("compare"):
+                        branched.agreement, said = compare_on(branched.model, captured, fitted.held_back)
+                branched.warnings += [*fitted.warnings, *said]
+            branched.built = fingerprint(branched.model.state_dict())
             return branched
 
         result = first_of(make, config, repair=repair)
@@ -548,38 +568,3 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []
     name = type(module).__name__
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
-
-
-def _build(
-    result: "Branched",
-    captured: "Captured",
-    controls: bool,
-    images: "Images | None",
-    minutes: float | None,
-    phase: "Phase",
-    progress: Progress,
-) -> None:
-    """Fill in the networks of a plan."""
-    from stretch.stages.build import build_control, compare_on, refine_and_compare
-    from stretch.transform import build
-    from stretch.transform.calibrate import calibrate
-    from stretch.transform.refine import Refinement, fingerprint
-
-    with phase("transform"):
-        result.original, result.model = captured, build(captured, result.plan.design)
-        if controls:
-            result.sequential = build_control(captured, result.plan)
-    if images is not None:
-        result.images = images
-        result.warnings += images.warnings
-        with phase("calibrate"):
-            result.calibration = calibrate(result.model, captured, images.fitted)
-        if minutes is not None:
-            with phase("refine"):
-                outcome = refine_and_compare(result.model, captured, images, Refinement(minutes), progress=progress)
-            result.refinement, result.agreement, warnings = outcome.refinement, outcome.after, outcome.warnings
-        else:
-            with phase("compare"):
-                result.agreement, warnings = compare_on(result.model, captured, images.held_back)
-        result.warnings += warnings
-    result.built = fingerprint(result.model.state_dict())

@@ -114,7 +114,13 @@ def export_precision(
     moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
-        **_comparison(manifest, candidates, whole, min_cosine),
+        "method": {"int8": METHOD, "fp16": HALF_METHOD},
+        "min_cosine": min_cosine,
+        "min_snr_db": round(least_snr_db(min_cosine), 2),
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
+        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
+        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
+        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
         "kept_fp32": kept,
         "moved": moved,
     }
@@ -192,12 +198,15 @@ def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[s
             losses.append(loss([(expected[name], got[name])]))
         outputs.append((expected[manifest.output], got[manifest.output]))
     # Only the worst image's loss is kept, not its tensors.
-    record: dict[str, Any] = {
-        name: Loss(min(one.cosine for one in losses), min(one.snr_db for one in losses)) for name, losses in pairs.items()
-    }
+    record: dict[str, Any] = {name: worst_of(losses) for name, losses in pairs.items()}
     record["output"] = loss(outputs)
     record["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
     return record
+
+
+def worst_of(losses: Sequence[Loss]) -> Loss:
+    """Loss of the worst of several images."""
+    return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
 
 
 def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> None:
@@ -221,19 +230,6 @@ def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:
 
 def _words(lost: Loss) -> str:
     return f"a cosine of {lost.cosine:.4f} and {lost.snr_db:.1f} dB with fp32"
-
-
-def _comparison(manifest: Manifest, candidates: Mapping[str, Lowered], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
-    """Record of the comparison for the bundle."""
-    return {
-        "method": {"int8": METHOD, "fp16": HALF_METHOD},
-        "min_cosine": min_cosine,
-        "min_snr_db": round(least_snr_db(min_cosine), 2),
-        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
-        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
-        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
-        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
-    }
 
 
 def _record(candidate: Lowered) -> dict[str, Any]:
