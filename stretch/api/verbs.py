@@ -1,7 +1,7 @@
 """What the verbs of the command line do, in Python: each is a function of the same name, which the verb calls."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -163,7 +163,30 @@ def search(
         weights = "none" if images is None else weights
         network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, settled=images is not None)
     said = list(network.loaded.warnings) if images is not None else []
-    source = _source(network, profile, request, images, (image_count, budget_minutes * 60), preprocessing, progress, seconds, said)
+    source: AccuracySource | None = None
+    if request.accuracy:
+        from stretch.planning.cost.accuracy import load_accuracy
+
+        source = load_accuracy(Path(request.accuracy), network.graph.name)
+    elif images is not None:
+        from scheduler.bundle.preprocessing import requested_preprocessing
+        from stretch.sensitivity.source import plannable, sensitivity_of
+        from stretch.stages.build import divide_images
+
+        if not plannable(request):
+            raise UsageError(
+                "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
+                Message("leave out {}", OptionName("images")),
+            )
+        read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
+        progress("reading images")
+        divided = divide_images(Path(images), network.captured, image_count, read)
+        said += divided.warnings
+        if not divided.held_back:
+            raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
+        parts = divided.fitted, divided.held_back
+        source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress)
+        seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")
     began = time.perf_counter()
@@ -273,45 +296,6 @@ def check_search(
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise UsageError(f"{out} is no new or empty folder", "give another one")
-
-
-def _source(
-    network: "CapturedNetwork",
-    profile: DeviceProfile,
-    request: PlanConfig,
-    images: str | Path | None,
-    limits: tuple[int, float],
-    requested: Mapping[str, Any] | None,
-    progress: Progress,
-    seconds: dict[str, float],
-    said: list[str],
-) -> "AccuracySource | None":
-    """The predictor of the designs' accuracy, if any."""
-    if request.accuracy:
-        from stretch.planning.cost.accuracy import load_accuracy
-
-        return load_accuracy(Path(request.accuracy), network.graph.name)
-    if images is None:
-        return None
-    from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.sensitivity.source import plannable, sensitivity_of
-    from stretch.stages.build import divide_images
-
-    if not plannable(request):
-        raise UsageError(
-            "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
-            Message("leave out {}", OptionName("images")),
-        )
-    count, budget_s = limits
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, requested, network.graph.input.shape)
-    progress("reading images")
-    divided = divide_images(Path(images), network.captured, count, preprocessing)
-    said += divided.warnings
-    if not divided.held_back:
-        raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-    source = sensitivity_of(network.captured, profile, request, divided.fitted, divided.held_back, budget_s, progress)
-    seconds["sensitivity"] = source.on.seconds
-    return source
 
 
 def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:

@@ -143,19 +143,15 @@ def _write_graphs(
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
     if controls:
         progress("export controls")
-        for name, (graph, arrays) in _controls(original, sequential).items():
+        rows = [("original", original.graph, original.weights)]
+        if sequential is not None:
+            rows.append(("sequential_same_macs", sequential.graph, op_weights(sequential)))
+        for name, graph, tensors in rows:
             written.controls[name] = f"controls/{name}.onnx"
             written.control_macs[name] = graph.macs
             file_properties = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
-            _write(folder, written.controls[name], graph, arrays, file_properties, written.files)
+            _write(folder, written.controls[name], graph, to_numpy(tensors), file_properties, written.files)
     return written
-
-
-def _controls(original: Captured, sequential: BranchedModel | None) -> dict[str, tuple[OpGraph, Arrays]]:
-    controls = {"original": (original.graph, to_numpy(original.weights))}
-    if sequential is not None:
-        controls["sequential_same_macs"] = (sequential.graph, to_numpy(op_weights(sequential)))
-    return controls
 
 
 def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties: Mapping[str, str], files: dict[str, FileEntry]) -> None:
