@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import gc
-import hashlib
 import operator
 import random
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from torch import nn
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
 from stretch.capture.inputs import Inputs, InputShapes, check_hooks, hooks_of
-from stretch.transform.model import BranchedModel, op_weights
+from stretch.transform.model import BranchedModel
 
 
 @contextlib.contextmanager
@@ -127,16 +126,6 @@ def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
         if not tensor.isfinite().all():
             raise StretchError(f"`{key}` is not finite, so the network computes nothing", "did training diverge? lower the learning rate")
     return copied
-
-
-def fingerprint(model: BranchedModel) -> str:
-    """SHA-256 of weights and statistics; equal for equal networks."""
-    digest = hashlib.sha256()
-    for name, weights in sorted(op_weights(model).items()):
-        for key, tensor in sorted(weights.items()):
-            digest.update(f"{name}.{key}".encode())
-            digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def _check_layers(model: BranchedModel, graph: OpGraph) -> None:

@@ -16,22 +16,24 @@ from msgspec.structs import asdict, replace
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.structs import filled
+from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
+from stretch import __version__
 from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
+from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult, plain
-from stretch.stages.design import BranchedAnswer, WeightsAnswer
+from stretch.stages.design import BranchedAnswer, read_design
 
 if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.load import Bundle
-    from scheduler.bundle.manifest import Manifest
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
@@ -90,7 +92,7 @@ class Branched:
     refinement: "Refined | None" = None
     agreement: "Agreement | None" = None
     bundle: Path | None = None
-    manifest: "Manifest | None" = None
+    manifest: Manifest | None = None
     withheld: bool = False
     preprocessing: "Preprocessing | None" = None
     images: "Images | None" = field(default=None, repr=False)
@@ -133,38 +135,30 @@ class Branched:
             raise UsageError(
                 f"there is no network to save: {why}", "call `branch` " + ("with anyway" if self.withheld else "without dry_run")
             )
-        from stretch.api.arguments import as_it_is, fingerprint
+        from stretch.api.arguments import as_it_is
+        from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
-        from stretch.stages.build import with_files, write_bundle
+        from stretch.stages.build import with_files
+        from stretch.transform.refine import fingerprint
 
-        folder = Path(path)
+        folder, tell = Path(path), progress or silent
         check_target(folder)
         model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
-        trained = fingerprint(model) != self.built
+        trained = fingerprint(model.state_dict()) != self.built
         if trained:
             # what was measured is no longer true of it
             self.agreement = None
-        networks, weights, images, original = (model, sequential), self._weights(trained), self.images, self.original
+        images, original = self.images, self.original
 
         def agreeing(bundle: "Bundle") -> "Agreement | None":
-            count, tell = self.run_images, progress or silent
             if images is None:
                 return self.agreement
-            return with_files(self.agreement, bundle, original, images, count, self.mapping, self.warnings, tell)
+            return with_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
 
-        self.manifest = write_bundle(
-            folder,
-            self.plan,
-            self.original,
-            networks,
-            weights,
-            self.preprocessing,
-            controls=controls,
-            agreement=self.agreement,
-            agreeing=agreeing,
-            calibrated_on=self.images.fingerprints if self.images else (),
-            progress=progress or silent,
-        )
+        calibrated_on = images.fingerprints if images else ()
+        facts = BundleFacts.of(self.plan, *self._weights(trained), preprocessing=self.preprocessing, calibrated_on=calibrated_on)
+        how = {"controls": controls, "agreeing": agreeing, "progress": tell}
+        self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
         if trained:
             self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
@@ -182,7 +176,7 @@ class Branched:
             BranchedAnswer,
             self,
             **asdict(planned) | {"warnings": [*spelled_warnings, *planned.warnings]},
-            weights=WeightsAnswer(source=self.weights_source, detail=self.weights_detail),
+            weights=WeightsInfo(self.weights_source, self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
             bundle=str(self.bundle) if self.bundle else None,
@@ -453,10 +447,11 @@ def branch(
     with torch_loaded(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
-        from stretch.api.main_job import UNKNOWN_ACCURACY, Branched
         from stretch.sensitivity.source import plannable, sensitivity_of
-        from stretch.stages.build import divide_images
-        from stretch.stages.design import decide_design
+        from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
+        from stretch.transform import build
+        from stretch.transform.calibrate import calibrate
+        from stretch.transform.refine import Refinement, fingerprint
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
@@ -474,7 +469,10 @@ def branch(
             # agreement that nothing predicts is measured on what was built
             changed = request if source is not None or request.accuracy else replace(request, min_agreement=None)
             with phase("plan"):
-                planned = decide_design(network.graph, profile, changed, draft, source)
+                if draft is None:
+                    planned = plan(network.graph, profile, changed, source)
+                else:
+                    planned = evaluate(network.graph, profile, read_design(draft, network.graph, profile), changed, source)
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
@@ -486,8 +484,25 @@ def branch(
             if images is None and not planned.exact:
                 branched.warnings.append(UNKNOWN_ACCURACY)
             branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and planned.advised_against
-            if not dry_run and not branched.withheld:
-                _build(branched, captured, controls, fitted, refine, phase, tell)
+            if dry_run or branched.withheld:
+                return branched
+            with phase("transform"):
+                branched.original, branched.model = captured, build(captured, planned.design)
+                if controls:
+                    branched.sequential = build_control(captured, planned)
+            if fitted is not None:
+                branched.images = fitted
+                with phase("calibrate"):
+                    branched.calibration = calibrate(branched.model, captured, fitted.fitted)
+                if refine is not None:
+                    with phase("refine"):
+                        outcome = refine_and_compare(branched.model, captured, fitted, Refinement(refine), progress=tell)
+                    branched.refinement, branched.agreement, said = outcome.refinement, outcome.after, outcome.warnings
+                else:
+                    with phase("compare"):
+                        branched.agreement, said = compare_on(branched.model, captured, fitted.held_back)
+                branched.warnings += [*fitted.warnings, *said]
+            branched.built = fingerprint(branched.model.state_dict())
             return branched
 
         result = first_of(make, config, repair=repair)
@@ -553,40 +568,3 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []
     name = type(module).__name__
     return LoadedModel(copied, name, shape or USUAL_INPUT, "given", "the module's own", stated_preprocessing(module, name), warnings)
-
-
-def _build(
-    result: "Branched",
-    captured: "Captured",
-    controls: bool,
-    images: "Images | None",
-    minutes: float | None,
-    phase: "Phase",
-    progress: Progress,
-) -> None:
-    """Fill in the networks of a plan."""
-    from stretch.api.arguments import fingerprint
-    from stretch.stages.build import build_control, compare_on, refine_and_compare
-    from stretch.transform import build
-    from stretch.transform.calibrate import calibrate
-    from stretch.transform.refine import Refinement
-
-    with phase("transform"):
-        result.original, result.model = captured, build(captured, result.plan.design)
-        if controls:
-            result.sequential = build_control(captured, result.plan)
-    if images is not None:
-        result.images = images
-        result.warnings += images.warnings
-        with phase("calibrate"):
-            result.calibration = calibrate(result.model, captured, images.fitted)
-        if minutes is not None:
-            with phase("refine"):
-                outcome = refine_and_compare(result.model, captured, images, Refinement(minutes), progress=progress)
-            result.refinement, compared, warnings = outcome.refinement, outcome.after, outcome.warnings
-        else:
-            with phase("compare"):
-                compared, warnings = compare_on(result.model, captured, images.held_back)
-        result.agreement = compared.agreement if compared else None
-        result.warnings += warnings
-    result.built = fingerprint(result.model)

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from scheduler.bundle.load import Bundle
-    from scheduler.bundle.manifest import Manifest, WeightsInfo
-    from stretch.stages.build import Images, Outcome
-    from stretch.stages.reopen import Reopened
+    from scheduler.bundle.manifest import WeightsInfo
+    from stretch.stages.build import Outcome
     from stretch.transform.refine import Refined
 
 #: Ends the name of the folder beside a bundle that its refinement goes on from.
@@ -110,8 +109,9 @@ def refine_bundle(
     from scheduler.bundle.preprocessing import IMAGENET
     from scheduler.placement.mapping import place_processors
     from stretch.api.arguments import random_state_kept
+    from stretch.export.reweigh import export_reweighed
     from stretch.export.staging import check_target, sweep
-    from stretch.stages.build import divide_images, refine_and_compare
+    from stretch.stages.build import divide_images, refine_and_compare, with_files
     from stretch.stages.reopen import reopen
     from stretch.transform.refine import Checkpoint, Refinement
     from stretch.transform.synthetic import Synthesis, synthesise
@@ -131,21 +131,30 @@ def refine_bundle(
         with random_state_kept():
             tell("read")
             networks = reopen(loaded)
+            original, model = networks.original, networks.model
             tell("images")
-            divided = divide_images(Path(images), networks.original, image_count, loaded.manifest.model.preprocessing)
+            divided = divide_images(Path(images), original, image_count, loaded.manifest.model.preprocessing)
             made: list[torch.Tensor] = []
             if synthetic:
                 preprocessing = loaded.manifest.model.preprocessing or IMAGENET
-                made = synthesise(networks.original, networks.model.design, preprocessing, Synthesis(synthetic), tell)
-            outcome = refine_and_compare(networks.model, networks.original, divided, Refinement(minutes, steps), kept, tell, made)
-            manifest, said = _write(loaded, target, networks, divided, outcome, synthetic, run_images, mapping or {}, tell)
+                made = synthesise(original, model.design, preprocessing, Synthesis(synthetic), tell)
+            outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, made)
+
+            def agreeing(written: "Bundle") -> Agreement | None:
+                return with_files(outcome.after, written, original, divided, run_images, mapping, said, tell)
+
+            said: list[str] = []
+            began = loaded.manifest.weights
+            weights = _weights(began, synthetic) if outcome.kept == "refined" else began
+            how = {"agreeing": agreeing, "progress": tell}
+            manifest = export_reweighed(loaded, target, original, model, weights, divided.fingerprints, **how)
         kept.remove()
     finally:
         # one that nothing was written to
         with contextlib.suppress(OSError):
             folder.rmdir()
     # of a bundle that took its own place the earlier one was still read
-    del loaded, networks
+    del loaded
     sweep(target)
     return RefineAnswer(
         bundle=target,
@@ -192,34 +201,6 @@ def _check_checkpoint(folder: Path, *bundles: Path) -> None:
         raise UsageError(f"the checkpoint {folder} is no folder that can be written: {error.strerror}", "choose another") from error
 
 
-def _write(
-    bundle: "Bundle",
-    target: Path,
-    networks: "Reopened",
-    images: "Images",
-    outcome: "Outcome",
-    synthetic: int,
-    run_images: int,
-    mapping: Mapping[str, str],
-    progress: Progress,
-) -> tuple["Manifest", list[str]]:
-    """The new bundle, with what was measured of the network and of its files, and what to say of these."""
-    from stretch.export.reweigh import export_reweighed
-    from stretch.stages.build import with_files
-
-    said: list[str] = []
-
-    def agreeing(written: "Bundle") -> Agreement | None:
-        measured = outcome.after.agreement if outcome.after else None
-        return with_files(measured, written, networks.original, images, run_images, mapping, said, progress)
-
-    weights = _weights(bundle.manifest.weights, synthetic) if outcome.kept == "refined" else bundle.manifest.weights
-    written = export_reweighed(
-        bundle, target, networks.original, networks.model, weights, images.fingerprints, agreeing=agreeing, progress=progress
-    )
-    return written, said
-
-
 def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
     """What a bundle says of weights that were refined."""
     from scheduler.bundle.manifest import WeightsInfo
@@ -231,8 +212,8 @@ def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
 
 
 def _change(outcome: "Outcome") -> AgreementChange | None:
-    if outcome.before is None or outcome.after is None:
+    before, after = outcome.before, outcome.after
+    if before is None or after is None:
         return None
-    before, after = outcome.before.agreement, outcome.after.agreement
     both = {"before": before.value, "after": after.value, "error_before": before.error, "error_after": after.error}
     return filled(AgreementChange, after, **both, source="measured")

@@ -1,7 +1,7 @@
 """What the verbs of the command line do, in Python: each is a function of the same name, which the verb calls."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import StretchError, UsageError
+from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from stretch.stages.network import CapturedNetwork, Readout
     from stretch.stages.predict import Prediction
     from stretch.tools.together import TogetherAnswer
-    from stretch.train.answer import TrainAnswer
     from stretch.train.loop import Listener
+    from stretch.train.session import TrainAnswer
 
 #: Factor of the best design's value that alternatives may have.
 WITHIN = 1.2
@@ -162,7 +163,30 @@ def search(
         weights = "none" if images is None else weights
         network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, settled=images is not None)
     said = list(network.loaded.warnings) if images is not None else []
-    source = _source(network, profile, request, images, (image_count, budget_minutes * 60), preprocessing, progress, seconds, said)
+    source: AccuracySource | None = None
+    if request.accuracy:
+        from stretch.planning.cost.accuracy import load_accuracy
+
+        source = load_accuracy(Path(request.accuracy), network.graph.name)
+    elif images is not None:
+        from scheduler.bundle.preprocessing import requested_preprocessing
+        from stretch.sensitivity.source import plannable, sensitivity_of
+        from stretch.stages.build import divide_images
+
+        if not plannable(request):
+            raise UsageError(
+                "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
+                Message("leave out {}", OptionName("images")),
+            )
+        read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
+        progress("reading images")
+        divided = divide_images(Path(images), network.captured, image_count, read)
+        said += divided.warnings
+        if not divided.held_back:
+            raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
+        parts = divided.fitted, divided.held_back
+        source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress)
+        seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")
     began = time.perf_counter()
@@ -206,7 +230,6 @@ def search_pair(
         StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
     """
     from stretch.planning.plan import PlanningProblem
-    from stretch.stages.network import read_network
     from stretch.tools.together import GOALS, candidates, together, together_answer
 
     if goal not in GOALS:
@@ -215,7 +238,10 @@ def search_pair(
     request, folder = config or PlanConfig(), None if out is None else Path(out)
     check_search(request, (), out=folder)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    request.checked(profile)
     times = [time.perf_counter()]
+    from stretch.stages.network import read_network
+
     graphs = []
     for name, shape in zip(models, (input_shape, None), strict=True):
         progress(f"capturing {name}")
@@ -270,45 +296,6 @@ def check_search(
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise UsageError(f"{out} is no new or empty folder", "give another one")
-
-
-def _source(
-    network: "CapturedNetwork",
-    profile: DeviceProfile,
-    request: PlanConfig,
-    images: str | Path | None,
-    limits: tuple[int, float],
-    requested: Mapping[str, Any] | None,
-    progress: Progress,
-    seconds: dict[str, float],
-    said: list[str],
-) -> "AccuracySource | None":
-    """The predictor of the designs' accuracy, if any."""
-    if request.accuracy:
-        from stretch.planning.cost.accuracy import load_accuracy
-
-        return load_accuracy(Path(request.accuracy), network.graph.name)
-    if images is None:
-        return None
-    from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.sensitivity.source import plannable, sensitivity_of
-    from stretch.stages.build import divide_images
-
-    if not plannable(request):
-        raise UsageError(
-            "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
-            Message("leave out {}", OptionName("images")),
-        )
-    count, budget_s = limits
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, requested, network.graph.input.shape)
-    progress("reading images")
-    divided = divide_images(Path(images), network.captured, count, preprocessing)
-    said += divided.warnings
-    if not divided.held_back:
-        raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-    source = sensitivity_of(network.captured, profile, request, divided.fitted, divided.held_back, budget_s, progress)
-    seconds["sensitivity"] = source.on.seconds
-    return source
 
 
 def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
@@ -641,10 +628,52 @@ def evaluate(
     Raises:
         StretchError: Or one of its kinds: no bundle, no images, a network that does not classify.
     """
-    from stretch.evaluation.measure import evaluate_bundle
+    from scheduler.answer import PlacedProcessor
+    from scheduler.bundle.load import load_bundle
+    from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
+    from scheduler.measure.benchmark import used_cores
+    from scheduler.runtime.sequential import Sequential
+    from scheduler.runtime.session import Session
+    from stretch.evaluation import measure
 
-    return evaluate_bundle(
-        bundle, images, classes, labels, image_count, mapping or {}, processors, preprocessing or None, progress or silent
+    loaded = load_bundle(bundle, check_hashes=True)
+    manifest, outputs = loaded.manifest, measure.outputs_of(loaded)
+    shape = manifest.model.input_shape
+    read = requested_preprocessing(manifest.model.preprocessing or IMAGENET, preprocessing or None, shape)
+    image_set = measure.find_images(Path(images), outputs, classes, labelled=labels)
+    files = image_set.spread(image_count)
+    warnings = []
+    with Session(loaded, mapping, processors=processors) as session:
+        if not session.computes:
+            raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
+        if (control := manifest.controls.get("original")) is None:
+            warnings.append("the bundle was written without controls, so it cannot be compared with the original")
+        original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
+        arriving = measure.images_of(files, shape, read, progress or silent)
+        result = measure.evaluate(session, original, arriving, outputs, manifest.calibrated_on)
+        processors_used = {name: filled(PlacedProcessor, place) for name, place in session.placements.items()}
+    if original is not None and result.sums.classes and not result.sums.diverse:
+        warnings.append(measure.one_sided(result.sums.classes))
+    if result.calibrated_on:
+        warnings.append(
+            f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
+            "evaluate it on others"
+        )
+    of_images = {"path": Path(images), "labels": image_set.labels, "classes": len(image_set.classes)}
+    return filled(
+        measure.EvaluateAnswer,
+        result,
+        bundle=loaded.path,
+        model=manifest.model.name,
+        weights=manifest.weights,
+        precisions=sorted({entry.precision for entry in manifest.subgraphs}),
+        images=measure.ImagesAnswer(files=len(files), count=result.images, **of_images),
+        preprocessing=read.to_json(),
+        top1=result.branched.top1,
+        top5=result.branched.top5,
+        original_classes=len(result.sums.classes) or None,
+        processors=processors_used,
+        warnings=warnings,
     )
 
 

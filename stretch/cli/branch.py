@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.errors import InfeasibleError
-    from stretch.api import Branched
     from stretch.capture.inputs import InputShapes
     from stretch.tools.report.html.page import Page
 
@@ -63,13 +62,6 @@ def branch(
             out.write_page(html, _refused(error, model, device, shape, run.keywords["trust_code"]))
         raise
     out.tell_size(shape, result.plan.graph)
-    _tell(out, result, html)
-    if result.withheld:
-        raise typer.Exit(InfeasibleError.exit_code)
-
-
-def _tell(out: Output, result: "Branched", html: Path | None) -> None:
-    """Warn, write the report, and print the plan and what was written."""
     answer = result.answer(as_flag)
 
     def roofline() -> "tuple[str, Figure]":
@@ -82,6 +74,8 @@ def _tell(out: Output, result: "Branched", html: Path | None) -> None:
     from stretch.tools.report.plan import plan_page
 
     out.show(answer, lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if html else None), html)
+    if result.withheld:
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":

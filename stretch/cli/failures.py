@@ -93,11 +93,12 @@ def _later_process() -> bool:
 
 def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str]) -> StretchError:
     """The failure that users read for any exception."""
+    first = (str(error).splitlines() or [""])[0]
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     match error:
         case StretchError():
             return error_spelled(error, as_flag)
         case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
-            what = f"{type(error).__name__}: {first}" if (first := _first_line(error)) else type(error).__name__
             return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():
             return UsageError(_usage_message(error), usage_hint(error))
@@ -108,15 +109,9 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
         case OSError(strerror=str(reason)):
             return StretchError(f"{error.filename}: {reason}" if error.filename else reason)
         case _:
-            first = _first_line(error)
-            what = f"{type(error).__name__}: {first}" if first else type(error).__name__
             return StretchError(
                 f"unexpected {what}", "this is a fault of nn-stretch or of a package it uses; run with --debug for the traceback"
             )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def say(failure: StretchError, *, as_json: bool) -> None:

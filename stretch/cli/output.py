@@ -59,15 +59,6 @@ class Output:
         self.warnings: list[str] = []
         self._stdout = sys.stdout
 
-    def with_warnings(self, answer: Any) -> Any:
-        """The answer with all warnings so far, those of its own among them, which are printed."""
-        from msgspec.structs import replace
-
-        for warning in answer.warnings:
-            if warning not in self.warnings:
-                self.warn(warning)
-        return replace(answer, warnings=self.warnings)
-
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
         """Print the verb's result, once (`data`: the JSON object without ``schema`` and ``version``, or a struct with its fields)."""
         if self.as_json:
@@ -84,7 +75,12 @@ class Output:
             page: Makes the report of the answer.
             html: None for no page.
         """
-        answer = self.with_warnings(answer)
+        from msgspec.structs import replace
+
+        for warning in answer.warnings:
+            if warning not in self.warnings:
+                self.warn(warning)
+        answer = replace(answer, warnings=self.warnings)
         if html is not None:
             self.write_page(html, page(answer))
 

@@ -9,6 +9,7 @@ import typer
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
+from predictors.structs import filled
 from stretch.api.verbs import places
 from stretch.api.verbs import predict as predict_model
 from stretch.cli.options import Call, calls
@@ -97,7 +98,7 @@ def _predict_many(
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
     from stretch.stages.network import read_graph
-    from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted, predicted_rows
+    from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted
     from stretch.tools.report.prediction import predictions_page
 
     models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
@@ -113,7 +114,10 @@ def _predict_many(
             except StretchError as error:
                 failed.append(Unpredicted(model=model, reason=error.message))
             else:
-                rows += predicted_rows(model, graph, [(predictor, name, precision) for predictor, names in predictors for name in names])
+                for predictor, names in predictors:
+                    where = {"model": model, "device": predictor.device.id, "macs": graph.macs}
+                    estimates = [predictor.predict(graph, name, precision) for name in names]
+                    rows += [filled(PredictedRow, estimate, **where, latency_ms=estimate.ms) for estimate in estimates]
             done()
     not_measured: tuple[Origin, ...] = ("sibling", "relatives", "roofline")
     for origin in not_measured:

@@ -1,10 +1,11 @@
 """`stretch profile`: measure a machine and write its device profile, fit a profile to measurements, or tune a bundle's kernels."""
 
 import os
+import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
+    from predictors.fitting.calibration import NetworkTime
     from predictors.graph import OpGraph
     from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import Bundle
@@ -78,6 +80,9 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
 
 
 GRACE_S = WRITER_GRACE_S
+
+#: Operators of networks that no phone's DSP or GPU runs everywhere: no such network is proposed to be measured.
+_RARE = ("opaque", "layer_norm", "gelu")
 
 #: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
@@ -364,8 +369,7 @@ def _fit(
             raise UsageError("--measured-on names a device in tables of measurements, `relatives` are fits", "leave it out")
         beside = prior_path if related else fit_path
         target = file or beside(PROFILE_FOLDER / f"{device}.toml" if device in list_devices() else Path(device))
-        if not target.parent.is_dir():
-            raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
+        _check_parent(target)
         rows = _from_relatives(out, profile, target) if related else _from_tables(out, measurements, profile, measured_on, target)
         on = None if related else measured_on or name
     answer = FitAnswer(profile=name, file=str(target), measured_on=on, held_out=rows, warnings=out.warnings)
@@ -389,19 +393,66 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: dict[str, Any], trust_code: bool) -> dict[str, FitRow]:
     """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
+    from predictors.devices import PROFILE_FOLDER, list_devices, profile_path
+    from predictors.files import write_whole
+    from predictors.fits import prior_path, write_priors
+    from predictors.fitting.calibration import calibrate, read_networks
     from stretch.parameters import read_inputs
-    from stretch.stages.calibrate import calibrate_profile
     from stretch.stages.network import read_graph
 
-    def read(model: str, text: str) -> "OpGraph":
-        side = f"3x{text}x{text}" if text.isdigit() else text
-        return read_graph(model, read_inputs([side] if side else None), trust_code=trust_code).graph
-
+    statistic, size, rewrites = (networks[name] for name in ("statistic", "size", "rewrites"))
+    path = profile_path(device)
+    base = load_device(path)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", target.stem) or (target.stem in list_devices() and target.parent.resolve() != PROFILE_FOLDER):
+        raise UsageError(f"--out {target}: `{target.stem}` cannot be the id of a new profile", "choose another name, such as `mine`")
+    _check_parent(target)
+    rows = read_networks(Path(table))
+    graphs: dict[tuple[str, str], OpGraph] = {}
     with out.progress("reading networks") as step:
-        news = calibrate_profile(Path(table), device, target, read, **networks, step=step)
+        for row in rows:
+            base.processor(row.processor).check_precision(row.precision or None)
+            key = (row.model, row.input or size)
+            if key not in graphs:
+                side = f"3x{key[1]}x{key[1]}" if key[1].isdigit() else key[1]
+                graphs[key] = read_graph(row.model, read_inputs([side] if side else None), trust_code=trust_code).graph
+            step()
+    candidates = {name: graph for name, graph in load_measurements("npu").graphs.items() if not any(op.kind in _RARE for op in graph.ops)}
+    reference = base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
+    source = f"{Path(table).name}, {statistic} of the runs of each network"
+    priors, news = calibrate(base, reference, rows, lambda row: graphs[row.model, row.input or size], candidates, source, rewrites)
+    words = ["stretch", "profile", "--fit", Path(table).as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
+    command = shlex.join(words + (["--input", size] if size else []) + [word for name in rewrites for word in ("--rewrite", name)])
+    text = _profile_text(path.read_text(), target.stem, rows, base.processors, rewrites)
+    write_priors(prior_path(target), target.stem, command, priors)
+    try:
+        write_whole(target, f"# Calibrated by whole networks: {command}\n{text}".encode(), "device profile")
+    except StretchError:
+        prior_path(target).unlink()
+        raise
     return {
         name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
     }
+
+
+def _profile_text(text: str, profile_id: str, rows: "list[NetworkTime]", families: Mapping[str, object], rewrites: tuple[str, ...]) -> str:
+    """A profile's TOML under another id: a processor that was measured with one core set has it as its usual one."""
+    text = re.sub(r"^aliases = .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r'^id = ".*"', f'id = "{profile_id}"', text, count=1, flags=re.MULTILINE)
+    for family in families:
+        measured = {row.processor.partition("[")[2].removesuffix("]") for row in rows if row.processor.partition("[")[0] == family}
+        head, section = text.split(f"[processors.{family}]\n", 1)
+        if len(measured) == 1 and (core_set := measured.pop()):
+            section = re.sub(r'^default_core_set = ".*"', f'default_core_set = "{core_set}"', section, count=1, flags=re.MULTILINE)
+        if rewrites:
+            names = ", ".join(f'"{name}"' for name in rewrites)
+            section = f"rewrites = [{names}]\n{section}"
+        text = f"{head}[processors.{family}]\n{section}"
+    return text
+
+
+def _check_parent(target: Path) -> None:
+    if not target.parent.is_dir():
+        raise StretchError(f"there is no folder {target.parent} to write {target.name} into", "make it, or choose another with --out")
 
 
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:

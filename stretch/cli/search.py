@@ -81,21 +81,12 @@ def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any])
     """Search pairs of designs of two networks."""
     from stretch.tools.together import GOALS
 
-    config = request["config"]
-    if config.accuracy:
+    if request["config"].accuracy:
         raise UsageError("accuracy is about the designs of one network", "leave it out, or leave out --with")
-    check_search(config, (), out=request["out"])
-    profile = load_device(request["device"])
-    config.checked(profile)
-    if goal not in (None, *GOALS):
-        raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
-    import_torch()
+    options = {name: request[name] for name in ("device", "config", "input_shape", "out", "trust_code")}
+    limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or WITHIN}
+    with out.progress("searching") as progress:
+        answer = search_pair((request["model"], other), goal=goal or GOALS[0], progress=progress, **limits, **options)
     from stretch.tools.report.front import together_page
 
-    with out.progress("searching") as progress:
-        options = {name: request[name] for name in ("input_shape", "out", "trust_code")}
-        limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or WITHIN}
-        answer = search_pair(
-            (request["model"], other), profile, goal=goal or GOALS[0], config=config, progress=progress, **limits, **options
-        )
     out.show(answer, together_page)

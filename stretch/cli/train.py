@@ -17,13 +17,14 @@ from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, import_torch, only_flags, verb
+from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stretch.api.refining import RefineAnswer
-    from stretch.train.answer import TrainAnswer
     from stretch.train.loop import Epoch, Listener, Run
+    from stretch.train.session import TrainAnswer
 
 #: Steps of the progress bar of a refinement: read, images, two comparisons, twenty evaluations and the files of a typical bundle.
 REFINING = 36
@@ -78,8 +79,7 @@ def train(
         done = run(recipe, folder, listener=_listener(out, step, epochs))
     if done is None:
         return
-    answer = out.with_warnings(done)
-    out.emit(answer, lambda console: console.print("\n".join(_lines(answer, run.keywords["trust_code"])), soft_wrap=True))
+    out.show(done, lambda answer: Page(title="Trained", lead=[], notes=list(_lines(answer, run.keywords["trust_code"]))))
 
 
 def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path | None) -> None:
@@ -92,8 +92,7 @@ def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path 
         if kept.is_dir() and any(kept.iterdir()):
             out.note(f"the checkpoint is in {kept}: the same command continues from there")
         raise
-    answer = out.with_warnings(answer)
-    out.emit(answer, lambda console: console.print("\n".join(_refined_lines(answer)), soft_wrap=True))
+    out.show(answer, lambda answer: Page(title="Refined", lead=[], notes=list(_refined_lines(answer))))
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":

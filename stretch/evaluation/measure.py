@@ -12,16 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import StretchError, UsageError
-from predictors.structs import filled
+from predictors.errors import StretchError
 from scheduler.answer import PlacedProcessor
-from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import WeightsInfo
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
-from scheduler.measure.benchmark import used_cores
+from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress
-from scheduler.runtime.sequential import Sequential
-from scheduler.runtime.session import Session
 from stretch.quantize.images import ARRAYS, PICTURES, fingerprint, read_images
 
 Array = NDArray[Any]
@@ -396,59 +392,7 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def evaluate_bundle(
-    bundle: str | Path,
-    images: str | Path,
-    classes: Path | None,
-    labels: bool,
-    image_count: int | None,
-    mapping: Mapping[str, str],
-    processors: Sequence[str] | None,
-    preprocessing: Preprocessing | Mapping[str, Any] | None,
-    progress: Progress,
-) -> EvaluateAnswer:
-    """`stretch.evaluate`."""
-    loaded = load_bundle(bundle, check_hashes=True)
-    manifest = loaded.manifest
-    outputs = _outputs(loaded)
-    read = requested_preprocessing(manifest.model.preprocessing or IMAGENET, preprocessing, manifest.model.input_shape)
-    image_set = find_images(Path(images), outputs, classes, labelled=labels)
-    files = image_set.spread(image_count)
-    warnings = []
-    with Session(loaded, mapping, processors=processors) as session:
-        if not session.computes:
-            raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
-        if (control := manifest.controls.get("original")) is None:
-            warnings.append("the bundle was written without controls, so it cannot be compared with the original")
-        original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
-        result = evaluate(session, original, _read(files, manifest.model.input_shape, read, progress), outputs, manifest.calibrated_on)
-        if original is not None and result.sums.classes and not result.sums.diverse:
-            warnings.append(one_sided(result.sums.classes))
-        if result.calibrated_on:
-            warnings.append(
-                f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
-                "evaluate it on others"
-            )
-        return filled(
-            EvaluateAnswer,
-            result,
-            bundle=loaded.path,
-            model=manifest.model.name,
-            weights=manifest.weights,
-            precisions=sorted({entry.precision for entry in manifest.subgraphs}),
-            images=ImagesAnswer(
-                path=Path(images), files=len(files), count=result.images, labels=image_set.labels, classes=len(image_set.classes)
-            ),
-            preprocessing=read.to_json(),
-            top1=result.branched.top1,
-            top5=result.branched.top5,
-            original_classes=len(result.sums.classes) or None,
-            processors={name: filled(PlacedProcessor, place) for name, place in session.placements.items()},
-            warnings=warnings,
-        )
-
-
-def _outputs(bundle: Bundle) -> int:
+def outputs_of(bundle: Bundle) -> int:
     """Number of classes of the network."""
     # networks with several inputs or outputs are refused here
     _ = bundle.manifest.input, bundle.manifest.output
@@ -461,7 +405,7 @@ def _outputs(bundle: Bundle) -> int:
     return shape[1]
 
 
-def _read(
+def images_of(
     files: Sequence[ImageFile], shape: tuple[int, ...], preprocessing: Preprocessing, progress: Progress
 ) -> Iterator[tuple[str, NDArray[Any], int | None]]:
     """The images of the files, read lazily."""

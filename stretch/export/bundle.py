@@ -19,8 +19,10 @@ from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
 from stretch.export.onnx import Arrays, passed_on, save_onnx, to_numpy, to_onnx
+from stretch.export.repredict import alternatives
 from stretch.export.staging import file_entry, staged, write_manifest
 from stretch.planning.design.scale import host_processor
+from stretch.planning.result import PlanResult
 from stretch.transform.model import BranchedModel, op_weights
 
 #: Layouts of tensors by their number of axes.
@@ -49,6 +51,31 @@ class BundleFacts:
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to.
 
+    @classmethod
+    def of(cls, planned: PlanResult, weights_source: str, weights_detail: str = "", **more: Any) -> "BundleFacts":
+        """The facts of a planned design, and `more` that a plan does not have, by field."""
+        little = planned.device.little_cores
+        times = {
+            f"{row.design.name}.{name}": (b.ms, b.estimate.contention if len(row.branches) > 1 else 1.0)
+            for row in planned.run.segments
+            for name, b in zip(row.design.names, row.branches, strict=True)
+        }
+        return cls(
+            planned.device.id,
+            planned.calibrated,
+            weights_source,
+            weights_detail,
+            planned.predicted.to_json(),
+            planned.recommended,
+            times | {f"{side.name}.{side.time.scale.processor}": (side.time.ms, 1.0) for side in planned.run.sides},
+            planned.config.precision,
+            lambda piece: alternatives(
+                piece, planned.predictor, {name: planned.config.precision.get(name) for name in planned.config.processors}
+            ),
+            little.value if little else (),
+            **more,
+        )
+
 
 def export_bundle(
     out: Path,
@@ -70,7 +97,7 @@ def export_bundle(
     with staged(out) as folder:
         written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)
         manifest = _manifest(original, model, facts, version, written)
-        progress("checks")
+        progress("export checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
         if agreeing is not None:
@@ -109,26 +136,22 @@ def _write_graphs(
     }
     stated = statements(original.graph, model.design)
     for name, piece in written.pieces.items():
-        progress(name)
+        progress(f"export {name}")
         file_properties = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
         _write(folder, f"subgraphs/{name}.onnx", piece, weights, file_properties, written.files)
-    progress("model")
+    progress("export model")
     _write(folder, "model.onnx", model.graph, weights, properties, written.files)
     if controls:
-        progress("controls")
-        for name, (graph, arrays) in _controls(original, sequential).items():
+        progress("export controls")
+        rows = [("original", original.graph, original.weights)]
+        if sequential is not None:
+            rows.append(("sequential_same_macs", sequential.graph, op_weights(sequential)))
+        for name, graph, tensors in rows:
             written.controls[name] = f"controls/{name}.onnx"
             written.control_macs[name] = graph.macs
             file_properties = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
-            _write(folder, written.controls[name], graph, arrays, file_properties, written.files)
+            _write(folder, written.controls[name], graph, to_numpy(tensors), file_properties, written.files)
     return written
-
-
-def _controls(original: Captured, sequential: BranchedModel | None) -> dict[str, tuple[OpGraph, Arrays]]:
-    controls = {"original": (original.graph, to_numpy(original.weights))}
-    if sequential is not None:
-        controls["sequential_same_macs"] = (sequential.graph, to_numpy(op_weights(sequential)))
-    return controls
 
 
 def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties: Mapping[str, str], files: dict[str, FileEntry]) -> None:

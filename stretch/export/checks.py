@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import onnxruntime
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from predictors.errors import StretchError
@@ -25,6 +23,7 @@ from scheduler.runtime.sequential import MARGIN, relative
 from stretch.capture import Captured
 from stretch.capture.inputs import ONLY, Inputs
 from stretch.capture.results import pairs
+from stretch.quantize.replay import runner, several
 from stretch.transform.model import Branch, BranchedModel
 
 #: Number of roundings of the input for measuring torch's rounding error, as a single one may be small by chance.
@@ -33,7 +32,6 @@ ROUNDINGS = 4
 #: Seed of the input that files are compared on, and of the sample of the output that the bundle keeps.
 SEED = 0
 
-Array = NDArray[np.float32]
 Tensors = Sequence[torch.Tensor]
 
 
@@ -51,7 +49,8 @@ class _CheckedFile:
 
     def error(self, folder: Path) -> float:
         """Distance between the results of ONNX Runtime and torch."""
-        got = _onnx(folder / self.path, [cut(read, rows) for read, rows in zip(self.reads, self.rows, strict=True)])
+        reads = [cut(read.numpy(), rows) for read, rows in zip(self.reads, self.rows, strict=True)]
+        got = several(runner(str(folder / self.path))(*reads))
         return float(np.max([relative(a, b.numpy()) for a, b in zip(got, self.expected, strict=True)]))
 
 
@@ -184,12 +183,3 @@ def _torch(branch: Branch, reads: Tensors) -> Tensors:
     """Outputs of a branch, in the order of its file's outputs."""
     written = branch(*reads)
     return written if isinstance(written, tuple) else (written,)
-
-
-def _onnx(path: Path, reads: Tensors) -> list[Array]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-    result: list[Array] = session.run(None, {name: read.numpy() for name, read in zip(names, reads, strict=True)})
-    return result

@@ -7,16 +7,17 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
+from predictors.structs import filled
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import read_alone
@@ -24,72 +25,107 @@ from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.dsp import LIMIT, compile_context, find_chip, load_library, open_context
 from scheduler.progress import Progress, silent
-from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
+from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, staged, write_manifest, written_files
 from stretch.quantize.replay import Loss, loss, replay, runner
 
 #: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
 MIN_COSINE = 0.999
 
 
-@dataclass
-class ContextExport:
-    """What `export_contexts` wrote."""
+class ChipSubgraph(msgspec.Struct, frozen=True, kw_only=True):
+    """Code of one subgraph for one chip, compared with the int8 subgraph."""
 
-    manifest: Manifest  # Of the new bundle.
-    losses: dict[str, dict[str, Loss]]  # By chip and subgraph, of the code on the simulator against the int8 subgraph on ONNX Runtime.
+    name: str
+    chip: str
+    cosine: float  # Of both outputs.
+    snr_db: float  # In decibels.
 
 
-def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ContextExport:
+class ChipSignature(ChipSubgraph, frozen=True, kw_only=True):
+    """Code of one signature of a TFLite file for one chip, compared with the int8 subgraph."""
+
+    operators: int  # Number of compiled operators: all of the signature.
+
+
+class ChipsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle exported with code for chips."""
+
+    bundle: Path
+    files: list[WrittenFile]
+    format: Literal["qnn", "tflite"]  # ``qnn`` for one file per subgraph, ``tflite`` for copies of the TFLite file.
+    subgraphs: list[ChipSubgraph] | list[ChipSignature]  # Code of each subgraph for each chip.
+    checks: dict[str, Any]  # Comparisons, as recorded in the bundle.
+    warnings: list[str]
+
+
+def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ChipsAnswer:
     """Write a copy of a bundle that adds code for the DSP of each chip to its int8 subgraphs.
 
     Args:
         bundle: A bundle with int8 subgraphs on a dsp.
         chips: Keys of `scheduler.delegates.dsp.CHIPS`.
+
+    Returns:
+        What was written, and how far the code on the simulator is from the int8 subgraphs on ONNX Runtime.
     """
     manifest = bundle.manifest
-    for chip in chips:
-        find_chip(chip)
-    if out.resolve() == bundle.path.resolve():
-        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
-    compiled = [sub for sub in manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
-    if not compiled:
-        raise UsageError(
-            f"{bundle.path} has no int8 subgraph on a dsp, so there is nothing to compile",
-            "make it int8 first: stretch export BUNDLE --precision dsp=int8 --images DIR --out NEW_BUNDLE",
-        )
-    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
-    losses: dict[str, dict[str, Loss]] = {}
+    chosen = _chosen(bundle, chips, "nothing to compile", "--precision dsp=int8 --images DIR")
+    check_target(out, bundle)
+    tensors = _tensors(bundle)
+    codes: list[ChipSubgraph] = []
     contexts: dict[str, dict[str, str]] = {}
     with staged(out) as folder:
         files = copy_files(bundle, folder)
         for chip in chips:
-            for sub in compiled:
+            for sub in chosen:
                 progress(f"{sub.name} for {chip}")
                 name = f"contexts/{chip}/{sub.name}.onnx"
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 got = compile_context(bundle.file(sub.file), chip, path, read_alone(sub, tensors))
-                code_loss = loss([(tensors[sub.output], got)])
-                if code_loss.cosine < MIN_COSINE:
+                codes.append(filled(ChipSubgraph, loss([(tensors[sub.output], got)]), name=sub.name, chip=chip))
+                if codes[-1].cosine < MIN_COSINE:
                     raise InfeasibleError(
-                        f"subgraph `{sub.name}` compiled for {chip} has a cosine of {code_loss.cosine:.4f} with its int8 file, at least {MIN_COSINE} is required",
+                        f"subgraph `{sub.name}` compiled for {chip} has a cosine of {codes[-1].cosine:.4f} with its int8 file, at least {MIN_COSINE} is required",
                         "run it from the int8 file, which the device compiles itself",
                     )
-                losses.setdefault(chip, {})[sub.name] = code_loss
                 contexts.setdefault(chip, {})[sub.name] = name
                 files[name] = file_entry(path)
-        record = {
-            chip: {name: subgraph_loss.to_json() for name, subgraph_loss in subgraph_losses.items()}
-            for chip, subgraph_losses in losses.items()
-        }
-        new_manifest = msgspec.structs.replace(
-            manifest,
-            files=files,
-            contexts={**manifest.contexts, **contexts},
-            checks=dict(manifest.checks) | {"contexts": {**manifest.checks.get("contexts", {}), **record}},
+        new_manifest = msgspec.structs.replace(manifest, files=files, contexts={**manifest.contexts, **contexts})
+        return _answered(folder, out, new_manifest, "contexts", "qnn", codes)
+
+
+def _chosen(bundle: Bundle, chips: Sequence[str], nothing: str, options: str) -> list[SubgraphEntry]:
+    """The int8 subgraphs on a dsp; refuses chips that are not known, and bundles in which there is `nothing` to compile."""
+    for chip in chips:
+        find_chip(chip)
+    chosen = [sub for sub in bundle.manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
+    if not chosen:
+        raise UsageError(
+            f"{bundle.path} has no int8 subgraph on a dsp, so there is {nothing}",
+            f"make it int8 first: stretch export BUNDLE {options} --out NEW_BUNDLE",
         )
-        write_manifest(folder, new_manifest)
-    return ContextExport(new_manifest, losses)
+    return chosen
+
+
+def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
+    """What crosses subgraphs for a random input, on ONNX Runtime."""
+    manifest = bundle.manifest
+    return replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
+
+
+def _answered(
+    folder: Path, out: Path, manifest: Manifest, key: str, form: Literal["qnn", "tflite"], codes: Sequence[ChipSubgraph]
+) -> ChipsAnswer:
+    """Write the manifest of a new bundle, with the comparisons of code in its checks under a key, and give the answer."""
+    record: dict[str, dict[str, dict[str, float]]] = {}
+    for code in codes:
+        operators = {"operators": code.operators} if isinstance(code, ChipSignature) else {}
+        record.setdefault(code.chip, {})[code.name] = {**operators, **Loss(code.cosine, code.snr_db).to_json()}
+    checks = {**manifest.checks.get(key, {}), **record}
+    manifest = msgspec.structs.replace(manifest, checks={**manifest.checks, key: checks})
+    write_manifest(folder, manifest)
+    return ChipsAnswer(bundle=out, files=written_files(manifest), format=form, subgraphs=list(codes), checks=checks, warnings=[])
 
 
 INSTALL = f"{install_line('litert', 'qnn')}, on Linux x86-64"
@@ -347,27 +383,7 @@ if __name__ == "__main__":
         sys.exit(error.message)
 
 
-@dataclass(frozen=True)
-class CompiledSignature:
-    """One compiled signature for one chip."""
-
-    operators: int  # Number of compiled operators: all of the signature.
-    loss: Loss  # Of the code on the simulator against the int8 subgraph on ONNX Runtime.
-
-    def to_json(self) -> dict[str, float]:
-        """All numbers."""
-        return {"operators": self.operators, **self.loss.to_json()}
-
-
-@dataclass
-class AotExport:
-    """What `export_aot` wrote."""
-
-    manifest: Manifest  # Of the new bundle.
-    compiled: dict[str, dict[str, CompiledSignature]]  # By chip and signature.
-
-
-def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> AotExport:
+def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progress = silent) -> ChipsAnswer:
     """Write a copy of a bundle that adds copies of its TFLite file with int8 DSP signatures compiled for a chip.
 
     The TFLite file itself and all other signatures of the copies stay unchanged.
@@ -375,73 +391,50 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
     Args:
         bundle: A bundle with a TFLite file and int8 subgraphs on a dsp.
         chips: Keys of `scheduler.delegates.dsp.CHIPS`.
+
+    Returns:
+        What was written, and how far the code on the simulator is from the int8 subgraphs on ONNX Runtime.
     """
-    chosen = _chosen(bundle, out, chips)
-    manifest = bundle.manifest
-    assert manifest.tflite is not None
-    find_toolchain()
-    check_target(out)
-    model = load_tflite(bundle.file(manifest.tflite))
-    check_belongs(model, manifest)
-    tensors = replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
-    compiled: dict[str, dict[str, CompiledSignature]] = {}
-    with staged(out) as folder:
-        files = copy_files(bundle, folder)
-        for chip in dict.fromkeys(chips):
-            progress(chip)
-            path = folder / "aot" / f"{chip}.tflite"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            compiled[chip] = _compiled(folder / manifest.tflite, path, chip, chosen, tensors)
-            files[f"aot/{chip}.tflite"] = file_entry(path)
-        record = {chip: {name: code.to_json() for name, code in signatures.items()} for chip, signatures in compiled.items()}
-        new_manifest = msgspec.structs.replace(
-            manifest,
-            files=files,
-            aot={**manifest.aot, **{chip: f"aot/{chip}.tflite" for chip in compiled}},
-            checks=dict(manifest.checks) | {"aot": {**manifest.checks.get("aot", {}), **record}},
-        )
-        write_manifest(folder, new_manifest)
-    return AotExport(new_manifest, compiled)
-
-
-def _chosen(bundle: Bundle, out: Path, chips: Sequence[str]) -> list[SubgraphEntry]:
-    """The subgraphs whose signatures are compiled; raises an error if there are none."""
-    manifest = bundle.manifest
-    for chip in chips:
-        find_chip(chip)
-    if out.resolve() == bundle.path.resolve():
-        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    manifest, options = bundle.manifest, "--format tflite --precision dsp=int8"
     if manifest.tflite is None:
         raise UsageError(
             f"{bundle.path} has no TFLite file whose signatures could be compiled",
-            "write one first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
+            f"write one first: stretch export BUNDLE {options} --out NEW_BUNDLE",
         )
-    chosen = [sub for sub in manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
-    if not chosen:
-        raise UsageError(
-            f"{bundle.path} has no int8 subgraph on a dsp, so there is no signature to compile",
-            "make it int8 first: stretch export BUNDLE --format tflite --precision dsp=int8 --out NEW_BUNDLE",
-        )
-    return chosen
+    chosen = _chosen(bundle, chips, "no signature to compile", options)
+    find_toolchain()
+    check_target(out, bundle)
+    check_belongs(load_tflite(bundle.file(manifest.tflite)), manifest)
+    tensors = _tensors(bundle)
+    codes: list[ChipSubgraph] = []
+    added = {chip: f"aot/{chip}.tflite" for chip in chips}
+    with staged(out) as folder:
+        files = copy_files(bundle, folder)
+        for chip, name in added.items():
+            progress(chip)
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            codes += _compiled(folder / manifest.tflite, path, chip, chosen, tensors)
+            files[name] = file_entry(path)
+        new_manifest = msgspec.structs.replace(manifest, files=files, aot={**manifest.aot, **added})
+        return _answered(folder, out, new_manifest, "aot", "tflite", codes)
 
 
 def _compiled(
     source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]
-) -> dict[str, CompiledSignature]:
+) -> Iterator[ChipSignature]:
     """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs."""
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
     cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
     got = simulate(cases, chip)
-    compiled = {
-        sub.name: CompiledSignature(code[sub.name].operators, loss([(_last(tensors[sub.output]), got[sub.name])])) for sub in chosen
-    }
-    for signature, signature_code in compiled.items():
-        if not signature_code.loss.cosine >= MIN_COSINE:
+    for sub in chosen:
+        lost = loss([(_last(tensors[sub.output]), got[sub.name])])
+        if not lost.cosine >= MIN_COSINE:
             raise InfeasibleError(
-                f"signature `{signature}` compiled for {chip} has a cosine of {signature_code.loss.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",
+                f"signature `{sub.name}` compiled for {chip} has a cosine of {lost.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",
                 "compile it with --format qnn instead",
             )
-    return compiled
+        yield filled(ChipSignature, lost, code[sub.name], name=sub.name, chip=chip)
 
 
 def _last(x: Array) -> Array:

@@ -20,7 +20,7 @@ from scheduler.bundle.rows import cut
 from scheduler.formats.int8_edges import Edge, edges
 from scheduler.formats.onnx import OnnxFile, state, stated
 from scheduler.progress import Progress
-from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, to_onnx, weights_of
+from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
 from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import safe_name, scaled_branches
@@ -100,11 +100,11 @@ def segment_of_part(bundle: Bundle, branch: SubgraphEntry) -> onnx.ModelProto:
     """
     others = [sub for sub in bundle.manifest.subgraphs if sub.segment == branch.segment]
     models = {sub.name: onnx.load(bundle.file(sub.file)) for sub in others}
-    segment = _stated(models[branch.name], SEGMENT, OpGraph, bundle, branch)
+    segment = read_property(models[branch.name], SEGMENT, OpGraph, bundle.file(branch.file))
     segment = OpGraph.build(segment.name, segment.ops, segment.output)
     weights: dict[str, dict[str, Any]] = {}
     for sub in others:
-        taken = _stated(models[sub.name], TAKEN, dict[str, Taken], bundle, sub)
+        taken = read_property(models[sub.name], TAKEN, dict[str, Taken], bundle.file(sub.file))
         stored = weights_of(OnnxFile(bundle.file(sub.file), models[sub.name]))
         for name, part in taken.items():
             if name not in segment.by_name:
@@ -172,17 +172,6 @@ def _design(manifest: Manifest, sub: SubgraphEntry) -> SegmentDesign | None:
 
 def _prefix(sub: SubgraphEntry) -> str:
     return f"{sub.segment}_{safe_name(sub.processor)}_"
-
-
-def _stated(model: onnx.ModelProto, key: str, kind: Any, bundle: Bundle, sub: SubgraphEntry) -> Any:
-    """The description in a branch's file."""
-    text = next((entry.value for entry in model.metadata_props if entry.key == key), "")
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
-        raise StretchError(
-            f"{bundle.file(sub.file)} states nothing readable in `{key}`: {error}", "write the bundle again with `stretch branch`"
-        ) from error
 
 
 def _fill(whole: dict[str, Any], weights: Mapping[str, Any], part: Taken, shapes: Mapping[str, Shape]) -> None:
@@ -448,11 +437,7 @@ def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
 
 def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
     """Trained scales and zero points in a subgraph's float file."""
-    text = next((entry.value for entry in model.metadata_props if entry.key == RANGES), "{}")
-    try:
-        ranges = msgspec.json.decode(text, type=dict[str, tuple[_Scale, _Zero]])
-    except msgspec.MsgspecError as error:
-        raise StretchError(f"{file} states no scales in `{RANGES}`: {error}", "write the bundle again with `stretch export`") from error
+    ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", what="no scales", verb="export")
     return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in ranges.items()}
 
 

@@ -142,13 +142,15 @@ def passed_on(graph: OpGraph) -> dict[str, str]:
     return {PASSED_ON: msgspec.json.encode(sources).decode()} if sources else {}
 
 
-def read_passed_on(model: onnx.ModelProto) -> dict[str, str]:
-    """Operators without a node in a file, with the tensor that each passes on."""
-    text = next((entry.value for entry in model.metadata_props if entry.key == PASSED_ON), "{}")
+def read_property(
+    model: onnx.ModelProto, key: str, kind: Any, where: Path, *, missing: str = "", what: str = "nothing readable", verb: str = "branch"
+) -> Any:
+    """A property of a file as a type (`missing`: its text where the file has none; `what`: what the file states if that is not of the type)."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == key), missing)
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        raise StretchError(f"a file's property {PASSED_ON} is damaged: {error}", "write the bundle again with `stretch branch`") from error
+        raise StretchError(f"{where} states {what} in `{key}`: {error}", f"write the bundle again with `stretch {verb}`") from error
 
 
 def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.lowering import CALIBRATION_IMAGES, ROUNDED, Lowered, PrecisionLowering, is_partial_sum
 from stretch.export.repredict import repredict
-from stretch.export.staging import copy_files, file_entry, staged, write_manifest
+from stretch.export.reweigh import derived_files
+from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, staged, write_manifest
 from stretch.quantize.qdq import METHOD
 from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 
@@ -29,12 +30,38 @@ PRECISIONS = ("fp32", "fp16", "int8")
 MIN_COSINE = 0.99
 
 
+class ExportedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
+    """Comparison of one subgraph: its precision with fp32, or TFLite with ONNX."""
+
+    name: str
+    processor: str
+    precision: str
+    cosine: float | None = None  # Of its output and the reference; None if not compared.
+    snr_db: float | None = None  # In decibels; None if not compared.
+
+
+class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported bundle."""
+
+    bundle: Path
+    files: list[WrittenFile]
+    format: Literal["onnx", "tflite"]  # ``onnx``, or ``tflite`` if it also has a TFLite file.
+    subgraphs: list[ExportedSubgraph]
+    checks: dict[str, Any]  # Comparisons, as recorded in the bundle.
+    device: str  # Target device.
+    predicted: dict[str, Any]  # Predicted times on that device; empty if its profile cannot be read.
+    recommended: str  # What to run there: `branched` or a control.
+    warnings: list[str]
+
+
 @dataclass
 class PrecisionExport:
-    """What `export_precision` wrote."""
+    """What `export_precision` or `export_tflite` wrote."""
 
     manifest: Manifest  # Of the new bundle.
-    losses: dict[str, Loss]  # Loss of each int8 or fp16 subgraph, on the inputs of the float subgraph.
+    #: Loss of each int8 or fp16 subgraph, on the inputs of the float subgraph; of a TFLite file that of each signature against its ONNX
+    #: file, and of the ``output`` of all in sequence.
+    losses: dict[str, Loss]
     kept: dict[str, str] = field(default_factory=dict)  # Subgraphs that stay in fp32 because of their loss, with the reason.
     moved: dict[str, str] = field(default_factory=dict)  # New processors of those that moved.
 
@@ -60,8 +87,7 @@ def export_precision(
     """
     manifest = bundle.manifest
     chosen = _chosen(manifest, precision)
-    if out.resolve() == bundle.path.resolve():
-        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
+    check_target(out, bundle)
     lowering = PrecisionLowering(bundle, chosen, images, progress)
     candidates: dict[str, Lowered] = {}
     kept: dict[str, str] = {}
@@ -88,7 +114,13 @@ def export_precision(
     moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
-        **_comparison(manifest, candidates, whole, min_cosine),
+        "method": {"int8": METHOD, "fp16": HALF_METHOD},
+        "min_cosine": min_cosine,
+        "min_snr_db": round(least_snr_db(min_cosine), 2),
+        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
+        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
+        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
+        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
         "kept_fp32": kept,
         "moved": moved,
     }
@@ -166,12 +198,15 @@ def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[s
             losses.append(loss([(expected[name], got[name])]))
         outputs.append((expected[manifest.output], got[manifest.output]))
     # Only the worst image's loss is kept, not its tensors.
-    record: dict[str, Any] = {
-        name: Loss(min(one.cosine for one in losses), min(one.snr_db for one in losses)) for name, losses in pairs.items()
-    }
+    record: dict[str, Any] = {name: worst_of(losses) for name, losses in pairs.items()}
     record["output"] = loss(outputs)
     record["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
     return record
+
+
+def worst_of(losses: Sequence[Loss]) -> Loss:
+    """Loss of the worst of several images."""
+    return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
 
 
 def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> None:
@@ -195,19 +230,6 @@ def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:
 
 def _words(lost: Loss) -> str:
     return f"a cosine of {lost.cosine:.4f} and {lost.snr_db:.1f} dB with fp32"
-
-
-def _comparison(manifest: Manifest, candidates: Mapping[str, Lowered], whole: dict[str, Any], min_cosine: float) -> dict[str, Any]:
-    """Record of the comparison for the bundle."""
-    return {
-        "method": {"int8": METHOD, "fp16": HALF_METHOD},
-        "min_cosine": min_cosine,
-        "min_snr_db": round(least_snr_db(min_cosine), 2),
-        "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
-        "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
-        "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
-        "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
-    }
 
 
 def _record(candidate: Lowered) -> dict[str, Any]:
@@ -237,11 +259,7 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: 
     )
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
     # Float weights may have been stored in a separate file.
-    outdated = {*replaced, *(f"{file}.data" for file in replaced)}
-    derived = {*manifest.aot.values(), *(file for chip_files in manifest.contexts.values() for file in chip_files.values())}
-    if manifest.tflite is not None:
-        derived.add(manifest.tflite)
-    outdated |= derived
+    outdated = {*replaced, *(f"{file}.data" for file in replaced), *derived_files(manifest)}
     with staged(out) as folder:
         kept = copy_files(bundle, folder, leave=outdated)
         for name, model in replaced.items():

@@ -65,7 +65,7 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
                 planned_precision=precision,
                 predicted_ms=estimate.computing_ms,
                 contention=_contention(manifest, sub, estimate),
-                alternatives=_alternatives(graph, sub, device, predictor),
+                alternatives=alternatives(graph, predictor, {name: runs_in(device.processor(name), sub) for name in sub.alternatives}),
             )
         )
     new_manifest = msgspec.structs.replace(manifest, subgraphs=tuple(entries))
@@ -75,14 +75,11 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
     return msgspec.structs.replace(new_manifest, predicted=predicted, recommended=recommended)
 
 
-def _alternatives(graph: OpGraph, sub: SubgraphEntry, device: DeviceProfile, predictor: LatencyPredictor) -> dict[str, Alternative]:
-    """Predicted time and energy of a subgraph's file on each processor of the plan."""
-    energy = EnergyModel(device)
-    alternatives = {}
-    for name in sub.alternatives:
-        ms = predictor.predict(graph, name, runs_in(device.processor(name), sub)).computing_ms
-        alternatives[name] = Alternative(ms, energy.mj(name, ms))
-    return alternatives
+def alternatives(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str | None]) -> dict[str, Alternative]:
+    """Predicted time and energy of a subgraph on each processor of a plan, in its precision there."""
+    energy = EnergyModel(predictor.device)
+    times = {name: predictor.predict(graph, name, at).computing_ms for name, at in precision.items()}
+    return {name: Alternative(ms, energy.mj(name, ms)) for name, ms in times.items()}
 
 
 def _precisions(manifest: Manifest) -> dict[str, str]:

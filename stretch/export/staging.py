@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from predictors import system
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle, in_use, read_bundle, read_manifest, unused
 from scheduler.bundle.manifest import FileEntry, Manifest
 
@@ -66,8 +66,10 @@ UNFINISHED = ".nn-stretch-unfinished"
 _TRIES = 100
 
 
-def check_target(out: Path) -> None:
-    """Check early that a target can become a bundle."""
+def check_target(out: Path, source: Bundle | None = None) -> None:
+    """Check early that a target can become a bundle, and is not the one that it is made from."""
+    if source is not None and out.resolve() == source.path.resolve():
+        raise UsageError(f"the new bundle cannot replace {source.path}, which it is made from", "choose another folder with --out")
     out = Path(os.path.abspath(out))
     try:
         _check_replaceable(out)
@@ -130,6 +132,19 @@ def file_entry(path: Path) -> FileEntry:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return FileEntry(path.stat().st_size, digest)
+
+
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a bundle."""
+
+    file: str  # Its path in the bundle.
+    bytes: int  # Its size.
+    sha256: str  # Of its bytes.
+
+
+def written_files(manifest: Manifest) -> list[WrittenFile]:
+    """The files of a bundle, as answers list them."""
+    return [WrittenFile(file=name, bytes=entry.bytes, sha256=entry.sha256) for name, entry in manifest.files.items()]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from stretch.parameters import Word
 from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
-    from stretch.export.answer import ChipsAnswer
+    from stretch.export.chips import ChipsAnswer
 
 
 def _names(text: str) -> list[str]:
@@ -31,14 +31,9 @@ def _contexts(
     progress: Progress,
 ) -> "ChipsAnswer":
     from scheduler.bundle.load import load_bundle
-    from stretch.export.answer import contexts_answer
     from stretch.export.chips import export_contexts
-    from stretch.export.staging import check_target
 
-    loaded = load_bundle(source, check_hashes=True)
-    check_target(out)
-    contexts = export_contexts(loaded, out, list(chips), progress)
-    return contexts_answer(out, contexts.manifest, contexts.losses, [])
+    return export_contexts(load_bundle(source, check_hashes=True), out, chips, progress)
 
 
 def _signatures(
@@ -56,14 +51,9 @@ def _signatures(
     progress: Progress,
 ) -> "ChipsAnswer":
     from scheduler.bundle.load import load_bundle
-    from stretch.export.answer import aot_answer
     from stretch.export.chips import export_aot
-    from stretch.export.staging import check_target
 
-    loaded = load_bundle(source, check_hashes=True)
-    check_target(out)
-    compiled = export_aot(loaded, out, list(aot), progress)
-    return aot_answer(out, compiled.manifest, compiled.compiled, [])
+    return export_aot(load_bundle(source, check_hashes=True), out, aot, progress)
 
 
 def _page(answer: "ChipsAnswer") -> Page:

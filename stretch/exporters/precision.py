@@ -10,13 +10,14 @@ import msgspec
 import typer
 
 from predictors.errors import UsageError
+from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.parameters import Preprocessing, Word
 from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
-    from stretch.export.answer import ExportAnswer
+    from stretch.export.precision import ExportAnswer
 
 #: Number of synthetic images for bundles with random weights.
 SYNTHETIC = 16
@@ -64,9 +65,8 @@ def _write(
 ) -> "ExportAnswer":
     from scheduler.bundle.load import load_bundle
     from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
-    from stretch.export.answer import export_answer
-    from stretch.export.precision import export_precision, planned_precision
-    from stretch.export.staging import check_target
+    from stretch.export.precision import ExportAnswer, ExportedSubgraph, export_precision, planned_precision
+    from stretch.export.staging import check_target, written_files
     from stretch.quantize.images import load_images, synthetic_images
 
     loaded = load_bundle(source, check_hashes=True)
@@ -98,7 +98,16 @@ def _write(
         said.append(f"subgraph `{name}` stays in fp32{where}: {why}")
     if manifest.predicted and not written.manifest.predicted:
         said.append(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
-    return export_answer(out, form, written.manifest, written.losses, said)
+    return filled(
+        ExportAnswer,
+        written.manifest,
+        bundle=out,
+        files=written_files(written.manifest),
+        format=form,
+        subgraphs=[filled(ExportedSubgraph, sub, written.losses.get(sub.name)) for sub in written.manifest.subgraphs],
+        checks=written.manifest.checks["tflite" if form == "tflite" else "precision"],
+        warnings=said,
+    )
 
 
 def _page(answer: "ExportAnswer") -> Page:

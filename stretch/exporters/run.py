@@ -12,7 +12,7 @@ from stretch.exporters.code import TrustCode
 from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
-    from stretch.train.answer import ExtractAnswer
+    from stretch.train.extract import ExtractAnswer
 
 #: Is in the folder of every run of `stretch train`.
 RUN_FILE = "run.json"
@@ -38,8 +38,7 @@ def _write(
     progress: Progress,
 ) -> "ExtractAnswer":
     from stretch.planning.cost.accuracy import save_accuracy
-    from stretch.train.answer import ExtractAnswer, ExtractedAccuracy, RankingAnswer
-    from stretch.train.extract import check_rank, extract
+    from stretch.train.extract import ExtractAnswer, ExtractedAccuracy, RankingAnswer, check_rank, extract
     from stretch.train.extract import rank as rank_designs
 
     folder = Path(source)

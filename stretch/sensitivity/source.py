@@ -1,9 +1,8 @@
 """From a network, a request and images to what planning for agreement is done with."""
 
-import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import prod
@@ -19,7 +18,7 @@ from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
 from stretch.evaluation.agreement import compare
-from stretch.evaluation.measure import ALIKE, most_frequent, one_sided, ranks
+from stretch.evaluation.measure import ALIKE, AgreementSums, most_frequent, one_sided, ranks
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
     SEEN,
@@ -38,6 +37,7 @@ from stretch.planning.search.space import DesignSpace
 from stretch.sensitivity.fit import fit
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES, calibrate
+from stretch.transform.refine import fingerprint
 
 # Ways and designs of a space to be measured: some of each segment's, and whole designs at random.
 
@@ -262,20 +262,16 @@ class _Original:
         part = trial.options.design(trial.index, self.space.costs)
         model: BranchedModel = build(piece, BranchDesign(segment.graph.name, "", (part,))).to(self.fitted[0][0].device)
         calibrate(model, piece, self.fitted[trial.first])
-        same = images = 0
-        wrong = total = 0.0
+        sums = AgreementSums()
         for x, scores in zip(self.held[trial.first], self.held[-1], strict=True):
             output = model(x)
             for stage in self.stages[last:]:
                 output = stage(output)
-            wrong += float((output.double() - scores.double()).square().sum())
-            total += float(scores.double().square().sum())
-            same += int((output.argmax(1) == scores.argmax(1)).sum())
-            images += len(scores)
+            sums.add(output.cpu().numpy(), scores.cpu().numpy())
         row = option_features(trial.options, SEEN)[trial.index]
         changed = ChangedSegment(stages=trial.stages(self.space), features=tuple(map(float, row)))
-        error = wrong / total if total else float(wrong > 0)
-        return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=same / images)
+        error = sums.error**2
+        return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=sums.same / sums.images)
 
 
 def _no_classes(captured: Captured) -> UsageError:
@@ -328,10 +324,10 @@ def sensitivity_of(
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
     measurement = measure(captured, space, ours, theirs, budget_s, progress)
     on = MeasuredOn(
-        weights=_digest(tensor for _, weights in sorted(captured.weights.items()) for _, tensor in sorted(weights.items())),
+        weights=fingerprint({f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}),
         images=sum(map(len, ours)),
         held_back=sum(map(len, theirs)),
-        pictures=_digest([*ours, *theirs]),
+        pictures=fingerprint({f"{number:06d}": batch for number, batch in enumerate([*ours, *theirs])}),
         device=device.id,
         processors=checked.processors,
         version=__version__,
@@ -349,11 +345,3 @@ def _some(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
     if len(together) <= count:
         return list(together.split(size))
     return list(together[torch.arange(count, device=together.device) * len(together) // count].split(size))
-
-
-def _digest(tensors: Iterable[torch.Tensor]) -> str:
-    """SHA-256 of numbers in their order."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -1,4 +1,1 @@
-"""The stages from a model to a bundle: read the network, choose the design, build, calibrate, write.
-
-`stretch.api` goes through them all; training, extraction and prediction through some.
-"""
+"""What several verbs do between a model and their answers: read the network, take a design, divide images, compare, refine, reopen a bundle."""

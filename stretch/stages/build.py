@@ -1,28 +1,23 @@
-"""Stages from a design to a bundle: the branched network, its control, images to calibrate and compare with, refinement, writing."""
+"""Stages behind a design: the control, images to calibrate and compare with, refinement, and the agreement of a bundle's files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.agreement import Agreement, BundleAgreement
+from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
-from stretch import __version__
 from stretch.capture import Captured
 from stretch.capture.results import pairs
-from stretch.evaluation.agreement import Compared, compare
+from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.measure import one_sided
-from stretch.export.bundle import export_bundle
-from stretch.export.facts import bundle_facts
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
 from stretch.quantize.images import fingerprint, load_images
@@ -105,7 +100,7 @@ def divide_images(
     return Images(fitted, others, len(taken) - len(distinct), looked_at)
 
 
-def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Compared | None, list[str]]:
+def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
     """Agreement of a branched network with its original on held-back images, and warnings about it.
 
     Args:
@@ -116,12 +111,12 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
     compared = compare(model, captured, images)
     agreement = compared.agreement
     if agreement.value is None and compared.classes:
-        return compared, [one_sided(compared.classes)]
+        return agreement, [one_sided(compared.classes)]
     if agreement.value is None:
         what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
-        return compared, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
+        return agreement, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
     if agreement.value < CLOSE:
-        return compared, [
+        return agreement, [
             Message(
                 "the branched network sees the original's class in {} of {} images held back: train it (`stretch train`), or let the "
                 "segments that change most stay as they are with {} and {}",
@@ -131,36 +126,7 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
                 OptionName("repair"),
             )
         ]
-    return compared, []
-
-
-def run_on(
-    bundle: Bundle,
-    captured: Captured,
-    images: Images,
-    count: int = RUN_IMAGES,
-    mapping: Mapping[str, str] | None = None,
-    *,
-    seconds: float = SECONDS,
-    progress: Progress = silent,
-) -> tuple[BundleAgreement, list[str]]:
-    """Agreement of a bundle's files in their planned precisions with the original, and warnings about it."""
-    fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
-    taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
-    module = captured.module.eval()
-    with torch.no_grad():
-        # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
-        batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
-        expected = iter(torch.cat([pairs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
-
-    def original(x: Any) -> Any:
-        return next(expected)[None]
-
-    measured = measure_files(bundle, original, fitted, taken, mapping, seconds=seconds, progress=progress)
-    said = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in measured.kept.items()]
-    if measured.left:
-        said.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
-    return measured.agreement, said
+    return agreement, []
 
 
 #: Said of networks of several outputs.
@@ -176,16 +142,33 @@ def with_files(
     mapping: Mapping[str, str] | None,
     said: list[str],
     progress: Progress = silent,
+    *,
+    seconds: float = SECONDS,
 ) -> Agreement | None:
-    """The agreement of a network, with that of its bundle's files on so many of the images held back; warnings go to `said`."""
+    """The agreement of a network, with that of its bundle's files in their planned precisions on so many of the images held back.
+
+    Args:
+        said: Gets warnings that it does not have yet.
+        seconds: As of `measure_files`.
+    """
     if agreement is None or not count:
         return agreement
     if len(bundle.manifest.outputs) > 1:
         said.append(NOT_RUN)
         return agreement
-    of_files, warnings = run_on(bundle, captured, images, count, mapping, progress=progress)
+    fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
+    taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
+    module = captured.module.eval()
+    with torch.no_grad():
+        # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
+        batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
+        expected = iter(torch.cat([pairs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
+    measured = measure_files(bundle, lambda x: next(expected)[None], fitted, taken, mapping, seconds=seconds, progress=progress)
+    warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in measured.kept.items()]
+    if measured.left:
+        warnings.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
     said += [warning for warning in warnings if warning not in said]
-    return msgspec.structs.replace(agreement, bundle=of_files)
+    return msgspec.structs.replace(agreement, bundle=measured.agreement)
 
 
 #: Warning if the refinement did not improve the network.
@@ -197,8 +180,8 @@ class Outcome:
     """What came of refining a network."""
 
     refinement: Refined  # Errors on the images that the steps left out; where the start was kept, the same after as before.
-    before: Compared | None  # Comparison with the original on the images held back, before; None where there were too few.
-    after: Compared | None  # The same of what was kept.
+    before: Agreement | None  # With the original on the images held back, before; None where there were too few.
+    after: Agreement | None  # The same of what was kept.
     kept: str  # ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
     warnings: list[str]  # What a person should know.
 
@@ -230,7 +213,7 @@ def refine_and_compare(
         model.to(place)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
-    if refinement.after < refinement.before and not (before and after and _worse(after.agreement, before.agreement)):
+    if refinement.after < refinement.before and not (before and after and _worse(after, before)):
         return Outcome(refinement, before, after, "refined", said)
     model.load_state_dict(start)
     return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
@@ -239,38 +222,3 @@ def refine_and_compare(
 def _worse(after: Agreement, before: Agreement) -> bool:
     """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
     return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)
-
-
-def write_bundle(
-    folder: Path,
-    planned: PlanResult,
-    original: Captured,
-    networks: tuple[BranchedModel, BranchedModel | None],
-    weights: tuple[str, str],
-    preprocessing: Preprocessing | None,
-    *,
-    controls: bool = True,
-    agreement: Agreement | None = None,
-    agreeing: Callable[[Bundle], Agreement | None] | None = None,
-    ranges: Mapping[str, Mapping[str, tuple[float, int]]] | None = None,
-    calibrated_on: tuple[str, ...] = (),
-    progress: Progress = silent,
-) -> Manifest:
-    """Write a bundle, each file checked against torch.
-
-    Args:
-        weights: Source (``default``, ``random``, ``file``, ``given`` or ``trained``) and which.
-        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
-    """
-    facts = replace(
-        bundle_facts(planned, planned.device, *weights, preprocessing),
-        agreement=agreement,
-        ranges=ranges or {},
-        calibrated_on=calibrated_on,
-    )
-    model, sequential = networks
-
-    def tell(what: str) -> None:
-        progress(f"export {what}")
-
-    return export_bundle(folder, original, model, sequential, facts, __version__, controls=controls, agreeing=agreeing, progress=tell)

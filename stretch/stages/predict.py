@@ -141,12 +141,3 @@ class PredictionTable(msgspec.Struct, frozen=True, kw_only=True):
     items: list[PredictedRow]  # Each network on each processor of each device.
     failed: list[Unpredicted]  # Networks without a graph.
     warnings: list[str]  # What a person should know.
-
-
-def predicted_rows(model: str, graph: OpGraph, places: Sequence[tuple[LatencyPredictor, str, str | None]]) -> list[PredictedRow]:
-    """One network in many places (`places`: predictor of a device, processor, and precision or None for the default)."""
-    return [
-        filled(PredictedRow, estimate, model=model, device=predictor.device.id, macs=graph.macs, latency_ms=estimate.ms)
-        for predictor, processor, precision in places
-        for estimate in (predictor.predict(graph, processor, precision),)
-    ]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,13 +18,15 @@ from predictors.files import write_whole
 from predictors.graph import OpGraph
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.bundle.manifest import Manifest
 from scheduler.progress import Progress, silent
+from stretch import __version__
+from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files, write_bundle
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files
 from stretch.stages.design import read_design
 from stretch.train.folder import BEST, RunFolder
 from stretch.train.images import Normalise, preprocessing
@@ -35,13 +37,41 @@ from stretch.train.supernet import Subnet, Supernet, designs_between
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
 
-if TYPE_CHECKING:
-    from scheduler.bundle.manifest import Manifest
-
 WEIGHTS, DESIGN = "model.safetensors", "design.toml"
 
 #: Number of training images for int8 ranges.
 RANGES = 64
+
+
+class ExtractedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Top-1 accuracy of an extracted design."""
+
+    supernet: float  # Within the run.
+    extracted: float  # Of the extracted network.
+    source: str = "measured"  # Where the figures come from.
+
+
+class RankingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Quality of an accuracy predictor's ranking of designs."""
+
+    file: Path  # Of the predictor.
+    designs: int  # Number of designs it was fitted to.
+    rank_correlation: float  # Spearman's, on held-out designs.
+    p_value: float  # Of that correlation.
+    rmse: float  # Of the same predictions.
+    source: str = "measured"  # Where the figures come from.
+
+
+class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A design extracted from a run."""
+
+    checkpoint: Path  # Its weights.
+    accuracy: ExtractedAccuracy | None  # Of those, on the run's test images; None of a run without labels.
+    agreement: Agreement | None  # With the original, on some of the run's test images, or without labels on those held back.
+    bundle: Path | None  # Folder of the bundle, where one was written.
+    checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
+    ranking: RankingAnswer | None  # Of the supernet's designs, if requested.
+    warnings: list[str]  # What a person should know.
 
 
 @dataclass(frozen=True)
@@ -57,7 +87,7 @@ class Extracted:
     labelled: bool  # Whether the run's images have labels.
     #: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
     agreement: Agreement | None
-    manifest: "Manifest | None"  # Of the bundle.
+    manifest: Manifest | None  # Of the bundle.
 
 
 def extract(
@@ -104,40 +134,22 @@ def extract(
     # preprocessed without randomness
     some = (train_set.some(RANGES), test_set.some(HELD_BACK))
     images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
-    compared, _ = compare_on(model, ready.captured, images.held_back)
-    agreement = compared.agreement if compared else None
-    manifest = None
-    if bundle:
-        manifest = _bundle(ready, wanted, model, out / "bundle", folder, controls, preprocessing(train_set), images, agreement, ranges)
-        agreement = manifest.agreement
-    target = out / "bundle" if bundle else None
+    measured, _ = compare_on(model, ready.captured, images.held_back)
+    manifest, target = None, out / "bundle" if bundle else None
+    if target is not None:
+        plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
+        with errors_spelled(as_key):
+            planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
+        control = build_control(ready.captured, planned) if controls else None
+        known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
+        facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
+
+        def agreeing(files: Bundle) -> Agreement | None:
+            return with_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
+
+        manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
+    agreement = measured if manifest is None else manifest.agreement
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
-
-
-def _bundle(
-    ready: Prepared,
-    design: BranchDesign,
-    model: BranchedModel,
-    out: Path,
-    folder: Path,
-    controls: bool,
-    read: Preprocessing,
-    images: Images,
-    agreement: Agreement | None,
-    ranges: Ranges,
-) -> "Manifest":
-    plan = ready.recipe.plan
-    if ready.recipe.rounding is not None:
-        plan = msgspec.structs.replace(plan, precision=ready.precision)
-    with errors_spelled(as_key):
-        planned = evaluate_plan(ready.captured.graph, ready.profile, design, plan)
-    networks = (model, build_control(ready.captured, planned) if controls else None)
-
-    def agreeing(files: Bundle) -> Agreement | None:
-        return with_files(agreement, files, ready.captured, images, RUN_IMAGES, None, [])
-
-    weights = ("file", f"trained by nn-stretch, run {folder.name}")
-    return write_bundle(out, planned, ready.captured, networks, weights, read, controls=controls, agreeing=agreeing, ranges=ranges)
 
 
 Floats = NDArray[np.float64]

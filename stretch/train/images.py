@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,32 +29,6 @@ MAX_SYNTHETIC = 1 << 30
 
 #: Format of `load_arrays`.
 _NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
-
-
-class ImageSource(Protocol):
-    """Where training images come from; `ImageSet` and `ImageStream` are two."""
-
-    augmented: bool
-
-    def __len__(self) -> int:
-        """Number of images."""
-
-    def to(self, device: torch.device) -> "ImageSource":
-        """The source, its batches on that device."""
-
-    def some(self, count: int) -> "ImageSource":
-        """At most so many of the images, spread over all."""
-
-    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation of each colour, (3,) float32, in 0 to 255."""
-
-    def epoch(
-        self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
-
-    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All images in order, for evaluation."""
 
 
 def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share: tuple[int, int]) -> tuple[torch.Tensor, list[range]]:
@@ -120,7 +94,7 @@ class ImageSet:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch."""
+        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
         order, batches = epoch_order(len(self), number, batch, seed, skip, share)
         for places in batches:
             index = order[places.start : places.stop].to(self.labels.device)
@@ -199,7 +173,7 @@ def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> t
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
 
-def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+def synthetic(classes: int, size: int, count: int) -> tuple[ImageSet, ImageSet]:
     """A synthetic, learnable set: each class has a colour with noise."""
     elements = (count + max(classes, count // 4)) * 3 * size * size
     if elements > MAX_SYNTHETIC:
@@ -207,7 +181,7 @@ def synthetic(classes: int, size: int, count: int, seed: int = 0) -> tuple[Image
             f"{count} made-up images of {size} × {size} pixels and {classes} classes take {elements:.1e} numbers, {MAX_SYNTHETIC:.1e} are allowed",
             "choose a smaller data.size, data.count or classes",
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     colours = torch.rand(classes, 3, 1, 1, generator=generator)
 
     def make(n: int) -> ImageSet:
@@ -234,7 +208,7 @@ class Normalise:
         return images.float() * self.scale + self.shift
 
 
-def preprocessing(images: ImageSource) -> Preprocessing:
+def preprocessing(images: "ImageSource") -> Preprocessing:
     """Preprocessing that treats an image like the test images of the training."""
     mean, deviation = (moments.double() / 255 for moments in images.moments())
     # images of one colour have no deviation
@@ -438,7 +412,7 @@ class ImageStream:
     def epoch(
         self, number: int, batch: int, seed: int, skip: int = 0, share: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Full batches of one epoch."""
+        """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
         order, batches = epoch_order(len(self.items), number, batch, seed, skip, share)
         return self._load(_Decoded(self.items, order.tolist(), self.size, (seed, number)), batches)
 
@@ -465,6 +439,9 @@ class ImageStream:
                 )
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
+
+#: Where training images come from.
+ImageSource = ImageSet | ImageStream
 
 #: The folders of a set that is divided already.
 SPLITS = ("train", "val")

@@ -24,18 +24,14 @@ from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
-from stretch.train.images import (
-    ImageSource,
-    Normalise,
-    crop_and_flip,
-    load_data,
-)
+from stretch.train.images import ImageSource, Normalise, crop_and_flip, load_data
 from stretch.train.recipe import Recipe, RoundingConfig
 from stretch.train.rounded import RoundedModel
 from stretch.train.supernet import Supernet, fastest_designs, random_designs
 from stretch.transform.build import build
 from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.model import BranchedModel
+from stretch.transform.refine import fingerprint
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -174,10 +170,11 @@ class Prepared:
             part[key] = part[key].rpartition("/")[2]
         if recipe["supernet"] is not None:
             recipe["supernet"].pop("designs")
+        weights = {f"{op}.{key}": tensor for op, tensors in self.captured.weights.items() for key, tensor in tensors.items()}
         return {
             "recipe": _digest(msgspec.json.encode(recipe, order="sorted")),
             "design": _digest(msgspec.json.encode(self.designs)),
-            "model": _weights_digest(self.captured),
+            "model": fingerprint(weights)[:16],
         }
 
     @property
@@ -360,16 +357,6 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _weights_digest(captured: Captured) -> str:
-    """Fingerprint of the original's weights: what is inherited, ranked and learned from."""
-    digest = hashlib.sha256()
-    for name, tensors in captured.weights.items():
-        for key, tensor in tensors.items():
-            digest.update(f"{name}.{key}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def macs_ratios(prepared: Prepared) -> Sequence[float]:

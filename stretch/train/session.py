@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
 from predictors.errors import StretchError
-from stretch.train.answer import TrainAnswer
 from stretch.train.distributed import World
 from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, save_checkpoint
 from stretch.train.images import ImageSet, ImageSource, ImageStream
@@ -21,6 +21,17 @@ from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrapped
 from stretch.train.supernet import Supernet
 from stretch.transform.tensors import write_tensors
+
+
+class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to."""
+
+    run: Path | None  # Its folder; None after a dry run.
+    checkpoint: Path | None  # Its final weights; None after a dry run.
+    #: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
+    #: ``images_per_second``, ``memory_mib`` and more.
+    metrics: dict[str, Any]
+    warnings: list[str]  # What a person should know.
 
 
 def memory_mib(device: torch.device) -> float:
@@ -208,8 +219,6 @@ def _metrics(ready: Prepared, run: Run, best: float | None, wall_seconds: float)
 
 def _dry_run(ready: Prepared, world: World) -> TrainAnswer:
     """One step on synthetic images."""
-    import msgspec
-
     graph = ready.captured.graph
     classes = graph.by_name[graph.output].shape[1]
     batch = 2 * world.size

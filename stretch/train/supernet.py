@@ -410,6 +410,8 @@ def _initialise(sharing: Sharing, flat: torch.Tensor) -> None:
 _TRIES = 20_000
 #: Draws without any design in range after which to give up.
 _HOPELESS = 1_000
+#: Depth and width of a drawn branch over its segment's, at least.
+_LEAST = 0.25
 #: Slices of the range of multiply-accumulates per requested design, as some slices have no design.
 _SLICES = 3
 
@@ -421,8 +423,6 @@ def random_designs(
     count: int,
     macs: tuple[float, float],
     *,
-    min_depth: float = 0.25,
-    min_width: float = 0.25,
     seed: int = 0,
 ) -> list[BranchDesign]:
     """Distinct designs that branch every stage over the same processors with the planner's default join."""
@@ -430,13 +430,13 @@ def random_designs(
     align = aligns(profile, processors)
     draw = random.Random(seed)
     stages = split_segments(graph)
-    widths = {(s.name, p): legal_widths(s, align[p], min_width) for s in stages if s.branchable for p in processors}
+    widths = {(s.name, p): legal_widths(s, align[p], _LEAST) for s in stages if s.branchable for p in processors}
 
     def part(stage: Segment) -> SegmentDesign:
         if not stage.branchable or stage.width < len(processors):
             first = processors[0]
             return SegmentDesign(stage.name, stage.start, stage.end, (BranchScale(first, stage.depth, stage.width, align=align[first]),))
-        shallowest = max(stage.min_depth, round(min_depth * stage.depth))
+        shallowest = max(stage.min_depth, round(_LEAST * stage.depth))
         scales = [(p, draw.randint(shallowest, stage.depth), draw.choice(widths[stage.name, p]), align[p]) for p in processors]
         return _branched(stage, scales, DEFAULT)
 

@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError
+from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import Manifest, SubgraphEntry, Tensor, TflitePlan
+from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.rows import read_by
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
@@ -24,7 +24,7 @@ from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
-from stretch.export.precision import export_precision
+from stretch.export.precision import PrecisionExport, export_precision, worst_of
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.source import read_source
 from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Value, Writer, growth, to_nhwc
@@ -111,13 +111,8 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
         lost["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_there[manifest.output])]))
     rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
     least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in names}
-    worst = {what: {name: _worst(values) for name, values in losses.items()} for what, losses in lost.items()}
+    worst = {what: {name: worst_of(values) for name, values in losses.items()} for what, losses in lost.items()}
     return SignatureLosses(worst["onnx"], worst["fp32"], worst["onnx_fp32"], least, delegate.version())
-
-
-def _worst(losses: Sequence[Loss]) -> Loss:
-    """Loss of the worst image."""
-    return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
 
 
 def _lost(sub: SubgraphEntry, expected: Mapping[str, Array], run: Run) -> Loss:
@@ -276,16 +271,6 @@ FILE = "model.tflite"
 COMPARED = 16
 
 
-@dataclass
-class TfliteExport:
-    """What `export_tflite` wrote."""
-
-    manifest: Manifest  # Of the new bundle.
-    losses: dict[str, Loss]  # Of each signature against its ONNX file, and of the ``output`` of all in sequence.
-    kept: dict[str, str]  # Subgraphs that stay in fp32 because of their loss, with the reason.
-    moved: dict[str, str]  # New processors of those that moved.
-
-
 def export_tflite(
     bundle: Bundle,
     out: Path,
@@ -296,7 +281,7 @@ def export_tflite(
     min_cosine: float = QUANTISED_MIN_COSINE,
     repair: bool = False,
     progress: Progress = silent,
-) -> TfliteExport:
+) -> PrecisionExport:
     """Write a copy of a bundle that adds a TFLite file to its ONNX files.
 
     Int8 subgraphs of the bundle are int8 in the file, with their
@@ -311,44 +296,29 @@ def export_tflite(
     """
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
-    if out.resolve() == bundle.path.resolve():
-        raise UsageError(f"the new bundle cannot replace {bundle.path}, which it is made from", "choose another folder with --out")
-    check_target(out)
-    if not precision or set(precision.values()) == {"fp32"}:
-        return _export(bundle, out, images, images_source, {}, {}, progress)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        lowered = export_precision(
-            bundle, Path(folder) / "lower", precision, images, images_source, min_cosine=min_cosine, repair=repair, progress=progress
-        )
-        return _export(Bundle(Path(folder) / "lower", lowered.manifest), out, images, images_source, lowered.kept, lowered.moved, progress)
-
-
-def _export(
-    bundle: Bundle,
-    out: Path,
-    images: Sequence[Array],
-    images_source: str,
-    kept: dict[str, str],
-    moved: dict[str, str],
-    progress: Progress,
-) -> TfliteExport:
-    manifest = bundle.manifest
-    content = write_tflite(bundle, progress=progress)
-    with staged(out) as folder:
-        # Code compiled from an earlier TFLite file may have other scales.
-        files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
-        (folder / FILE).write_bytes(content)
-        files[FILE] = file_entry(folder / FILE)
-        new_manifest = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
-        progress("comparison")
-        comparison = compare(Bundle(folder, new_manifest), images[:COMPARED])
-        comparison.refuse()
-        record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
-        new_manifest = msgspec.structs.replace(
-            new_manifest, checks={key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
-        )
-        write_manifest(folder, new_manifest)
-    return TfliteExport(new_manifest, comparison.losses, kept, moved)
+    check_target(out, bundle)
+    kept: dict[str, str] = {}
+    moved: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
+        if precision and set(precision.values()) != {"fp32"}:
+            fp32, source = {"min_cosine": min_cosine, "repair": repair}, Path(temporary) / "lower"
+            lowered = export_precision(bundle, source, precision, images, images_source, **fp32, progress=progress)
+            bundle, kept, moved = Bundle(source, lowered.manifest), lowered.kept, lowered.moved
+        manifest, content = bundle.manifest, write_tflite(bundle, progress=progress)
+        with staged(out) as folder:
+            # code compiled from an earlier TFLite file may have other scales
+            files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
+            (folder / FILE).write_bytes(content)
+            files[FILE] = file_entry(folder / FILE)
+            new_manifest = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
+            progress("comparison")
+            comparison = compare(Bundle(folder, new_manifest), images[:COMPARED])
+            comparison.refuse()
+            record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
+            checks = {key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
+            new_manifest = msgspec.structs.replace(new_manifest, checks=checks)
+            write_manifest(folder, new_manifest)
+    return PrecisionExport(new_manifest, comparison.losses, kept, moved)
 
 
 def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:

@@ -94,21 +94,16 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True)
-class CallResult:
-    """How a call of `adb` ended: its exit code, or that of the command on the device, and what was printed."""
+#: How a call of `adb` ended: its exit code, or that of the command on the device, and what was printed.
+CallResult = subprocess.CompletedProcess[str]
 
-    code: int
-    out: str
-    err: str
 
-    @property
-    def reason(self) -> str:
-        """The last line that says something, without `adb`'s name before it."""
-        for text in (self.err, self.out):
-            if lines := [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("*")]:
-                return re.sub(r"^(adb: )?(error: )?", "", lines[-1])
-        return f"exit code {self.code}"
+def reason_of(ended: CallResult) -> str:
+    """The last line that says something, without `adb`'s name before it."""
+    for text in (ended.stderr, ended.stdout):
+        if lines := [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("*")]:
+            return re.sub(r"^(adb: )?(error: )?", "", lines[-1])
+    return f"exit code {ended.returncode}"
 
 
 @dataclass
@@ -149,13 +144,13 @@ class Phone:
 
     def shell(self, command: Sequence[str], *, limit: float | None = None) -> str:
         """Run a command on the device and give what it printed (`limit`: seconds; those of the phone if None)."""
-        return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).out
+        return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).stdout
 
-    def attempt(self, command: Sequence[str], what: str) -> "CallResult":
+    def attempt(self, command: Sequence[str], what: str) -> CallResult:
         """Run a command that may fail on the device; `what` names it in messages."""
         return self._adb(["shell", shlex.join(command)], what, checked=False)
 
-    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> "CallResult":
+    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
         return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
 
     def removed(self) -> bool:
@@ -174,7 +169,7 @@ def find_phone(serial: str | None, limit: float) -> Phone:
     program = shutil.which("adb")
     if program is None:
         raise MissingBackendError("there is no program `adb`, which phones are reached by", "install Android's platform tools")
-    states = _devices(call(program, ["devices"], "list devices", ASKING_S).out)
+    states = _devices(call(program, ["devices"], "list devices", ASKING_S).stdout)
     if not states:
         raise StretchError("adb sees no device", "plug a phone in, with USB debugging switched on")
     if serial is None and len(states) > 1:
@@ -213,22 +208,22 @@ def workspace(phone: Phone) -> Iterator[Phone]:
 def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
     """Run `adb` (`limit`: seconds after which it is ended)."""
     try:
-        ran = subprocess.run([program, *words], capture_output=True, timeout=limit, check=False, stdin=subprocess.DEVNULL)
+        streams = {"capture_output": True, "stdin": subprocess.DEVNULL, "text": True, "encoding": "utf-8", "errors": "replace"}
+        ended: CallResult = subprocess.run([program, *words], timeout=limit, check=False, **streams)
     except subprocess.TimeoutExpired as error:
         raise StretchError(
             f"cannot {what}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
         ) from error
     except OSError as error:
         raise StretchError(f"cannot run {program}: {error.strerror}") from error
-    ended = CallResult(ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace"))
-    if ended.code == 0:
+    if ended.returncode == 0:
         return ended
-    if _GONE.search(ended.err):
-        raise StretchError(f"cannot {what}: the device is gone ({ended.reason})", "plug it in again and start anew")
-    if "No space left on device" in ended.err + ended.out:
+    if _GONE.search(ended.stderr):
+        raise StretchError(f"cannot {what}: the device is gone ({reason_of(ended)})", "plug it in again and start anew")
+    if "No space left on device" in ended.stderr + ended.stdout:
         raise StretchError(f"cannot {what}: there is no space left there", f"free some space below {ROOT}")
     if checked:
-        raise StretchError(f"cannot {what}: {ended.reason}")
+        raise StretchError(f"cannot {what}: {reason_of(ended)}")
     return ended
 
 
@@ -269,8 +264,8 @@ def run_side_by_side(
         words = [program, f"{phone.folder}/{GRAPH}", "--input", input_path, "--out", f"{phone.folder}/{RESULTS}", *options]
         words += _accelerators(bundle, libraries, phone.folder)
         ended = phone.attempt(["env", f"LD_LIBRARY_PATH={phone.folder}", *words], "run the branches on the phone")
-        if ended.code != 0:
-            raise StretchError(f"the runner failed on the phone: {ended.reason}")
+        if ended.returncode != 0:
+            raise StretchError(f"the runner failed on the phone: {reason_of(ended)}")
         for name in ("times.json", "trace.json", "record.jsonl", "output_0.npy"):
             phone.pull(f"{RESULTS}/{name}", scratch / name)
         times = _times(bundle, scratch / "times.json")
@@ -589,11 +584,11 @@ def measured_row(
     what = f"measure {work.signature} on {work.place.name}"
     kernels: list[tuple[Kernel, float]] = []
     ended, spoken = phone.attempt(asked.command(), what), None
-    if ended.code == 0:
-        spoken = read_spoken(ended.err + ended.out, work.place.target)
-    reason = f"benchmark_model failed: {ended.reason}" if spoken is None else spoken.elsewhere
+    if ended.returncode == 0:
+        spoken = read_spoken(ended.stderr + ended.stdout, work.place.target)
+    reason = f"benchmark_model failed: {reason_of(ended)}" if spoken is None else spoken.elsewhere
     if spoken is not None and reason is None:
-        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), what).code == 0:
+        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), what).returncode == 0:
             kernels = _kernels(bundle, content, phone, backend, work)
         table.add(bundle, work, spoken, kernels)
     told = spoken if reason is None else None

@@ -587,12 +587,12 @@ def write_profile(
         title: The machine in words; None for this one.
     """
     path = _path(name, table)
-    text = tomli_w.dumps(make_profile(name, title or machine(), places, table.loaded(), crossings))
+    text = tomli_w.dumps(make_profile(name, title or machine(), places, table, crossings))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
         draft = Path(folder) / path.name
         draft.write_text(text)
         with one_thread():
-            judged = fit_device(table.loaded(), load_device(draft))
+            judged = fit_device(table, load_device(draft))
         write_fits(
             fit_path(draft),
             name,

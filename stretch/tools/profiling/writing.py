@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,29 +19,23 @@ from predictors.host import HOST
 from predictors.measurements.benchncnn import NAMES, read_benchncnn
 from predictors.measurements.litert import MAX_BYTES, ORDER, network_ms, read_op_profile
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, Measurements, Source, load_measurements, write_networks
-from predictors.measurements.networks import Measurements as Loaded
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
 from scheduler.measure.steady import LinkTimes, Reads
 from scheduler.tuning import interruption_waits
 
 
-@dataclass
-class Table:
+@dataclass(frozen=True)
+class Table(Measurements):
     """Networks and times so far."""
 
-    folder: Path  # Their folder.
-    source: Source  # Description and machine.
-    graphs: dict[str, OpGraph] = field(default_factory=dict)  # Networks by name.
-    families: dict[str, str] = field(default_factory=dict)  # Cross-validation group of each network.
-    latencies: list[Latency] = field(default_factory=list)
-    kernels: list[KernelLatency] = field(default_factory=list)  # Times of kernels.
+    folder: Path = Path()  # Their folder.
 
     @classmethod
     def open(cls, folder: Path, source: Source, resume: bool) -> "Table":
         """An empty table, or that of an earlier run."""
         if not folder.exists():
-            return cls(folder, source)
+            return cls(source, {}, {}, [], [], folder)
         if not resume:
             raise StretchError(f"{folder} has measurements already", "go on with them by --resume, or choose another --name or --out")
         old = load_measurements(folder)
@@ -50,13 +44,13 @@ class Table:
                 f"the measurements in {folder} are of another machine or other versions: {old.source.notes}",
                 "measure anew under another --name",
             )
-        return cls(folder, source, old.graphs, old.families, old.latencies, old.kernels)
+        return cls(source, old.graphs, old.families, old.latencies, old.kernels, folder)
 
     def add(self, graph: OpGraph, family: str, latency: Latency, kernels: list[KernelLatency]) -> None:
         """Add the time of one network on one processor."""
         self.graphs[graph.name], self.families[graph.name] = graph, family
         self.latencies.append(latency)
-        self.kernels += kernels
+        self.kernels.extend(kernels)
 
     def save(self) -> None:
         """Write this state; a reader finds complete files, old or new, and no time without its network."""
@@ -74,10 +68,6 @@ class Table:
                 _replace(self.folder / LATENCIES, lambda path: write_table(path, self.latencies))
             if self.kernels:
                 _replace(self.folder / KERNELS, lambda path: write_table(path, self.kernels))
-
-    def loaded(self) -> Loaded:
-        """As fits take them."""
-        return Loaded(self.source, self.graphs, self.families, self.latencies, self.kernels)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

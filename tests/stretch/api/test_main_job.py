@@ -13,7 +13,7 @@ from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api import branch  # noqa: E402
-from stretch.api.arguments import as_it_is, fingerprint  # noqa: E402
+from stretch.api.arguments import as_it_is  # noqa: E402
 from stretch.api.main_job import UNKNOWN_ACCURACY  # noqa: E402
 from stretch.models.tiny import tiny_resnet  # noqa: E402
 from stretch.planning.config import PlanConfig  # noqa: E402
@@ -23,6 +23,7 @@ from stretch.sensitivity.source import sensitivity_of  # noqa: E402
 from stretch.stages.build import divide_images  # noqa: E402
 from stretch.stages.network import read_network  # noqa: E402
 from stretch.transform import build  # noqa: E402
+from stretch.transform.refine import fingerprint  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.predictors.specified import specified  # noqa: E402
 from tests.stretch.api import snapshot  # noqa: E402
@@ -363,7 +364,7 @@ def test_weight_that_is_not_finite_is_named(branched_and_graph, value):
 
 def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_graph):
     model, _ = branched_and_graph
-    built = fingerprint(model)
+    built = fingerprint(model.state_dict())
     seen = {built}
     for _, kind, key in [
         (0, nn.Conv2d, "weight"),
@@ -374,10 +375,10 @@ def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_
         tensor = getattr(first_of(model, kind)[1], key).data.view(-1)
         before = tensor[-1].clone()
         tensor[-1] += 1e-3
-        seen.add(fingerprint(model))
+        seen.add(fingerprint(model.state_dict()))
         tensor[-1] = before
     assert len(seen) == 5
-    assert fingerprint(model) == built
+    assert fingerprint(model.state_dict()) == built
 
 
 @pytest.fixture(scope="module")

@@ -52,9 +52,13 @@ def lite(floats, tmp_path_factory):
 def compiled(lite, tmp_path_factory):
     out = tmp_path_factory.mktemp("compiled") / "bundle"
     steps = []
-    export_aot(lite, out, ["sm8450"], steps.append)
+    answer = export_aot(lite, out, ["sm8450"], steps.append)
     assert steps == ["sm8450"]
-    return load_bundle(out, check_hashes=True)
+    bundle = load_bundle(out, check_hashes=True)
+    assert (answer.format, answer.checks) == ("tflite", bundle.manifest.checks["aot"])
+    assert [(code.chip, code.name) for code in answer.subgraphs] == [("sm8450", "s1.dsp"), ("sm8450", "s2.dsp")]
+    assert min(code.operators for code in answer.subgraphs) > 0
+    return bundle
 
 
 @pytest.mark.slow
@@ -181,10 +185,13 @@ def test_code_computes_what_the_int8_subgraphs_compute(int8, model, tmp_path):
 def contexts(int8, tmp_path_factory):
     out = tmp_path_factory.mktemp("contexts") / "bundle"
     steps = []
-    export = export_contexts(int8, out, ["sm8350"], steps.append)
+    answer = export_contexts(int8, out, ["sm8350"], steps.append)
     assert steps == ["s1.dsp for sm8350", "s2.dsp for sm8350"]
-    assert min(item.cosine for item in export.losses["sm8350"].values()) > 0.9999
-    return load_bundle(out, check_hashes=True)
+    bundle = load_bundle(out, check_hashes=True)
+    assert (answer.format, answer.checks) == ("qnn", bundle.manifest.checks["contexts"])
+    assert [(code.chip, code.name) for code in answer.subgraphs] == [("sm8350", "s1.dsp"), ("sm8350", "s2.dsp")]
+    assert min(code.cosine for code in answer.subgraphs) > 0.9999
+    return bundle
 
 
 @pytest.mark.slow

@@ -15,12 +15,10 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
-from stretch.export.answer import ChipSignature, aot_answer, contexts_answer
-from stretch.export.chips import CompiledSignature
 from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
 from stretch.export.precision import export_precision, planned_precision
 from stretch.quantize.images import synthetic_images
-from stretch.quantize.replay import Loss, loss, replay, runner
+from stretch.quantize.replay import loss, replay, runner
 from tests.onnx_runtime import output
 from tests.scheduler.bundles import edit, file_entry, stating, two_branches
 
@@ -278,15 +276,3 @@ def test_loss_is_that_of_the_output_given_what_the_float_form_reads(floats, prec
     assert lowered.loss.snr_db == pytest.approx(20 * np.log10(np.linalg.norm(want) / np.linalg.norm(want - got)), abs=1.0)
     assert len(images) > LAYER_IMAGES
     assert lowered.layers
-
-
-def test_code_for_chips_is_told_by_chip_and_subgraph(int8):
-    manifest = load_bundle(int8).manifest
-    manifest = msgspec.structs.replace(manifest, checks={**manifest.checks, "contexts": {"some": 1}, "aot": {"other": 2}})
-    losses = {"one": {"a": Loss(0.5, 3.0), "b": Loss(1.0, 60.0)}, "two": {"a": Loss(0.25, 1.0)}}
-    contexts = contexts_answer(int8, manifest, losses, [])
-    assert [(sub.chip, sub.name, sub.cosine) for sub in contexts.subgraphs] == [("one", "a", 0.5), ("one", "b", 1.0), ("two", "a", 0.25)]
-    assert (contexts.format, contexts.checks) == ("qnn", {"some": 1})
-    aot = aot_answer(int8, manifest, {"one": {"a": CompiledSignature(7, losses["one"]["a"])}}, [])
-    assert aot.subgraphs == [ChipSignature(name="a", chip="one", operators=7, cosine=0.5, snr_db=3.0)]
-    assert (aot.format, aot.checks) == ("tflite", {"other": 2})

@@ -18,9 +18,9 @@ from scheduler.bundle.load import load_bundle
 from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.config import PlanConfig
+from stretch.planning.plan import plan
 from stretch.stages import build as module
-from stretch.stages.build import CLOSE, Images, compare_on, divide_images, run_on
-from stretch.stages.design import decide_design
+from stretch.stages.build import CLOSE, Images, compare_on, divide_images, with_files
 from stretch.stages.explain import explain_on
 from stretch.stages.network import check_numbers, read_graph, read_network
 from stretch.tools.emit.package import emit
@@ -137,7 +137,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def planned(network):
-    return decide_design(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
+    return plan(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
 
 
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
@@ -175,9 +175,8 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
         for value in model.parameters():
             value.copy_(torch.randn_like(value))
     x = [torch.randn(64, *network.graph.input.shape[1:]) * torch.linspace(0.1, 20, 64)[:, None, None, None]]
-    compared, answer = compare_on(model, network.captured, x)
-    assert compared is not None
-    assert compared.agreement.value < CLOSE
+    agreement, answer = compare_on(model, network.captured, x)
+    assert agreement.value < CLOSE
     assert "train it" in answer[0]
 
 
@@ -187,11 +186,12 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random"), "0", controls=False)
     some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     images = Images([some[:16]], list(some[16:].split(3)))
-    result, said = run_on(load_bundle(tmp_path / "b"), captured, images, count=5)
+    of_network, said = compare_on(model, captured, images.held_back)[0], []
+    result = with_files(of_network, load_bundle(tmp_path / "b"), captured, images, 5, None, said).bundle
     # of this noise the original sees one class alone
     assert (result.images, result.value, result.classes, said) == (5, None, 1, [])
     assert result.error < 1e-3
-    result, said = run_on(load_bundle(tmp_path / "b"), captured, images, seconds=0.0)
+    result = with_files(of_network, load_bundle(tmp_path / "b"), captured, images, 64, None, said, seconds=0.0).bundle
     assert result.images == 1
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
 

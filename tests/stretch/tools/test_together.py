@@ -55,11 +55,6 @@ def test_candidates_are_different_and_every_processor_is_among_the_whole_ones(bo
         assert {item.processors[0] for item in some if item.design is None} == set(PROCESSORS)
 
 
-def test_what_makes_no_sense_is_refused(both):
-    with pytest.raises(UsageError, match="nothing that a pair can be best in"):
-        together(*both, MI9, PROCESSORS, "speed")
-
-
 GRAPH, SEVERAL_MI9 = small_resnet(96), specified("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), **LOOSE}
 

@@ -22,8 +22,7 @@ from scheduler.placement.mapping import choose_processors
 from scheduler.runtime.session import Session
 from scheduler.simulate.clock import predicted_trace
 from stretch.capture import capture
-from stretch.export.bundle import export_bundle
-from stretch.export.facts import bundle_facts
+from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.precision import export_precision
 from stretch.export.tflite.bundle import export_tflite
 from stretch.planning.config import PlanConfig
@@ -138,7 +137,7 @@ def planned(tmp_path_factory):
     captured = capture(network, (1, width, 28, 28), "net")
     result = plan(captured.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
     folder = tmp_path_factory.mktemp("planned") / "bundle"
-    export_bundle(folder, captured, build(captured, result.design), None, bundle_facts(result, device, "random", ""), "0.1.0")
+    export_bundle(folder, captured, build(captured, result.design), None, BundleFacts.of(result, "random"), "0.1.0")
     return result, device, load_bundle(folder), network, captured
 
 

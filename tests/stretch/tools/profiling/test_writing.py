@@ -60,8 +60,7 @@ def test_measurements_of_another_machine_are_not_mixed_in(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "m").write_text("a file")
-    table = filled(tmp_path / "n")
-    table.folder = tmp_path / "m" / "inside"
+    table = filled(tmp_path / "m" / "inside")
     with pytest.raises(StretchError, match="cannot make the folder"):
         table.save()
 
