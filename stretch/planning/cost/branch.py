@@ -295,29 +295,15 @@ class Costs:
     def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
-            return base._replace(
-                macs=base.macs + change.macs,
-                params=base.params + change.params,
-                ms=base.ms + change.ms,
-                contended_ms=base.contended_ms + change.contended_ms,
-                peak_bytes=max(base.peak_bytes, change.peak_bytes),
-            )
+            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", "ms", "contended_ms")}
+            return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
         dropped = dropped_blocks(segment, depth)
-        parts = [part for block, part in self._sums(whole, processor) if block not in dropped]
-        return BranchCost(
-            processor,
-            depth,
-            width,
-            entry,
-            sum([part.macs for part in parts]),
-            sum([part.params for part in parts]),
-            sum([part.ms for part in parts]),
-            sum([part.contended_ms for part in parts]),
-            max([part.peak_bytes for part in parts], default=0),
-            rewrites=(*segment.rewrites, *whole.rewrites),
-        )
+        # a branch may launch nothing
+        parts = [_Sums(0, 0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in dropped)]
+        *sums, peaks = zip(*parts, strict=True)
+        return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=(*segment.rewrites, *whole.rewrites))
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
@@ -353,13 +339,9 @@ class Costs:
         shape = segment.graph.by_name[segment.end].shape
         return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))
 
-    def transfer(self, source: str, target: str, elements: int) -> float:
-        """Time to move a tensor between two processors, ms."""
+    def transfer(self, source: str, target: str, elements: Any) -> Any:
+        """Time to move a tensor between two processors, ms; of many tensors an array, or 0 where nothing moves."""
         return sum(self.moves(source, target, elements).values())
-
-    def transfers(self, source: str, target: str, elements: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The same of many tensors."""
-        return np.zeros(len(elements)) + sum(self.moves(source, target, elements).values())
 
     def moves(self, source: str, target: str, elements: Any) -> dict[str, Any]:
         """The same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""

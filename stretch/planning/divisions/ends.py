@@ -469,15 +469,6 @@ def task_times(tasks: TaskGraph, launched: Sequence[Sequence[Kernel]], space: De
     return ms
 
 
-@dataclass
-class _Group:
-    """Tasks that one processor computes one after the other."""
-
-    place: int
-    tasks: list[int]
-    closed: bool = False
-
-
 def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segment) -> list[BranchScale]:
     """The portions of a placement, in an order in which they can run.
 
@@ -487,17 +478,17 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     tasks, processors = problem.tasks, placed.processors
     scheduled = schedule(problem.jobs([(task,) for task in placed.order], processors))
     begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
-    groups: list[_Group] = []
-    open_on: dict[int, _Group] = {}
+    groups: list[list[int]] = []
+    last_on: dict[int, list[int]] = {}
     for task in runnable(begun, tasks.sources):
         on = processors[task]
-        group = open_on.get(on)
-        if group is None or group.closed or any(processors[source] != on for source in tasks.sources[task]):
-            group = open_on[on] = _Group(on, [])
-            groups.append(group)
-        group.tasks.append(task)
-        group.closed = any(processors[reader] != on for reader in tasks.readers[task])
-    merged = _merged(problem, [group.tasks for group in groups], processors)
+        if on not in last_on or any(processors[source] != on for source in tasks.sources[task]):
+            groups.append([])
+            last_on[on] = groups[-1]
+        last_on[on].append(task)
+        if any(processors[reader] != on for reader in tasks.readers[task]):
+            del last_on[on]
+    merged = _merged(problem, groups, processors)
     ends = subgraph_ends(segment.graph, [{name for task in group for name in tasks.ops[task]} for group in merged])
     names = [space.processors[processors[group[0]]] for group in merged]
     return [

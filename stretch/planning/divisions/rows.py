@@ -105,15 +105,11 @@ def handed(graph: OpGraph) -> OpGraph:
     cut = graph.by_name.get(ENTRY_ROWS)
     if cut is None:
         return graph
-    source = graph.input
-    ops = [Op(source.name, "input", attrs={"shape": cut.shape}, tags=source.tags)]
-    for op in graph.ops:
-        if op is source or op is cut:
-            continue
-        if ENTRY_ROWS in op.inputs:
-            op = replace(op, inputs=tuple(source.name if name == ENTRY_ROWS else name for name in op.inputs))
-        ops.append(op)
-    return OpGraph.build(graph.name, ops, source.name if graph.output == ENTRY_ROWS else graph.output)
+    source, others = graph.input, [op for op in graph.ops if op not in (graph.input, cut)]
+    renamed = {ENTRY_ROWS: source.name}
+    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in others]
+    begin = Op(source.name, "input", attrs={"shape": cut.shape}, tags=source.tags)
+    return OpGraph.build(graph.name, [begin, *ops], renamed.get(graph.output, graph.output))
 
 
 def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> bool:

@@ -143,9 +143,9 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
     moved = np.empty_like(computed)
     for i, name in enumerate(branch.processor for branch in rows[0]):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
-        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfers(name, costs.host, writes)
+        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfer(name, costs.host, writes)
         for at, holder in enumerate(space.holders):
-            moved[at, i] = leaving + costs.transfers(holder, name, reads)
+            moved[at, i] = leaving + costs.transfer(holder, name, reads)
             if family_of(holder) == family_of(name):
                 # the whole tensor is there, and the rows that are read are copied
                 computed[at, i] += cut
