@@ -10,8 +10,7 @@ from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.branch_design import BranchDesign, DesignDraft, load_draft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import aligns
+from stretch.planning.design.scale import aligns, resolve_design
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanAnswer, PlanResult
 

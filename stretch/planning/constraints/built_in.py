@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 
-from stretch.planning.constraints.base import Bound, Constraint, Limit, register
+from stretch.planning.constraints import Bound, Constraint, Limit, register
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:

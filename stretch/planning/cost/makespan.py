@@ -381,7 +381,7 @@ def segment_time(
     if division is not None and part.shares_weights:
         once = whole_branch(segment, part, channels).graph
         repeated, params = sum(b.macs for b in times) - once.macs, once.params
-        pieces = ((built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True))
+        pieces = [(built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True)]
         repeated_ms = division.repeated_ms(segment.graph, pieces)
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor

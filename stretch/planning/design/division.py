@@ -102,7 +102,7 @@ class Division:
         """A branch as it runs where a processor holds what arrives; another graph if what crosses is cut on the way."""
         return graph
 
-    def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
+    def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
         """Time that branches spend on what the segment in one piece computes once, ms; of each its graph, estimate, and contention factor are given."""
         return 0.0
 

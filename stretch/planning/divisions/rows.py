@@ -4,7 +4,8 @@ Bands of one image are exact: put below each other they are the output of the wh
 are the halo, which is computed twice. Any run of parts may be computed in bands, on every subset of the processors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -117,27 +118,6 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
     if family_of(holder) != family_of(processor):
         return False
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)
-
-
-def halo_ms(whole: OpGraph, bands: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
-    """Time that bands spend on rows that the segment in one piece computes once, ms, all bands together.
-
-    Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; a kernel's time counts
-    with that share. Cutting rows out is not computing, and counts for nothing.
-    """
-    rows: dict[str, int] = {}
-    for graph, _, _ in bands:
-        for op in graph.ops:
-            rows[op.name] = rows.get(op.name, 0) + height(op.shape)
-    twice = {
-        name: max(0.0, 1 - height(whole.by_name[name].shape) / count) for name, count in rows.items() if name in whole.by_name and count
-    }
-    total = 0.0
-    for _, estimate, contention in bands:
-        for kernel in estimate.kernels:
-            share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
-            total += kernel.time.ms * share * contention
-    return total
 
 
 # What a band of a run of parts costs.
@@ -257,18 +237,14 @@ class _BuiltBands:
         self.bands: dict[tuple[int, ...], dict[tuple[int, int, int, int], _Band | None]] = {}
 
 
-class _BandTimes:
-    """What is known of times at the costs of a device."""
-
-    def __init__(self) -> None:
-        #: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
-        self.steps: dict[tuple[str, _Step, bool], tuple[float, float, int]] = {}
-        self.bands: dict[tuple[str, _Band], BranchCost] = {}
+#: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
+_StepTimes = dict[tuple[str, _Step, bool], tuple[float, float, int]]
 
 
 @memoised
-def _times_of(costs: Costs) -> _BandTimes:
-    return _BandTimes()
+def _times_of(costs: Costs) -> tuple[_StepTimes, dict[tuple[str, _Band], BranchCost]]:
+    """What is known of times of steps and of bands at the costs of a device."""
+    return {}, {}
 
 
 class BandCosts:
@@ -276,7 +252,7 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        built, self._times = costs.built(_BuiltBands), _times_of(costs)
+        built, (self._step_times, self._band_costs) = costs.built(_BuiltBands), _times_of(costs)
         self._parts = [built.parts.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._bands = built.bands.setdefault(tuple(map(id, self._parts)), {})
 
@@ -302,25 +278,25 @@ class BandCosts:
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
         """What bands cost on a processor, as branches; those that are new are timed together."""
-        known, predictor = self._times, self.costs.predictor
-        new = [band for band in dict.fromkeys(bands) if (processor, band) not in known.bands]
+        known, costs = self._step_times, self._band_costs
+        new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
         # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
-        cuts = cuts_itself(processor, processor, predictor)
+        cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
-        steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known.steps]
+        steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
         launched = [self._launched(*item, processor) for item in steps]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
         for item, kernels in zip(steps, launched, strict=True):
             some = list(islice(times, len(kernels)))
             ms, contended = sum([time.ms for time in some]), sum([time.contended_ms for time in some])
-            known.steps[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
+            known[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
         for band in new:
-            ms, contended, peak = zip(*[known.steps[processor, step, False] for step in band.steps], strict=True)
-            cut_ms = known.steps[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
+            ms, contended, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
+            cut_ms = known[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
             sums = band.macs, 0, sum(ms), sum(contended), max(peak)
-            known.bands[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
-        return [known.bands[processor, band] for band in bands]
+            costs[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
+        return [costs[processor, band] for band in bands]
 
     def _launched(self, step: _Step, cut: bool, processor: str) -> list[Kernel]:
         """Kernels of a step; those of one backend are the same on all its processors."""
@@ -432,8 +408,18 @@ class _RowBands(Division):
         """Where the rows come over a link, they are cut out on the way."""
         return graph if cuts_itself(holder, processor, predictor) else handed(graph)
 
-    def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
-        return halo_ms(whole, list(pieces))
+    def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
+        """Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; cutting rows out is not computing."""
+        rows = Counter[str]()
+        for graph, _, _ in pieces:
+            rows.update({op.name: height(op.shape) for op in graph.ops})
+        twice = {op.name: max(0.0, 1 - height(op.shape) / rows[op.name]) for op in whole.ops if rows[op.name]}
+        total = 0.0
+        for _, estimate, contention in pieces:
+            for kernel in estimate.kernels:
+                share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
+                total += kernel.time.ms * share * contention
+        return total
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return BandWays(parts).ways()

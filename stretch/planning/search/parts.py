@@ -242,12 +242,7 @@ ROUNDING = 1.001
 def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
     """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
     banded = PartSpace(graph, space, merged=config.merge != "never", vectors=any(division.vectors for division in of_kinds(kinds)))
-    return with_cuts(graph, banded, banded.mixed(kinds), merged=merged)
-
-
-def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
-    """The designs of a space of parts, and those in which any run of its parts is stretched."""
-    stages = banded.space.segments
+    fine, stages = banded.mixed(kinds), space.segments
     more: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import all_constraints, built_in
-from stretch.planning.constraints.base import FIRST, constraints
+from stretch.planning.constraints import FIRST, all_constraints, built_in, constraints
 from stretch.planning.constraints.built_in import Balance, Capacity, Communication, Meetings, PeakMemory, Straggler, TotalMacs, WidthFloor
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.space import Rules

@@ -21,8 +21,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import _least, least_divided_ms
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
 from stretch.planning.design.division import Taken
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import check_join, scaled_graph
+from stretch.planning.design.scale import check_join, resolve_design, scaled_graph
 from stretch.planning.divisions.channels import ENTRY_CHANNELS, channel_part
 from stretch.planning.divisions.ends import subgraph_ends, subgraphs_of
 from stretch.planning.divisions.rows import ENTRY_ROWS, band_graph, bands_of
