@@ -111,14 +111,10 @@ class Criteria:
             return search_result.ms
         return self._measure(name, exact.working(self.space, search_result.picks)).total(self.space, search_result.picks)
 
-    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> exact.SearchResult | None:
-        """The design that has least of one thing, or of it and another with a weight."""
-        return self._least(name, bounds, also)[0]
-
-    def _least(
+    def least(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
     ) -> tuple[exact.SearchResult | None, DesignSpace]:
-        """The design of `least`, and a space that has every design with as little."""
+        """The design that has least of one thing, or of it and another with a weight; and a space that has every design with as little."""
         adding = [bound for bound in bounds if bound not in FREE]
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
@@ -148,12 +144,12 @@ class Criteria:
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
-        first, space = self._least(names[0], bounds)
+        first, space = self.least(names[0], bounds)
         if first is None:
             return None
         # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
         kept = {key: bound for key, bound in bounds.items() if key in FREE and key != names[1]}
-        second = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
+        second, _ = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)
@@ -181,7 +177,7 @@ class Criteria:
         most = bounds.get(feasible, np.inf)
 
         def within(peak: float) -> exact.SearchResult | None:
-            least = self.least(feasible, {**rest, "memory": peak})
+            least, _ = self.least(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
         peaks = np.unique(np.concatenate([np.unique(o.peak_bytes) for options in self.space.options for o in options])).astype(float)
@@ -240,7 +236,7 @@ class Criteria:
                 if weight_of and weight:
                     scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
                     also = weight_of, weight * scale
-                least = self.least(first, row, also)
+                least, _ = self.least(first, row, also)
                 if least is not None:
                     result.append(least if weight_of is None else replace(least, optimal=False))
         kept = undominated(result, [[self.value(name, item) for name in names] for item in result])
@@ -250,7 +246,7 @@ class Criteria:
     def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            result = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
+            result, _ = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
             if result is not None:
                 return result
         least = self.best((name, then), {})

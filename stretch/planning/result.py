@@ -115,9 +115,8 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     communication_ms: float  # Of transfers and joins.
     optimal: bool | None  # Whether no design of the space is better in the objective; None where that was not asked.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
-    reference: list[str] = msgspec.field(
-        name="told"
-    )  # Controls that are compared and not recommended: with an exact design those that would have to be trained.
+    #: Controls that are compared and not recommended: with an exact design those that would have to be trained.
+    reference: list[str] = msgspec.field(name="told")
     #: The best single processor, where not even a division without loss would be faster, also at the ends of their intervals; None
     #: elsewhere.
     far_ahead: str | None
@@ -212,9 +211,8 @@ class PlanResult:
     evaluated: int  # Options whose cost was computed.
     space_log10: float | None  # Decimal logarithm of the number of designs.
     accuracy: PredictedAccuracy | None = None  # Predicted accuracy with what is known of the predictor, where one was given.
-    unused: tuple[
-        UnusedProcessor, ...
-    ] = ()  # Processors of the request without work, and why; empty for a design that was not searched for.
+    #: Processors of the request without work, and why; empty for a design that was not searched for.
+    unused: tuple[UnusedProcessor, ...] = ()
     warnings: tuple[str, ...] = field(default=())  # What a person should know.
 
     def __repr__(self) -> str:

@@ -3,13 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
 
 from predictors.registry import Registry, import_modules
-from stretch.planning.options import Option
+from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from stretch.planning.cost.branch import SegmentOptions
@@ -123,6 +126,171 @@ def register(constraint: type[Constraint]) -> type[Constraint]:
     """Decorator that makes a constraint known under the name of its option."""
     constraints.register(constraint.option.name)(constraint())
     return constraint
+
+
+# The constraints that come with the planner: equations 4 to 6 of paper 003, floors, and bounds on whole designs.
+
+#: Floors are lowered in these steps, each of which needs a new design space.
+STEPS = tuple(round(0.975 - 0.025 * i, 3) for i in range(37))
+
+#: Room for rounding where blocks or channels are compared with a share of the original's.
+RATIO_ROUNDING = 1e-9
+
+
+@register
+class Balance(Bound):
+    """Branches take similar time on their own processors (equation 6)."""
+
+    option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
+    exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
+    words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
+
+
+@register
+class Capacity(Bound):
+    """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
+
+    option = Option("segment_macs", Ratio, 0.9, "MACs of each stretched segment over the original segment's, at least.")
+    exact, at_most, measured = False, False, "macs"
+    words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """Those of the original."""
+        return options.segment.graph.macs
+
+
+@register
+class Communication(Bound):
+    """The exchange at a meeting point is amortised over its segment (equation 4)."""
+
+    option = Option("alpha", Positive, 0.2, "Communication of a stretched segment over its latency, at most (NN-Stretch paper, eq. 4).")
+    exact, measured = False, "exchange_ms"
+    words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
+
+
+@register
+class Straggler(Bound):
+    """No branch takes much longer than the original segment (equation 5)."""
+
+    option = Option(
+        "beta",
+        Positive,
+        1.1,
+        "A stretched branch over the whole segment on the fastest of its processors, at most (NN-Stretch paper, eq. 5).",
+    )
+    exact, measured = False, "slowest_ms"
+    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
+
+
+@register
+class PeakMemory(Bound):
+    """What runs at the same time fits into memory together."""
+
+    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Activation bytes at one time, at most.")
+    whole, measured = True, "peak_bytes"
+    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """One byte: the bound is no share."""
+        return 1
+
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """The bytes, up to those of the largest combination."""
+        largest = max(int(way.peak_bytes.max()) for way in options)
+        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+
+
+@register
+class Intact(Bound):
+    """One branch has blocks of the original as they are.
+
+    From few images a network learns to do without some blocks, but hardly to make do with thinner ones (Wang and Wu 2023, "Practical
+    network acceleration with tiny sets").
+    """
+
+    option = Option(
+        "intact",
+        Ratio | None,
+        None,
+        "Blocks that one branch of a stretched segment keeps with all of their channels, over those of the segment, at least.",
+    )
+    exact, at_most = False, False
+    words = "a branch keeps {:.2g} of the blocks with all of their channels at best, the limit is {:g}"
+
+    def part(self, options: "SegmentOptions") -> "NDArray[np.int64]":
+        """The most such blocks of a branch."""
+        depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
+        return np.stack([most[at] for most, at in zip(depths, options.scales_of(), strict=True)]).max(0)
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """Those of the segment."""
+        return options.segment.depth
+
+
+class _Floor(Constraint):
+    """A branch keeps some of its segment."""
+
+    offers = True
+
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """The floor with the steps below it."""
+        return [Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))]
+
+
+@register
+class DepthFloor(_Floor):
+    """Blocks of a branch over those of its segment."""
+
+    option = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least.")
+
+    def offers_depth(self, value: float, segment: "Segment", depth: int) -> bool:
+        """Whether these are enough blocks."""
+        return depth >= value * segment.depth - RATIO_ROUNDING
+
+
+@register
+class WidthFloor(_Floor):
+    """Channels of a branch over those of its segment."""
+
+    option = Option(
+        "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
+    )
+
+    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
+        """Whether these are enough channels."""
+        return width >= value * segment.width - RATIO_ROUNDING
+
+
+@register
+class Meetings(Constraint):
+    """Branches meet often enough; the search sees to it."""
+
+    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Meeting points where branches join, at least.")
+
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """Their number, where it is more than one."""
+        return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
+
+
+@register
+class TotalMacs(Constraint):
+    """The whole design computes about as much as the original, without what bands of rows do twice; the search sees to it."""
+
+    option = Option(
+        "macs",
+        Range,
+        (0.97, 1.03),
+        "Range of MACs over the original's; those that bands of rows do twice do not count.",
+        example="0.97:1.03",
+    )
+
+    def limits(self, value: tuple[float, float], options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """Both ends of the range."""
+        low, high = value
+        return [
+            Limit(low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
+            Limit(high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
+        ]
 
 
 import_modules(__name__, __path__)

@@ -173,25 +173,19 @@ def _pieces(segment: Segment) -> list[_Piece]:
         parts.append((NO_BLOCK, segment.blocks[-1].end, rest))
     if [name for _, _, ops in parts for name in ops] != names:
         return []
-    pieces = []
+    pieces, channels = [], segment.channels
     for block, start, ops in parts:
         inside = {start, *ops}
         members = tuple(segment.graph.by_name[name] for name in ops)
         if any(name not in inside for op in members for name in op.inputs):
             return []
-        pieces.append(_piece(segment, block, start, members))
+        place = {name: i for i, name in enumerate((start, *ops))}
+        groups: dict[int, int] = {}
+        rows = [[(groups.setdefault(group, len(groups)), size) for group, size in channels.pieces[name]] for name in place]
+        frozen = [(channels.units[group], group in channels.frozen) for group in groups]
+        read = [(op.kind, tuple(place[name] for name in op.inputs), sorted(op.attrs.items())) for op in members]
+        pieces.append(_Piece(block, start, members, tuple(groups), repr((segment.graph.by_name[start].shape, rows, frozen, read))))
     return pieces
-
-
-def _piece(segment: Segment, block: int, start: str, ops: tuple[Op, ...]) -> _Piece:
-    channels = segment.channels
-    place = {name: i for i, name in enumerate((start, *(op.name for op in ops)))}
-    groups: dict[int, int] = {}
-    rows = [[(groups.setdefault(group, len(groups)), size) for group, size in channels.pieces[name]] for name in place]
-    frozen = [(channels.units[group], group in channels.frozen) for group in groups]
-    read = [(op.kind, tuple(place[name] for name in op.inputs), sorted(op.attrs.items())) for op in ops]
-    shape = segment.graph.by_name[start].shape
-    return _Piece(block, start, ops, tuple(groups), repr((shape[0], prod(shape[2:]), shape, rows, frozen, read)))
 
 
 T = TypeVar("T")
@@ -287,12 +281,10 @@ class Costs:
                 kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
 
+    @memoised
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
-        return self._branch(segment, processor, depth, width, segment.in_width if in_channels is None else in_channels)
-
-    @memoised
-    def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
+        channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
             sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", "ms", "contended_ms")}

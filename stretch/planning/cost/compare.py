@@ -196,23 +196,21 @@ class PredictedRun:
 
     @property
     def overlaps(self) -> bool:
-        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other."""
-        return any(_side_by_side(branches) for branches in self.segments)
+        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or through others."""
+        for branches in self.segments:
+            behind: dict[int, set[int]] = {}
+            for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
+                waits = branches[number].waits
+                behind[number] = set(waits).union(*(behind[wait] for wait in waits))
+            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
+            if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
+                return True
+        return False
 
     @property
     def unknowns(self) -> set[Unknown]:
         """What its time depends on."""
         return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
-
-
-def _side_by_side(branches: Sequence[UncertainBranch]) -> bool:
-    """Whether two branches of a segment take time and neither waits for the other, directly or through others."""
-    behind: dict[int, set[int]] = {}
-    for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
-        waits = branches[number].waits
-        behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-    busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
-    return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
 
 
 def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:

@@ -136,9 +136,8 @@ class Timeline:
     segments: tuple[SegmentTime, ...]  # In order.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
-    sides: tuple[
-        SideTime, ...
-    ] = ()  # The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
+    #: The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
+    sides: tuple[SideTime, ...] = ()
     waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.makespan.beside`).
 
     @property

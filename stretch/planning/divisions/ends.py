@@ -18,7 +18,7 @@ from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, SegmentOptions
-from stretch.planning.cost.makespan import BranchTime, computed, subgraph_times
+from stretch.planning.cost.makespan import BranchTime, added_up, computed, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment, components, cone, runnable
@@ -319,9 +319,7 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
     def search(now: float, started: tuple[int, ...], running: dict[str, tuple[float, int]], ended: frozenset[int]) -> None:
         nonlocal best, limit
         waiting = [number for number in range(len(jobs)) if number not in started]
-        load: dict[str, float] = {}
-        for number in waiting:
-            load[jobs[number].processor] = load.get(jobs[number].processor, 0.0) + jobs[number].ms
+        load = added_up((jobs[number].processor, jobs[number].ms) for number in waiting)
         bound = max(
             [now + tail[number] for number in waiting] + [end + tail[number] - jobs[number].ms for end, number in running.values()],
             default=now,

@@ -338,7 +338,7 @@ def backbone_of(graph: OpGraph) -> Backbone:
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
     ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
-    needed = finder.ancestors(names[0])
+    needed = cone(graph, names[:1])
     before, after = (finder.parts([op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
     sides = [_side(graph, f"side{number}", part) for number, part in enumerate([*before, *after], start=1)]
     return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
@@ -375,11 +375,6 @@ class _Finder:
             for name in graph.ops[i].inputs:
                 self.reaches[self.number[name]] |= self.reaches[i]
         self.macs = [graph.op_macs(op) for op in graph.ops]
-
-    def ancestors(self, name: str) -> set[str]:
-        """Operators that a tensor depends on, its own among them."""
-        bits = self.above[self.number[name]]
-        return {op.name for i, op in enumerate(self.graph.ops) if bits >> i & 1}
 
     def chain(self) -> list[str]:
         """The backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
