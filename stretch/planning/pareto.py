@@ -120,7 +120,9 @@ class Criteria:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
         if name == "memory":
             return self._least_memory(bounds), self.space
-        part = self._small(bounds["memory"]) if "memory" in bounds else self.space
+        part, most = self.space, bounds.get("memory", np.inf)
+        if most < np.inf:
+            part = part.having([[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options])
         high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
         if high < self.low:
             return None, self.space
@@ -162,12 +164,6 @@ class Criteria:
             assert self.losses is not None
             return exact.Measure(self.losses)
         return {"latency": exact.LATENCY, "macs": exact.MACS}[name]
-
-    def _small(self, most: float) -> DesignSpace:
-        """The space without options of larger peaks."""
-        return self.space.having(
-            [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in self.space.options]
-        )
 
     def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""

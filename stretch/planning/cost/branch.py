@@ -350,6 +350,15 @@ class Costs:
         """Time of each of the kernels, at the planned precision."""
         return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
 
+    def group_times(self, launched: Mapping[str, Sequence[Kernel]], groups: Iterable[Iterable[str]]) -> Floats:
+        """Time of each group of operators that no kernel spans, alone and beside others, ms (2 × groups × processors)."""
+        of = {name: number for number, group in enumerate(groups) for name in group}
+        times = np.zeros((2, max(of.values(), default=-1) + 1, len(launched)))
+        for column, (processor, kernels) in enumerate(launched.items()):
+            for kernel, time in zip(kernels, self.each_kernels_time(kernels, processor), strict=True):
+                times[:, of[kernel.ops[0]], column] += time
+        return times
+
     def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
         """Most bytes that one of the kernels reads and writes at the processor's precision."""
         item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]

@@ -504,22 +504,12 @@ def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
     Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
     """
     names = tuple(costs.precision)
-    times = _times(graph, costs, names)
+    launched = {name: costs.predictor.kernels(graph, name) for name in names}
+    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched.values() for kernel in kernels])
+    times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
     exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
     subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
     return min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
-
-
-def _times(graph: OpGraph, costs: Costs, names: tuple[str, ...]) -> NDArray[np.float64]:
-    """Time of each group of operators on each processor, ms, (processors × groups)."""
-    launched = [costs.predictor.kernels(graph, name) for name in names]
-    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched for kernel in kernels])
-    column = {name: i for i, group in enumerate(groups) for name in group}
-    times = np.zeros((len(names), len(groups)))
-    for row, (name, kernels) in enumerate(zip(names, launched, strict=True)):
-        for kernel, time in zip(kernels, costs.predictor.each_kernels_time(kernels, name, costs.precision[name]), strict=True):
-            times[row, column[kernel.ops[0]]] += time.ms
-    return times
 
 
 def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:

@@ -184,11 +184,6 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 
-def narrowed_graph(graph: OpGraph, channels: ChannelGroups, kept: Mapping[int, int]) -> OpGraph:
-    """A graph whose channel groups keep some of their units."""
-    return OpGraph.build(graph.name, narrowed_ops(graph, channels, kept), graph.outputs)
-
-
 # What a design says of a network's taps and sides, checked.
 
 

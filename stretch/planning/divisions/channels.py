@@ -460,19 +460,16 @@ class _ChannelRanges(Division):
 
     def possible(self, graph: OpGraph) -> set[str]:
         """Channels of the output, hidden ones, or heads of attention."""
-        return _possible(graph, hidden=True) | _possible(graph, hidden=False)
-
-
-def _possible(graph: OpGraph, *, hidden: bool) -> set[str]:
-    try:
-        tensor = divided_tensor(graph, hidden=hidden)
-    except StretchError:
-        return set()
-    if channel_step(graph, tensor) >= width(graph.by_name[tensor].shape):
-        return set()
-    part = needed_channels(graph, {tensor: Channels(0, 1)})
-    heads = any(op.kind == "attention" and len(part.get(op.name, ())) < width(op.shape) for op in graph.ops if op.name in part)
-    return {"heads" if heads and hidden else "hidden" if hidden else "channels"}
+        words = set()
+        for hidden in (True, False):
+            with suppress(StretchError):
+                tensor = divided_tensor(graph, hidden=hidden)
+                if channel_step(graph, tensor) < width(graph.by_name[tensor].shape):
+                    part = needed_channels(graph, {tensor: Channels(0, 1)})
+                    some = [op for op in graph.ops if op.kind == "attention" and op.name in part]
+                    heads = any(len(part[op.name]) < width(op.shape) for op in some)
+                    words.add("heads" if heads and hidden else "hidden" if hidden else "channels")
+        return words
 
 
 DIVISION = _ChannelRanges()

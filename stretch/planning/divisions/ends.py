@@ -17,8 +17,8 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from scheduler.simulate.schedule import Job, run, schedule, waiting
-from stretch.planning.cost.branch import BranchCost, Costs, Floats, SegmentOptions
-from stretch.planning.cost.makespan import BranchTime, added_up, computed, subgraph_times
+from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
+from stretch.planning.cost.makespan import added_up, computed, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
 from stretch.planning.network.segments import Segment, components, cone, runnable
@@ -431,8 +431,8 @@ MOST_TASKS = 2000
 def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
     """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
     costs = space.costs
-    launched = [costs.predictor.kernels(segment.graph, processor) for processor in space.processors]
-    tasks = find_tasks(segment.graph, launched)
+    launched = {processor: costs.predictor.kernels(segment.graph, processor) for processor in space.processors}
+    tasks = find_tasks(segment.graph, list(launched.values()))
     if not tasks.parallel or len(tasks) > MOST_TASKS:
         return []
 
@@ -440,7 +440,7 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
     def moving(tensor: str, source: str, target: str) -> float:
         return costs.transfer(source, target, prod(segment.graph.by_name[tensor].shape))
 
-    ms = task_times(tasks, launched, space)
+    ms = costs.group_times(launched, tasks.ops)[1]
     result: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
@@ -453,18 +453,6 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
             if len({scale.processor for scale in scales}) > 1 and key not in result:
                 result[key] = _ways(space, segment, scales, alone_ms, moving)
     return [options for options in result.values() if np.isfinite(options.ms).any()]
-
-
-def task_times(tasks: TaskGraph, launched: Sequence[Sequence[Kernel]], space: DesignSpace) -> np.ndarray:
-    """Time of each task on each processor beside others, ms (tasks × processors)."""
-    of = {name: number for number, ops in enumerate(tasks.ops) for name in ops}
-    ms = np.zeros((len(tasks), len(space.processors)))
-    for column, (processor, kernels) in enumerate(zip(space.processors, launched, strict=True)):
-        # at once, since a fit's trees are walked for many kernels in little more time than for one
-        space.costs.kernels_time(kernels, processor)
-        for kernel in kernels:
-            ms[of[kernel.ops[0]], column] += space.costs.kernels_time([kernel], processor).contended_ms
-    return ms
 
 
 def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segment) -> list[BranchScale]:
@@ -534,6 +522,7 @@ def _ways(
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
     ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
     busy = [computed(run) for run in runs]
+    peaks = [costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor) for run in runs[0]]
     end = scales[-1].processor
     for i, holder in enumerate(space.holders):
         alone = min(
@@ -545,7 +534,10 @@ def _ways(
     return SegmentOptions(
         segment,
         "placed",
-        tuple((_cost(costs, run, graph.params),) for run, graph in zip(runs[0], graphs, strict=True)),
+        tuple(
+            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, run.ms, run.ms + run.contention_ms, peak, run.scale.ends),)
+            for run, peak in zip(runs[0], peaks, strict=True)
+        ),
         macs=np.array([segment.graph.macs]),
         params=np.array([segment.graph.params]),
         ms=ms,
@@ -553,20 +545,11 @@ def _ways(
         slowest_ms=np.array([max(busy[0].values())]),
         fastest_ms=np.array([min(busy[0].values())]),
         # the largest kernels that may run at once, one a processor
-        peak_bytes=np.array([sum(max(_peak(costs, b) for b in runs[0] if b.scale.processor == name) for name in busy[0])]),
+        peak_bytes=np.array([sum(max(p for b, p in zip(runs[0], peaks, strict=True) if b.scale.processor == name) for name in busy[0])]),
         alone_ms=min(alone_ms),
         busy=lambda: {name: np.array([[item[name]] for item in busy]) for name in busy[0]},
         division=DIVISION.word,
     )
-
-
-def _cost(costs: Costs, run: BranchTime, params: int) -> BranchCost:
-    sums = run.macs, params, run.ms, run.ms + run.contention_ms, _peak(costs, run)
-    return BranchCost(run.scale.processor, 0, 0, "none", *sums, share=run.scale.ends)
-
-
-def _peak(costs: Costs, run: BranchTime) -> int:
-    return costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor)
 
 
 class _Portions(Division):

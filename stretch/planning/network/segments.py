@@ -169,7 +169,6 @@ def find_blocks(graph: OpGraph) -> list[Block]:
         return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"))]
     names = [op.name for op in graph.ops]
     position = {name: i for i, name in enumerate(names)}
-    cuts = set(cut_points(graph))
     blocks: list[Block] = []
     run, key, done = -1, None, graph.input.name
     for part in parts:
@@ -180,7 +179,7 @@ def find_blocks(graph: OpGraph) -> list[Block]:
         opens = here != key or chain
         if opens:
             run, key = run + 1, here
-        tail = _push_past(graph, part.end, cuts, elementwise_only=True)
+        tail = push_past_weightless(graph, part.end, elementwise_only=True)
         if opens and (chain and same_shape):
             # The chain in front is the entry block, so this region is a unit already.
             blocks.append(Block(done, part.start, tuple(names[position[done] + 1 : position[part.start] + 1]), run, False))
@@ -198,8 +197,9 @@ def _weighted(graph: OpGraph, names: list[str] | tuple[str, ...]) -> bool:
     return any(not kind_of(graph.by_name[name].kind).weightless for name in names)
 
 
-def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: bool) -> str:
-    """The last cut point reached from cut point `name` over weightless operators alone."""
+def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = False) -> str:
+    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
+    cuts = cut_points(graph)
     while True:
         readers = graph.consumers[name]
         if len(readers) != 1 or readers[0] not in cuts:
@@ -211,18 +211,13 @@ def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: b
         name = op.name
 
 
-def push_past_weightless(graph: OpGraph, name: str) -> str:
-    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
-    return _push_past(graph, name, set(cut_points(graph)), elementwise_only=False)
-
-
 def _conv_chains(graph: OpGraph) -> list[Block]:
     """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
     conv_chains: list[Block] = []
     cuts = set(cut_points(graph))
     for op in graph.ops:
         if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
-            end = _push_past(graph, op.name, cuts, elementwise_only=True)
+            end = push_past_weightless(graph, op.name, elementwise_only=True)
             names = [o.name for o in graph.ops]
             conv_chains.append(Block(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
     return conv_chains
