@@ -443,23 +443,21 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
     for number, (result, design, value) in enumerate(zip(front.results, front.designs, front.values, strict=True), 1):
         run = timeline(graph, design, costs)
         rows.append(
-            FrontDesign(
+            filled(
+                FrontDesign,
+                run,
+                design,
+                result,
                 name=f"{number:02}",
                 predicted_ms=run.makespan_ms,
                 speedup=singles[0].ms / run.makespan_ms,
                 speedup_over_sequential=None if sequential is None else sequential.single.ms / run.makespan_ms,
-                macs=run.macs,
                 macs_ratio=run.macs / graph.macs,
-                params=run.params,
-                n_meet=design.n_meet,
                 exact=all(o.exact or not o.branched for o, _ in result.picks),
                 branches=[words_of(part) for part in design.segments if not part.whole],
                 accuracy=None if source is None else source.prediction(loss_of(result, source)),
                 energy_mj=run_mj(run, problem.device),
-                peak_bytes=result.peak_bytes,
-                optimal=result.optimal,
                 value=value,
-                design=design,
             )
         )
     return filled(

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel, EnergyPart
@@ -381,15 +381,13 @@ class PlanResult:
         return filled(
             Predicted,
             self,
+            self.run,
+            self.certainty,
             **control_fields(self.graph, self.best_single, sequential),
-            makespan_ms=makespan,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
             operator_split_ms=self.operator_split.ms,
             ideal_fraction=self.ideal_split_ms / makespan,
-            efficiency=self.run.efficiency,
-            communication_ms=self.run.communication_ms,
-            **asdict(self.certainty),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             reference=sorted(self.recommendation.reference),
@@ -403,22 +401,20 @@ class PlanResult:
         return filled(
             PlanAnswer,
             self,
+            self.run,
+            self.design,
             model=self.graph.name,
             device=self.device.id,
-            macs=self.run.macs,
-            params=self.run.params,
             params_ratio=self.run.params / params if params else None,
-            n_meet=self.design.n_meet,
             halo=self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
-            halo_ms=self.run.halo_ms,
             repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
             segments=[self._segment(row) for row in self.run.segments],
             sides=[
                 filled(
                     SideAnswer,
+                    row,
                     row.time,
-                    name=row.name,
-                    processor=row.time.scale.processor,
+                    row.time.scale,
                     reads=[op.name for op in row.graph.inputs],
                     writes=list(row.graph.outputs),
                     operators=sum(op.kind != "input" for op in row.graph.ops),
@@ -442,18 +438,15 @@ class PlanResult:
         return filled(
             SegmentAnswer,
             row.design,
+            row,
+            segment,
             stages=[stage.name for stage in self.stages_of(segment)],
             shape=list(segment.graph.by_name[segment.end].shape),
-            depth=segment.depth,
-            width=segment.width,
             macs=macs,
             kind=_kind(row),
             halo=row.halo_macs / macs if row.halo_macs else 0.0,
-            halo_ms=row.halo_ms,
             repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
-            join_ms=row.join_ms,
             predicted_ms=row.ms,
-            start_ms=row.start_ms,
             branches=[
                 filled(BranchAnswer, run, name=name, join=row.design.join, predicted_ms=run.ms, **vars(run.scale))
                 for name, run in zip(row.design.names, row.branches, strict=True)

@@ -159,14 +159,10 @@ class _BandedPart:
         self._steps: dict[_Place, _Step | None] = {}
 
     @cached_property
-    def top(self) -> _Edge:
-        """By first row."""
-        return self._edge([(start, self.rows) for start in range(self.rows)], at=0)
-
-    @cached_property
-    def bottom(self) -> _Edge:
-        """By the row behind the last, the first one being behind row 0."""
-        return self._edge([(0, stop) for stop in range(1, self.rows + 1)], at=1)
+    def edges(self) -> tuple[_Edge, _Edge]:
+        """By first row; and by the row behind the last, the first one being behind row 0."""
+        tops, bottoms = [(start, self.rows) for start in range(self.rows)], [(0, stop) for stop in range(1, self.rows + 1)]
+        return self._edge(tops, at=0), self._edge(bottoms, at=1)
 
     def _edge(self, bands: Sequence[tuple[int, int]], at: int) -> _Edge:
         """Edges at which operators read and pad alike, relative to the band, are one group."""
@@ -202,13 +198,15 @@ class _BandedPart:
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """Rows of the input that a band needs."""
-        return self.top.reads[start], self.bottom.reads[stop - 1]
+        top, bottom = self.edges
+        return top.reads[start], bottom.reads[stop - 1]
 
     def step(self, start: int, stop: int) -> _Step | None:
         """A band, the same object for all that cost the same; None where an operator would read no row, or padding alone, for it."""
         if start >= stop:
             return None
-        place = self.top.group[start], self.bottom.group[stop - 1], stop - start
+        top, bottom = self.edges
+        place = top.group[start], bottom.group[stop - 1], stop - start
         if place not in self._steps:
             self._steps[place] = None
             with suppress(StretchError):
