@@ -20,9 +20,8 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import control_fields, plain
+from stretch.planning.result import control_fields, plain, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
-from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched

@@ -29,8 +29,7 @@ from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
-from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.controls import place_sides, ranked_singles, sequential_same_macs
+from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
 from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
 from stretch.planning.search.goal import Bounds, Goal, explain_infeasible, least_of, refusal, search_best
