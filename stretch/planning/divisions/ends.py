@@ -5,7 +5,7 @@ only says which tensors it hands on, its ends. It computes what they need and no
 what crosses. Nothing is joined: the last portion writes the segment's end.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -15,13 +15,13 @@ import numpy as np
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
-from predictors.graph import Op, OpGraph
+from predictors.graph import OpGraph
 from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.cost.makespan import added_up, computed, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
-from stretch.planning.network.segments import Segment, components, cone, runnable
+from stretch.planning.network.segments import Segment, components, cone, handed_on, part_graph, runnable
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
@@ -354,23 +354,10 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         maker.update(dict.fromkeys(computed_here, i))
         inside.append(computed_here)
     _check_whole(graph, names, ends, maker)
-    graphs = []
-    for i, name in enumerate(names):
-        ops = [op for op in graph.ops if op.name in inside[i]]
-        reads = dict.fromkeys(read for op in ops for read in op.inputs if read not in inside[i])
-        sources = [Op(read, "input", attrs={"shape": graph.by_name[read].shape}) for read in reads]
-        graphs.append(OpGraph.build(name, [*sources, *ops], [op.name for op in ops if op.name in ends[i]]))
+    parts = [[op for op in graph.ops if op.name in current] for current in inside]
+    graphs = [part_graph(graph, *part) for part in zip(names, parts, ends, strict=True)]
     _check_crossing(graph, graphs)
     return graphs
-
-
-def subgraph_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tuple[str, ...]]:
-    """What each of several sets of operators hands on: what others read, and the segment's end."""
-    result = []
-    for current in inside:
-        read = {name for name in current if name == graph.output or any(reader not in current for reader in graph.consumers[name])}
-        result.append(tuple(op.name for op in graph.ops if op.name in read))
-    return result
 
 
 def _check_ends(graph: OpGraph, names: Sequence[str], name: str, current: Sequence[str], maker: dict[str, int]) -> None:
@@ -475,7 +462,8 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
         if any(processors[reader] != on for reader in tasks.readers[task]):
             del last_on[on]
     merged = _merged(problem, groups, processors)
-    ends = subgraph_ends(segment.graph, [{name for task in group for name in tasks.ops[task]} for group in merged])
+    inside = [{name for task in group for name in tasks.ops[task]} for group in merged]
+    ends = [tuple(handed_on(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
     names = [space.processors[processors[group[0]]] for group in merged]
     return [
         BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=end)
