@@ -15,7 +15,6 @@ from math import lcm, prod
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from predictors.operators import kind_of
@@ -281,7 +280,6 @@ class _Tensor:
     channels: int  # Its channels.
     step: int  # Channels that belong together.
     graphs: dict[Channels, OpGraph | None] = field(default_factory=dict)  # None where there is nothing to compute.
-    kernels: dict[tuple[Channels, str, tuple[str, ...]], list[Kernel]] = field(default_factory=dict)  # By backend.
 
     def ranges(self, split: Split, unit: int) -> list[Channels]:
         return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
@@ -380,32 +378,22 @@ class _ChannelWays(RangeWays):
 
     def branches(self, order: Sequence[str], wanted: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[Places]:
         able: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
+        costs = self.space.costs
         for thing, splits in wanted:
             ranges = {split: thing.tensor.ranges(split, thing.unit(order)) for split in splits}
             able.append((thing.tensor, {split: some for split, some in ranges.items() if None not in map(thing.tensor.graph, some)}))
         for at, processor in enumerate(order):
-            pairs = dict.fromkeys((id(tensor), places[at]) for tensor, some in able for places in some.values())
-            by_id = {id(tensor): tensor for tensor, _ in able}
-            new = [(by_id[number], item) for number, item in pairs if (number, item, processor) not in self._costs]
+            places = [(tensor, ranges[at]) for tensor, some in able for ranges in some.values()]
+            graphs = {(id(tensor), item): graph for tensor, item in places if (graph := tensor.graph(item)) is not None}
+            new = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
             # at once, since a fit's trees are walked for many kernels in little more time than for one
-            self.space.costs.kernels_time([kernel for item in new for kernel in self._launched(*item, processor)], processor)
-            for tensor, item in new:
-                graph, kernels = tensor.graphs[item], self._launched(tensor, item, processor)
-                assert graph is not None
-                self._costs[id(tensor), item, processor] = part_cost(self.space, processor, graph, kernels, (item.start, item.stop))
+            costs.kernels_time([kernel for graph in new.values() for kernel in costs.kernels(graph, processor)], processor)
+            for (number, item), graph in new.items():
+                self._costs[number, item, processor] = part_cost(self.space, processor, graph, (item.start, item.stop))
         return [
             {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
             for tensor, some in able
         ]
-
-    def _launched(self, tensor: _Tensor, channels: Channels, processor: str) -> list[Kernel]:
-        """Kernels of some channels; those of one backend are the same on all its processors."""
-        predictor = self.space.costs.predictor
-        profile = predictor.device.processor(processor).profile
-        key, kernels = (channels, profile.backend, profile.unsupported), tensor.kernels
-        if key not in kernels:
-            kernels[key] = predictor.kernels(tensor.graphs[channels], processor)
-        return kernels[key]
 
 
 @memoised

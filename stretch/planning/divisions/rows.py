@@ -7,7 +7,7 @@ are the halo, which is computed twice. Any run of parts may be computed in bands
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from math import prod
@@ -15,7 +15,6 @@ from math import prod
 import msgspec
 
 from predictors.errors import StretchError
-from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import meeting_of
@@ -147,7 +146,11 @@ class _Step:
     whole: OpGraph  # The part.
     rows: tuple[int, int]  # First row, and the one behind the last.
     graph: OpGraph  # As it runs when it is handed the rows that it reads.
-    kernels: dict[object, list[Kernel]] = field(default_factory=dict)  # By backend, and whether the cut is among them.
+
+    @cached_property
+    def cutting(self) -> OpGraph:
+        """As it runs when it cuts these rows out itself."""
+        return band_graph(self.whole, self.graph.name, *self.rows)
 
 
 class _BandedPart:
@@ -282,7 +285,7 @@ class BandCosts:
         cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
         steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
-        launched = [self._launched(*item, processor) for item in steps]
+        launched = [self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
         for item, kernels in zip(steps, launched, strict=True):
@@ -295,15 +298,6 @@ class BandCosts:
             sums = band.macs, 0, sum(ms), sum(contended), max(peak)
             costs[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
         return [costs[processor, band] for band in bands]
-
-    def _launched(self, step: _Step, cut: bool, processor: str) -> list[Kernel]:
-        """Kernels of a step; those of one backend are the same on all its processors."""
-        profile = self.costs.predictor.device.processor(processor).profile
-        key = profile.backend, profile.unsupported, cut
-        if key not in step.kernels:
-            graph = band_graph(step.whole, step.graph.name, *step.rows) if cut else step.graph
-            step.kernels[key] = self.costs.predictor.kernels(graph, processor)
-        return step.kernels[key]
 
 
 #: Multiply-accumulates that the halves of a run may do beyond those of the run, as a share of it.

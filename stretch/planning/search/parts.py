@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
-from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
@@ -128,9 +127,10 @@ def structure(graph: OpGraph) -> Structure:
     return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
 
 
-def part_cost(space: DesignSpace, processor: str, graph: OpGraph, kernels: Sequence[Kernel], share: Share) -> BranchCost:
+def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
     """What a share of a segment costs, whose branch reads all that arrives."""
-    costs, time = space.costs, space.costs.kernels_time(kernels, processor)
+    costs, kernels = space.costs, space.costs.kernels(graph, processor)
+    time = costs.kernels_time(kernels, processor)
     sums = sum(kernel.macs for kernel in kernels), graph.params, time.ms, time.contended_ms, costs.peak_bytes(kernels, processor)
     reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
     return BranchCost(processor, 0, 0, "none", *sums, share, reads, writes)
