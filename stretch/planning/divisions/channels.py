@@ -49,27 +49,19 @@ def find_hidden(graph: OpGraph) -> Hidden:
     while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
-        elif kind_of(op.kind).additive is not None and op.inputs:
-            behind = op.inputs[0]
+        elif not op.inputs:
+            what = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
+            raise StretchError(what, 'divide its output by join = "channels", or let it stay whole')
+        elif kind_of(op.kind).additive is None:
+            what = f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it"
+            raise StretchError(what, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
         else:
-            raise _no_sum(graph, op)
+            behind = op.inputs[0]
         tail.append(op.name)
         op = graph.by_name[behind]
     if _is_read_beside(graph, op.name, tail):
         raise StretchError(f"what `{op.name}` ({op.kind}) writes is read before its sum is complete", "let the segment stay whole")
     return Hidden(op.inputs[0], op.name, tuple(reversed(tail)))
-
-
-def _no_sum(graph: OpGraph, op: Op) -> StretchError:
-    if not op.inputs:
-        return StretchError(
-            f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels",
-            'divide its output by join = "channels", or let it stay whole',
-        )
-    return StretchError(
-        f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it",
-        f'let the segment end before `{op.name}`, or divide its output by join = "channels"',
-    )
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
