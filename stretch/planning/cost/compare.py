@@ -114,11 +114,6 @@ def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
-def slowest(times: Iterable[Any]) -> Any:
-    """The longest of some times, draw by draw."""
-    return reduce(np.maximum, times)
-
-
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
     """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
     result = {}
@@ -190,8 +185,9 @@ class PredictedRun:
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[wait] for wait in branches[number].waits]
                 took = _ms(branches[number].parts, factors) + branches[number].fixed_ms
-                ends[number] = took + (slowest(starts) if starts else 0.0)
-            total = total + slowest(ends.values())
+                # the longest of each draw
+                ends[number] = took + (reduce(np.maximum, starts) if starts else 0.0)
+            total = total + reduce(np.maximum, ends.values())
         return total
 
     @property
