@@ -114,7 +114,7 @@ class Job:
         import msgspec
 
         from stretch.planning.design.branch_design import load_draft
-        from stretch.planning.design.resolve import resolve_design
+        from stretch.planning.design.scale import resolve_design
 
         draft = load_draft(DESIGNS / f"{name}.toml")
         draft = msgspec.structs.replace(draft, segments=[msgspec.structs.replace(s, join=join) for s in draft.segments])

@@ -9,7 +9,7 @@ from predictors.devices import load_device
 from stretch.capture import capture
 from stretch.models.tiny import CifarFamily
 from stretch.planning.design.branch_design import load_draft
-from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import resolve_design
 from stretch.planning.plan import evaluate
 
 DEVICE = "mi9-release"

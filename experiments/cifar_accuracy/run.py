@@ -74,7 +74,7 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
     from stretch.capture import capture
     from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import resolve_design
     from stretch.train.images import load_arrays
     from stretch.train.loop import Run
     from stretch.train.recipe import TrainConfig

@@ -187,7 +187,7 @@ def load_trained(name: str) -> tuple[Any, Any, Array, Array]:
     from stretch.capture import capture
     from stretch.models import load_model
     from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import resolve_design
     from stretch.transform import BranchedModel
 
     folder = TRAINED / name

@@ -17,8 +17,7 @@ from scheduler.simulate.clock import Clock
 from scheduler.simulate.scene import Scene
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import aligns
+from stretch.planning.design.scale import aligns, resolve_design
 from stretch.planning.plan import PlanningProblem, evaluate
 from stretch.planning.result import PlanResult
 from stretch.tools.together import network_of

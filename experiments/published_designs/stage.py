@@ -11,8 +11,7 @@ from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import SegmentTime, timeline
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import aligns
+from stretch.planning.design.scale import aligns, resolve_design
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import PlanningProblem
 

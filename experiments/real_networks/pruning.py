@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from predictors.graph import OpGraph
     from stretch.capture import Captured
     from stretch.planning.design.branch_design import BranchDesign
-    from stretch.planning.result import PlanResult
-    from stretch.planning.search.controls import Single
+    from stretch.planning.result import PlanResult, Single
     from stretch.transform.model import Branch, BranchedModel
 
 HERE = Path(__file__).parent
@@ -270,7 +269,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
 def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Single]":
     """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
     from stretch.planning.design.scale import aligns
-    from stretch.planning.search.controls import ranked_singles
+    from stretch.planning.result import ranked_singles
 
     # where the plain network runs best, so that no channel of its slices is left empty, and none is taken for another processor
     alone = planned.best_single.processor

@@ -37,7 +37,7 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
     from stretch.capture import capture
     from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import resolve_design
     from stretch.train.distributed import World
     from stretch.train.images import load_arrays
     from stretch.train.loop import Run, evaluate

@@ -111,7 +111,7 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
     from stretch.capture import capture
     from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import resolve_design
     from stretch.train.images import Normalise, load_arrays
     from stretch.transform import BranchedModel
 

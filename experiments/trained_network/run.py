@@ -29,7 +29,7 @@ def job(name: str, data: Path, out: Path, epochs: int, seed: int) -> None:
     from stretch.capture import capture
     from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import design_to_toml, load_draft
-    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import resolve_design
     from stretch.train.images import load_arrays
     from stretch.train.loop import train
     from stretch.train.recipe import TrainConfig

@@ -29,7 +29,7 @@ def single(net: str, mode: str, out: Path, steps: int, beside: bool) -> None:
     from stretch.capture import capture
     from stretch.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
-    from stretch.planning.design.resolve import resolve_design
+    from stretch.planning.design.scale import resolve_design
     from stretch.train.images import ImageSet
     from stretch.train.loop import Run
     from stretch.train.recipe import TrainConfig

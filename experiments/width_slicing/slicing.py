@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from predictors.operators import kind_of
-from stretch.planning.design.scale import ScaledBranch, narrowed_graph
+from stretch.planning.design.scale import ScaledBranch, narrowed_ops
 from stretch.planning.network.segments import ChannelGroups, channel_groups
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def sliced(captured: "Captured") -> "tuple[Branch, ScaledBranch, dict[int, torch
 
     graph, channels = captured.graph, channel_groups(captured.graph)
     kept = kept_units(graph, channels)
-    narrow = narrowed_graph(graph, channels, kept)
+    narrow = OpGraph.build(graph.name, narrowed_ops(graph, channels, kept), graph.outputs)
     branch = ScaledBranch(narrow, graph, channels, kept, 0)
     chosen = choose_units(branch, importance(graph, channels, captured.weights), 0, sliced=False)
     module = Branch(narrow).eval()

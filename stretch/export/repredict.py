@@ -29,7 +29,7 @@ from stretch.planning.cost.compare import (
     single_run,
 )
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import Single, operator_split, ranked_singles
+from stretch.planning.result import Single, operator_split, ranked_singles
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:

@@ -23,12 +23,12 @@ from stretch.planning.options import Option, Positive, Range, Ratio
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
-#: Search strategies: the files of their folder.
-STRATEGIES = tuple(sorted(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))
+#: Search strategies that know every kind of segment and every objective.
+GENERAL = ("exact", "evolve")
+#: All of them: these, and the files of their folder.
+STRATEGIES = tuple(sorted((*GENERAL, *(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))))
 #: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
 SINGLE = ("operator_split",)
-#: Of these, the ones that know every kind of segment and every objective.
-GENERAL = ("exact", "evolve")
 
 #: What may become of a segment beside what its exact divisions are called (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"

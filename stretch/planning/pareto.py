@@ -20,9 +20,8 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import control_fields, plain
+from stretch.planning.result import control_fields, plain, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
-from stretch.planning.search.controls import ranked_singles, sequential_same_macs
 from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
@@ -111,20 +110,18 @@ class Criteria:
             return search_result.ms
         return self._measure(name, exact.working(self.space, search_result.picks)).total(self.space, search_result.picks)
 
-    def least(self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None) -> exact.SearchResult | None:
-        """The design that has least of one thing, or of it and another with a weight."""
-        return self._least(name, bounds, also)[0]
-
-    def _least(
+    def least(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
     ) -> tuple[exact.SearchResult | None, DesignSpace]:
-        """The design of `least`, and a space that has every design with as little."""
+        """The design that has least of one thing, or of it and another with a weight; and a space that has every design with as little."""
         adding = [bound for bound in bounds if bound not in FREE]
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
         if name == "memory":
             return self._least_memory(bounds), self.space
-        part = self._small(bounds["memory"]) if "memory" in bounds else self.space
+        part, most = self.space, bounds.get("memory", np.inf)
+        if most < np.inf:
+            part = part.having([[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options])
         high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
         if high < self.low:
             return None, self.space
@@ -148,12 +145,12 @@ class Criteria:
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
-        first, space = self._least(names[0], bounds)
+        first, space = self.least(names[0], bounds)
         if first is None:
             return None
         # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
         kept = {key: bound for key, bound in bounds.items() if key in FREE and key != names[1]}
-        second = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
+        second, _ = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)
@@ -167,12 +164,6 @@ class Criteria:
             return exact.Measure(self.losses)
         return {"latency": exact.LATENCY, "macs": exact.MACS}[name]
 
-    def _small(self, most: float) -> DesignSpace:
-        """The space without options of larger peaks."""
-        return self.space.having(
-            [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in self.space.options]
-        )
-
     def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""
         rest = {key: bound for key, bound in bounds.items() if key != "memory"}
@@ -181,7 +172,7 @@ class Criteria:
         most = bounds.get(feasible, np.inf)
 
         def within(peak: float) -> exact.SearchResult | None:
-            least = self.least(feasible, {**rest, "memory": peak})
+            least, _ = self.least(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
         peaks = np.unique(np.concatenate([np.unique(o.peak_bytes) for options in self.space.options for o in options])).astype(float)
@@ -240,7 +231,7 @@ class Criteria:
                 if weight_of and weight:
                     scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
                     also = weight_of, weight * scale
-                least = self.least(first, row, also)
+                least, _ = self.least(first, row, also)
                 if least is not None:
                     result.append(least if weight_of is None else replace(least, optimal=False))
         kept = undominated(result, [[self.value(name, item) for name in names] for item in result])
@@ -250,7 +241,7 @@ class Criteria:
     def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            result = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
+            result, _ = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
             if result is not None:
                 return result
         least = self.best((name, then), {})
@@ -451,23 +442,21 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
     for number, (result, design, value) in enumerate(zip(front.results, front.designs, front.values, strict=True), 1):
         run = timeline(graph, design, costs)
         rows.append(
-            FrontDesign(
+            filled(
+                FrontDesign,
+                run,
+                design,
+                result,
                 name=f"{number:02}",
                 predicted_ms=run.makespan_ms,
                 speedup=singles[0].ms / run.makespan_ms,
                 speedup_over_sequential=None if sequential is None else sequential.single.ms / run.makespan_ms,
-                macs=run.macs,
                 macs_ratio=run.macs / graph.macs,
-                params=run.params,
-                n_meet=design.n_meet,
                 exact=all(o.exact or not o.branched for o, _ in result.picks),
                 branches=[words_of(part) for part in design.segments if not part.whole],
                 accuracy=None if source is None else source.prediction(loss_of(result, source)),
                 energy_mj=run_mj(run, problem.device),
-                peak_bytes=result.peak_bytes,
-                optimal=result.optimal,
                 value=value,
-                design=design,
             )
         )
     return filled(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
 from pathlib import Path
@@ -28,14 +29,12 @@ from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
-from stretch.planning.result import PlanResult, UnusedProcessor
-from stretch.planning.search.controls import place_sides, ranked_singles, sequential_same_macs
+from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
 from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
 from stretch.planning.search.goal import Bounds, Goal, explain_infeasible, least_of, refusal, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules
-from stretch.planning.strategies import search
 
 #: Kinds of opaque operators that are named.
 MOST_NAMED = 6
@@ -484,8 +483,7 @@ def _searched(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] 
         mixed = with_exact_kinds(graph, config, space)
     else:
         mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    best = _best(problem, mixed, n_meet) if config.strategy in GENERAL else search(config.strategy, mixed, *problem.macs, n_meet)
-    result = [Searched(mixed, n_meet, best)]
+    result = [Searched(mixed, n_meet, _best(problem, mixed, n_meet))]
     if n_meet > config.n_meet:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
         # accuracy and needs no more than are asked for
@@ -533,7 +531,7 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
     if config.widens:
         search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), *macs, n_meet)
     else:
-        search_result = search(config.strategy, space, *macs, n_meet)
+        search_result = _best(problem, space, n_meet)
     if search_result is None and search_exact(space, *macs, n_meet) is not None:
         if config.widens:
             why = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
@@ -543,9 +541,12 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
 
 
 def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
-    """The best design of a space by the exact search, or the best one tried; for what does not add up the fastest, to begin with."""
-    macs, goal = problem.macs, problem.goal
-    if problem.config.strategy == "exact" or problem.config.best_in.tried:
+    """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
+    macs, goal, strategy = problem.macs, problem.goal, problem.config.strategy
+    if strategy not in GENERAL:
+        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, *macs, n_meet)
+        return result
+    if strategy == "exact" or problem.config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
     result = evolve(space, *macs, n_meet, added(goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:

@@ -28,8 +28,7 @@ from stretch.planning.cost.compare import (
 )
 from stretch.planning.messages import OptionName, as_flag
 from stretch.planning.plan import PlanningProblem, choose, designed
-from stretch.planning.result import PlanResult
-from stretch.planning.search.controls import Single, ranked_singles
+from stretch.planning.result import PlanResult, Single, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
 EXACT, STRETCHED = "exact", "stretched"

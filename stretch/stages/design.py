@@ -7,8 +7,7 @@ from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from scheduler.bundle.manifest import WeightsInfo
 from stretch.planning.design.branch_design import BranchDesign, DesignDraft, load_draft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import aligns
+from stretch.planning.design.scale import aligns, resolve_design
 from stretch.planning.result import PlanAnswer
 
 if TYPE_CHECKING:

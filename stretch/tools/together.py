@@ -28,8 +28,7 @@ from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import diverse_front, words_of
 from stretch.planning.plan import PlanningProblem
-from stretch.planning.result import plain
-from stretch.planning.search.controls import Single, ranked_singles
+from stretch.planning.result import Single, plain, ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:

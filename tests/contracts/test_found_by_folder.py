@@ -62,7 +62,7 @@ planners.register("alone")(plan_alone)
 
 CONSTRAINT = '''"""A bound of a file: no branch may take longer than a deadline."""
 
-from stretch.planning.constraints.base import Bound, register
+from stretch.planning.constraints import Bound, register
 from stretch.planning.options import Option, Positive
 
 
@@ -284,7 +284,7 @@ from scheduler.runtime.session import Session
 from stretch.capture import capture
 from stretch.models import load_model
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
-from stretch.planning.design.resolve import resolve_design
+from stretch.planning.design.scale import resolve_design
 from stretch.transform import build
 
 module = load_model("tiny_resnet", weights="none").module.eval()

@@ -59,8 +59,7 @@ def test_design_uses_processors_of_its_device(path):
 def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.capture import capture
     from stretch.models import load_model
-    from stretch.planning.design.resolve import resolve_design
-    from stretch.planning.design.scale import aligns, scaled_graph
+    from stretch.planning.design.scale import aligns, resolve_design, scaled_graph
 
     draft = load_draft(path)
     device = load_device(draft.device)

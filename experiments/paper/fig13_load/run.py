@@ -11,7 +11,7 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
-from stretch.planning.search.controls import Single
+from stretch.planning.result import Single
 from stretch.tools.together import single_network
 
 HERE = Path(__file__).parent

@@ -1,8 +1,296 @@
 """What a design must keep to (paper 003, equations 4 to 6 and section 4.3): a file for each rule, which is planned with, named and asked for as it is."""
 
-from predictors.registry import import_modules
-from stretch.planning.constraints.base import Bound, Constraint, Limit, all_constraints, constraints
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-__all__ = ["Bound", "Constraint", "Limit", "all_constraints", "constraints"]
+import msgspec
+import numpy as np
+
+from predictors.registry import Registry, import_modules
+from stretch.planning.options import Option, Positive, Range, Ratio
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stretch.planning.cost.branch import SegmentOptions
+    from stretch.planning.network.segments import Segment
+
+#: Room for rounding where a time is compared with a share of another.
+ROUNDING = 1e-12
+
+#: A bound on a ratio that rules nothing out: from above, and from below.
+ENDLESS, NOTHING = 1e6, 1e-6
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One number of a constraint that may be too tight."""
+
+    value: float  # The number now.
+    loosest: float  # A number that rules nothing out.
+    ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
+    put: Callable[[Any, float], Any] = lambda value, number: number  # The constraint's value with another number in place of this one.
+
+
+class Constraint(ABC):
+    """A rule of designs. Its value is that of its option in a request; where that is None, the rule is not asked for, and no method is called."""
+
+    #: How it is asked for.
+    option: ClassVar[Option]
+    #: Whether it decides which depths and widths are offered, so that another value needs another space.
+    offers: ClassVar[bool] = False
+    #: Whether segments that stay whole must keep to it.
+    whole: ClassVar[bool] = False
+    #: Whether segments that are divided exactly must: they lose no accuracy, so what guards it says nothing of them, and
+    #: they are there only where they are faster, their exchange included.
+    exact: ClassVar[bool] = True
+
+    def offers_depth(self, value: Any, segment: "Segment", depth: int) -> bool:
+        """Whether a branch of a segment may keep so many blocks."""
+        return True
+
+    def offers_width(self, value: Any, segment: "Segment", width: float) -> bool:
+        """Whether a branch of a segment may have so many channels."""
+        return True
+
+    def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
+        """Which combinations keep to it."""
+        return None
+
+    @abstractmethod
+    def limits(self, value: Any, options: "Sequence[SegmentOptions]") -> "list[Limit]":
+        """The numbers that a refusal may blame."""
+
+    def missed(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
+        """Why none of some ways keeps to it, as the end of a sentence; None if one does."""
+        return None
+
+
+class Bound(Constraint):
+    """A rule that a part stays within a share of a whole."""
+
+    #: Whether the share is the most, not the least.
+    at_most: ClassVar[bool] = True
+    #: The end of a sentence about the best share that there is: the first number that share, the second the value.
+    words: ClassVar[str]
+
+    #: The array of `SegmentOptions` that is compared, and that which it is compared with; empty for the original segment on the fastest
+    #: of its processors.
+    measured: ClassVar[str]
+    reference: ClassVar[str] = ""
+
+    def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
+        """What is compared, per combination."""
+        return getattr(options, self.measured)
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
+        """What it is compared with."""
+        return getattr(options, self.reference) if self.reference else segment_ms
+
+    def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
+        """Which combinations keep to it."""
+        part, allowed = self.part(options), value * self.of(options, segment_ms)
+        return part <= allowed + ROUNDING if self.at_most else part >= allowed - ROUNDING
+
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """The share."""
+        return [Limit(value, ENDLESS if self.at_most else NOTHING)]
+
+    def missed(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
+        """The best share, where it is not good enough."""
+        shares = [self.part(way) / self.of(way, ms) for way, ms in zip(options, segment_ms, strict=True)]
+        if self.at_most:
+            best = min(float(share.min()) for share in shares)
+            return self.words.format(best, value) if best > value else None
+        best = max(float(share.max()) for share in shares)
+        return self.words.format(best, value) if best < value else None
+
+
+#: Constraints by the name of their option.
+constraints: Registry[Constraint] = Registry("constraint")
+
+#: The order in which rules are looked at where one is to be blamed; others follow by name.
+FIRST = ("alpha", "beta", "balance", "segment_macs", "macs", "min_depth", "min_width", "n_meet", "peak_memory")
+
+
+def all_constraints() -> list[Constraint]:
+    """Every constraint."""
+    names = [*(name for name in FIRST if name in constraints), *(name for name in constraints if name not in FIRST)]
+    return [constraints.get(name) for name in names]
+
+
+def register(constraint: type[Constraint]) -> type[Constraint]:
+    """Decorator that makes a constraint known under the name of its option."""
+    constraints.register(constraint.option.name)(constraint())
+    return constraint
+
+
+# The constraints that come with the planner: equations 4 to 6 of paper 003, floors, and bounds on whole designs.
+
+#: Floors are lowered in these steps, each of which needs a new design space.
+STEPS = tuple(round(0.975 - 0.025 * i, 3) for i in range(37))
+
+#: Room for rounding where blocks or channels are compared with a share of the original's.
+RATIO_ROUNDING = 1e-9
+
+
+@register
+class Balance(Bound):
+    """Branches take similar time on their own processors (equation 6)."""
+
+    option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
+    exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
+    words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
+
+
+@register
+class Capacity(Bound):
+    """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
+
+    option = Option("segment_macs", Ratio, 0.9, "MACs of each stretched segment over the original segment's, at least.")
+    exact, at_most, measured = False, False, "macs"
+    words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """Those of the original."""
+        return options.segment.graph.macs
+
+
+@register
+class Communication(Bound):
+    """The exchange at a meeting point is amortised over its segment (equation 4)."""
+
+    option = Option("alpha", Positive, 0.2, "Communication of a stretched segment over its latency, at most (NN-Stretch paper, eq. 4).")
+    exact, measured = False, "exchange_ms"
+    words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
+
+
+@register
+class Straggler(Bound):
+    """No branch takes much longer than the original segment (equation 5)."""
+
+    option = Option(
+        "beta",
+        Positive,
+        1.1,
+        "A stretched branch over the whole segment on the fastest of its processors, at most (NN-Stretch paper, eq. 5).",
+    )
+    exact, measured = False, "slowest_ms"
+    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
+
+
+@register
+class PeakMemory(Bound):
+    """What runs at the same time fits into memory together."""
+
+    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Activation bytes at one time, at most.")
+    whole, measured = True, "peak_bytes"
+    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """One byte: the bound is no share."""
+        return 1
+
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """The bytes, up to those of the largest combination."""
+        largest = max(int(way.peak_bytes.max()) for way in options)
+        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+
+
+@register
+class Intact(Bound):
+    """One branch has blocks of the original as they are.
+
+    From few images a network learns to do without some blocks, but hardly to make do with thinner ones (Wang and Wu 2023, "Practical
+    network acceleration with tiny sets").
+    """
+
+    option = Option(
+        "intact",
+        Ratio | None,
+        None,
+        "Blocks that one branch of a stretched segment keeps with all of their channels, over those of the segment, at least.",
+    )
+    exact, at_most = False, False
+    words = "a branch keeps {:.2g} of the blocks with all of their channels at best, the limit is {:g}"
+
+    def part(self, options: "SegmentOptions") -> "NDArray[np.int64]":
+        """The most such blocks of a branch."""
+        depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
+        return np.stack([most[at] for most, at in zip(depths, options.scales_of(), strict=True)]).max(0)
+
+    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+        """Those of the segment."""
+        return options.segment.depth
+
+
+class _Floor(Constraint):
+    """A branch keeps some of its segment."""
+
+    offers = True
+
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """The floor with the steps below it."""
+        return [Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))]
+
+
+@register
+class DepthFloor(_Floor):
+    """Blocks of a branch over those of its segment."""
+
+    option = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least.")
+
+    def offers_depth(self, value: float, segment: "Segment", depth: int) -> bool:
+        """Whether these are enough blocks."""
+        return depth >= value * segment.depth - RATIO_ROUNDING
+
+
+@register
+class WidthFloor(_Floor):
+    """Channels of a branch over those of its segment."""
+
+    option = Option(
+        "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
+    )
+
+    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
+        """Whether these are enough channels."""
+        return width >= value * segment.width - RATIO_ROUNDING
+
+
+@register
+class Meetings(Constraint):
+    """Branches meet often enough; the search sees to it."""
+
+    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Meeting points where branches join, at least.")
+
+    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """Their number, where it is more than one."""
+        return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
+
+
+@register
+class TotalMacs(Constraint):
+    """The whole design computes about as much as the original, without what bands of rows do twice; the search sees to it."""
+
+    option = Option(
+        "macs",
+        Range,
+        (0.97, 1.03),
+        "Range of MACs over the original's; those that bands of rows do twice do not count.",
+        example="0.97:1.03",
+    )
+
+    def limits(self, value: tuple[float, float], options: "Sequence[SegmentOptions]") -> list[Limit]:
+        """Both ends of the range."""
+        low, high = value
+        return [
+            Limit(low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
+            Limit(high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
+        ]
+
 
 import_modules(__name__, __path__)

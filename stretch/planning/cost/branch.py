@@ -173,25 +173,19 @@ def _pieces(segment: Segment) -> list[_Piece]:
         parts.append((NO_BLOCK, segment.blocks[-1].end, rest))
     if [name for _, _, ops in parts for name in ops] != names:
         return []
-    pieces = []
+    pieces, channels = [], segment.channels
     for block, start, ops in parts:
         inside = {start, *ops}
         members = tuple(segment.graph.by_name[name] for name in ops)
         if any(name not in inside for op in members for name in op.inputs):
             return []
-        pieces.append(_piece(segment, block, start, members))
+        place = {name: i for i, name in enumerate((start, *ops))}
+        groups: dict[int, int] = {}
+        rows = [[(groups.setdefault(group, len(groups)), size) for group, size in channels.pieces[name]] for name in place]
+        frozen = [(channels.units[group], group in channels.frozen) for group in groups]
+        read = [(op.kind, tuple(place[name] for name in op.inputs), sorted(op.attrs.items())) for op in members]
+        pieces.append(_Piece(block, start, members, tuple(groups), repr((segment.graph.by_name[start].shape, rows, frozen, read))))
     return pieces
-
-
-def _piece(segment: Segment, block: int, start: str, ops: tuple[Op, ...]) -> _Piece:
-    channels = segment.channels
-    place = {name: i for i, name in enumerate((start, *(op.name for op in ops)))}
-    groups: dict[int, int] = {}
-    rows = [[(groups.setdefault(group, len(groups)), size) for group, size in channels.pieces[name]] for name in place]
-    frozen = [(channels.units[group], group in channels.frozen) for group in groups]
-    read = [(op.kind, tuple(place[name] for name in op.inputs), sorted(op.attrs.items())) for op in ops]
-    shape = segment.graph.by_name[start].shape
-    return _Piece(block, start, ops, tuple(groups), repr((shape[0], prod(shape[2:]), shape, rows, frozen, read)))
 
 
 T = TypeVar("T")
@@ -287,37 +281,21 @@ class Costs:
                 kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
 
+    @memoised
     def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
-        return self._branch(segment, processor, depth, width, segment.in_width if in_channels is None else in_channels)
-
-    @memoised
-    def _branch(self, segment: Segment, processor: str, depth: int, width: int, channels: int) -> BranchCost:
+        channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
-            return base._replace(
-                macs=base.macs + change.macs,
-                params=base.params + change.params,
-                ms=base.ms + change.ms,
-                contended_ms=base.contended_ms + change.contended_ms,
-                peak_bytes=max(base.peak_bytes, change.peak_bytes),
-            )
+            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", "ms", "contended_ms")}
+            return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
         dropped = dropped_blocks(segment, depth)
-        parts = [part for block, part in self._sums(whole, processor) if block not in dropped]
-        return BranchCost(
-            processor,
-            depth,
-            width,
-            entry,
-            sum([part.macs for part in parts]),
-            sum([part.params for part in parts]),
-            sum([part.ms for part in parts]),
-            sum([part.contended_ms for part in parts]),
-            max([part.peak_bytes for part in parts], default=0),
-            rewrites=(*segment.rewrites, *whole.rewrites),
-        )
+        # a branch may launch nothing
+        parts = [_Sums(0, 0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in dropped)]
+        *sums, peaks = zip(*parts, strict=True)
+        return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=(*segment.rewrites, *whole.rewrites))
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
@@ -353,13 +331,9 @@ class Costs:
         shape = segment.graph.by_name[segment.end].shape
         return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))
 
-    def transfer(self, source: str, target: str, elements: int) -> float:
-        """Time to move a tensor between two processors, ms."""
+    def transfer(self, source: str, target: str, elements: Any) -> Any:
+        """Time to move a tensor between two processors, ms; of many tensors an array, or 0 where nothing moves."""
         return sum(self.moves(source, target, elements).values())
-
-    def transfers(self, source: str, target: str, elements: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The same of many tensors."""
-        return np.zeros(len(elements)) + sum(self.moves(source, target, elements).values())
 
     def moves(self, source: str, target: str, elements: Any) -> dict[str, Any]:
         """The same by link, named after its processor that is not the CPU: a number, or of many tensors an array."""
@@ -368,6 +342,15 @@ class Costs:
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
 
+    def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
+        """Kernels of a graph that stays known; those of one backend are the same on all its processors, whatever the device."""
+        profile = self.predictor.device.processor(processor).profile
+        known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
+        key = profile.backend, profile.unsupported
+        if key not in known:
+            known[key] = self.predictor.kernels(graph, processor)
+        return known[key]
+
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
         """Time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
@@ -375,6 +358,15 @@ class Costs:
     def each_kernels_time(self, kernels: Sequence[Kernel], processor: str) -> list[KernelsTime]:
         """Time of each of the kernels, at the planned precision."""
         return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
+
+    def group_times(self, launched: Mapping[str, Sequence[Kernel]], groups: Iterable[Iterable[str]]) -> Floats:
+        """Time of each group of operators that no kernel spans, alone and beside others, ms (2 × groups × processors)."""
+        of = {name: number for number, group in enumerate(groups) for name in group}
+        times = np.zeros((2, max(of.values(), default=-1) + 1, len(launched)))
+        for column, (processor, kernels) in enumerate(launched.items()):
+            for kernel, time in zip(kernels, self.each_kernels_time(kernels, processor), strict=True):
+                times[:, of[kernel.ops[0]], column] += time
+        return times
 
     def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
         """Most bytes that one of the kernels reads and writes at the processor's precision."""

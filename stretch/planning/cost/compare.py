@@ -114,11 +114,6 @@ def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
-def slowest(times: Iterable[Any]) -> Any:
-    """The longest of some times, draw by draw."""
-    return reduce(np.maximum, times)
-
-
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
     """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
     result = {}
@@ -190,29 +185,28 @@ class PredictedRun:
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[wait] for wait in branches[number].waits]
                 took = _ms(branches[number].parts, factors) + branches[number].fixed_ms
-                ends[number] = took + (slowest(starts) if starts else 0.0)
-            total = total + slowest(ends.values())
+                # the longest of each draw
+                ends[number] = took + (reduce(np.maximum, starts) if starts else 0.0)
+            total = total + reduce(np.maximum, ends.values())
         return total
 
     @property
     def overlaps(self) -> bool:
-        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other."""
-        return any(_side_by_side(branches) for branches in self.segments)
+        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or through others."""
+        for branches in self.segments:
+            behind: dict[int, set[int]] = {}
+            for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
+                waits = branches[number].waits
+                behind[number] = set(waits).union(*(behind[wait] for wait in waits))
+            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
+            if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
+                return True
+        return False
 
     @property
     def unknowns(self) -> set[Unknown]:
         """What its time depends on."""
         return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
-
-
-def _side_by_side(branches: Sequence[UncertainBranch]) -> bool:
-    """Whether two branches of a segment take time and neither waits for the other, directly or through others."""
-    behind: dict[int, set[int]] = {}
-    for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
-        waits = branches[number].waits
-        behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-    busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
-    return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
 
 
 def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
@@ -506,22 +500,12 @@ def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
     Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
     """
     names = tuple(costs.precision)
-    times = _times(graph, costs, names)
+    launched = {name: costs.predictor.kernels(graph, name) for name in names}
+    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched.values() for kernel in kernels])
+    times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
     exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
     subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
     return min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
-
-
-def _times(graph: OpGraph, costs: Costs, names: tuple[str, ...]) -> NDArray[np.float64]:
-    """Time of each group of operators on each processor, ms, (processors × groups)."""
-    launched = [costs.predictor.kernels(graph, name) for name in names]
-    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched for kernel in kernels])
-    column = {name: i for i, group in enumerate(groups) for name in group}
-    times = np.zeros((len(names), len(groups)))
-    for row, (name, kernels) in enumerate(zip(names, launched, strict=True)):
-        for kernel, time in zip(kernels, costs.predictor.each_kernels_time(kernels, name, costs.precision[name]), strict=True):
-            times[row, column[kernel.ops[0]]] += time.ms
-    return times
 
 
 def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:

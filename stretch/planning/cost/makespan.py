@@ -136,9 +136,8 @@ class Timeline:
     segments: tuple[SegmentTime, ...]  # In order.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
-    sides: tuple[
-        SideTime, ...
-    ] = ()  # The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
+    #: The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
+    sides: tuple[SideTime, ...] = ()
     waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.makespan.beside`).
 
     @property
@@ -381,7 +380,7 @@ def segment_time(
     if division is not None and part.shares_weights:
         once = whole_branch(segment, part, channels).graph
         repeated, params = sum(b.macs for b in times) - once.macs, once.params
-        pieces = ((built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True))
+        pieces = [(built.graph, time.estimate, time.contention) for built, time in zip(scaled, times, strict=True)]
         repeated_ms = division.repeated_ms(segment.graph, pieces)
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor

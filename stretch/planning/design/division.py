@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -21,10 +21,6 @@ from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.slices import Channels, weight_rows
 from stretch.planning.network.segments import Segment, backbone_of, cut_points, divide, split_segments
-
-if TYPE_CHECKING:
-    from stretch.planning.network.segments import Segment
-
 
 T = TypeVar("T")
 
@@ -84,11 +80,11 @@ class Division:
 
     # a design
 
-    def join(self, segment: "Segment") -> str:
+    def join(self, segment: Segment) -> str:
         """The join of a design that names none."""
         return self.joins[0]
 
-    def check(self, segment: "Segment", design: Any, shares: Sequence[Share]) -> None:
+    def check(self, segment: Segment, design: Any, shares: Sequence[Share]) -> None:
         """Refuse shares that are not the whole segment once; the sentence names the segment and says what would be right."""
         raise NotImplementedError
 
@@ -106,7 +102,7 @@ class Division:
         """A branch as it runs where a processor holds what arrives; another graph if what crosses is cut on the way."""
         return graph
 
-    def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
+    def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
         """Time that branches spend on what the segment in one piece computes once, ms; of each its graph, estimate, and contention factor are given."""
         return 0.0
 
@@ -124,7 +120,7 @@ class Division:
         """Why a network, or a part of one, cannot be divided so, if a single reason can be named."""
         return None
 
-    def remark(self, stages: Sequence["Segment"]) -> str | None:
+    def remark(self, stages: Sequence[Segment]) -> str | None:
         """What a person should know of stages that cannot be divided so."""
         return None
 
@@ -175,7 +171,7 @@ def division_of(design: Any) -> Division | None:
     return next(iter(able or named), None)
 
 
-def check_division(segment: "Segment", design: Any, division: Division) -> None:
+def check_division(segment: Segment, design: Any, division: Division) -> None:
     """Refuse a segment whose branches do not compute all of it once, each a share and nothing else."""
     where, word = f"segment `{segment.name}`", division.word
     if design.join not in division.joins:

@@ -15,7 +15,6 @@ from math import lcm, prod
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from predictors.operators import kind_of
@@ -50,27 +49,19 @@ def find_hidden(graph: OpGraph) -> Hidden:
     while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
-        elif kind_of(op.kind).additive is not None and op.inputs:
-            behind = op.inputs[0]
+        elif not op.inputs:
+            what = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
+            raise StretchError(what, 'divide its output by join = "channels", or let it stay whole')
+        elif kind_of(op.kind).additive is None:
+            what = f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it"
+            raise StretchError(what, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
         else:
-            raise _no_sum(graph, op)
+            behind = op.inputs[0]
         tail.append(op.name)
         op = graph.by_name[behind]
     if _is_read_beside(graph, op.name, tail):
         raise StretchError(f"what `{op.name}` ({op.kind}) writes is read before its sum is complete", "let the segment stay whole")
     return Hidden(op.inputs[0], op.name, tuple(reversed(tail)))
-
-
-def _no_sum(graph: OpGraph, op: Op) -> StretchError:
-    if not op.inputs:
-        return StretchError(
-            f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels",
-            'divide its output by join = "channels", or let it stay whole',
-        )
-    return StretchError(
-        f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it",
-        f'let the segment end before `{op.name}`, or divide its output by join = "channels"',
-    )
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
@@ -281,7 +272,6 @@ class _Tensor:
     channels: int  # Its channels.
     step: int  # Channels that belong together.
     graphs: dict[Channels, OpGraph | None] = field(default_factory=dict)  # None where there is nothing to compute.
-    kernels: dict[tuple[Channels, str, tuple[str, ...]], list[Kernel]] = field(default_factory=dict)  # By backend.
 
     def ranges(self, split: Split, unit: int) -> list[Channels]:
         return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
@@ -380,32 +370,22 @@ class _ChannelWays(RangeWays):
 
     def branches(self, order: Sequence[str], wanted: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[Places]:
         able: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
+        costs = self.space.costs
         for thing, splits in wanted:
             ranges = {split: thing.tensor.ranges(split, thing.unit(order)) for split in splits}
             able.append((thing.tensor, {split: some for split, some in ranges.items() if None not in map(thing.tensor.graph, some)}))
         for at, processor in enumerate(order):
-            pairs = dict.fromkeys((id(tensor), places[at]) for tensor, some in able for places in some.values())
-            by_id = {id(tensor): tensor for tensor, _ in able}
-            new = [(by_id[number], item) for number, item in pairs if (number, item, processor) not in self._costs]
+            places = [(tensor, ranges[at]) for tensor, some in able for ranges in some.values()]
+            graphs = {(id(tensor), item): graph for tensor, item in places if (graph := tensor.graph(item)) is not None}
+            new = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
             # at once, since a fit's trees are walked for many kernels in little more time than for one
-            self.space.costs.kernels_time([kernel for item in new for kernel in self._launched(*item, processor)], processor)
-            for tensor, item in new:
-                graph, kernels = tensor.graphs[item], self._launched(tensor, item, processor)
-                assert graph is not None
-                self._costs[id(tensor), item, processor] = part_cost(self.space, processor, graph, kernels, (item.start, item.stop))
+            costs.kernels_time([kernel for graph in new.values() for kernel in costs.kernels(graph, processor)], processor)
+            for (number, item), graph in new.items():
+                self._costs[number, item, processor] = part_cost(self.space, processor, graph, (item.start, item.stop))
         return [
             {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
             for tensor, some in able
         ]
-
-    def _launched(self, tensor: _Tensor, channels: Channels, processor: str) -> list[Kernel]:
-        """Kernels of some channels; those of one backend are the same on all its processors."""
-        predictor = self.space.costs.predictor
-        profile = predictor.device.processor(processor).profile
-        key, kernels = (channels, profile.backend, profile.unsupported), tensor.kernels
-        if key not in kernels:
-            kernels[key] = predictor.kernels(tensor.graphs[channels], processor)
-        return kernels[key]
 
 
 @memoised
@@ -460,19 +440,16 @@ class _ChannelRanges(Division):
 
     def possible(self, graph: OpGraph) -> set[str]:
         """Channels of the output, hidden ones, or heads of attention."""
-        return _possible(graph, hidden=True) | _possible(graph, hidden=False)
-
-
-def _possible(graph: OpGraph, *, hidden: bool) -> set[str]:
-    try:
-        tensor = divided_tensor(graph, hidden=hidden)
-    except StretchError:
-        return set()
-    if channel_step(graph, tensor) >= width(graph.by_name[tensor].shape):
-        return set()
-    part = needed_channels(graph, {tensor: Channels(0, 1)})
-    heads = any(op.kind == "attention" and len(part.get(op.name, ())) < width(op.shape) for op in graph.ops if op.name in part)
-    return {"heads" if heads and hidden else "hidden" if hidden else "channels"}
+        words = set()
+        for hidden in (True, False):
+            with suppress(StretchError):
+                tensor = divided_tensor(graph, hidden=hidden)
+                if channel_step(graph, tensor) < width(graph.by_name[tensor].shape):
+                    part = needed_channels(graph, {tensor: Channels(0, 1)})
+                    some = [op for op in graph.ops if op.kind == "attention" and op.name in part]
+                    heads = any(len(part[op.name]) < width(op.shape) for op in some)
+                    words.add("heads" if heads and hidden else "hidden" if hidden else "channels")
+        return words
 
 
 DIVISION = _ChannelRanges()

@@ -5,7 +5,7 @@ only says which tensors it hands on, its ends. It computes what they need and no
 what crosses. Nothing is joined: the last portion writes the segment's end.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -15,13 +15,13 @@ import numpy as np
 
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
-from predictors.graph import Op, OpGraph
+from predictors.graph import OpGraph
 from scheduler.simulate.schedule import Job, run, schedule, waiting
-from stretch.planning.cost.branch import BranchCost, Costs, Floats, SegmentOptions
-from stretch.planning.cost.makespan import BranchTime, computed, subgraph_times
+from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
+from stretch.planning.cost.makespan import added_up, computed, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
-from stretch.planning.network.segments import Segment, components, cone, runnable
+from stretch.planning.network.segments import Segment, components, cone, handed_on, part_graph, runnable
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
@@ -319,9 +319,7 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
     def search(now: float, started: tuple[int, ...], running: dict[str, tuple[float, int]], ended: frozenset[int]) -> None:
         nonlocal best, limit
         waiting = [number for number in range(len(jobs)) if number not in started]
-        load: dict[str, float] = {}
-        for number in waiting:
-            load[jobs[number].processor] = load.get(jobs[number].processor, 0.0) + jobs[number].ms
+        load = added_up((jobs[number].processor, jobs[number].ms) for number in waiting)
         bound = max(
             [now + tail[number] for number in waiting] + [end + tail[number] - jobs[number].ms for end, number in running.values()],
             default=now,
@@ -356,23 +354,10 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         maker.update(dict.fromkeys(computed_here, i))
         inside.append(computed_here)
     _check_whole(graph, names, ends, maker)
-    graphs = []
-    for i, name in enumerate(names):
-        ops = [op for op in graph.ops if op.name in inside[i]]
-        reads = dict.fromkeys(read for op in ops for read in op.inputs if read not in inside[i])
-        sources = [Op(read, "input", attrs={"shape": graph.by_name[read].shape}) for read in reads]
-        graphs.append(OpGraph.build(name, [*sources, *ops], [op.name for op in ops if op.name in ends[i]]))
+    parts = [[op for op in graph.ops if op.name in current] for current in inside]
+    graphs = [part_graph(graph, *part) for part in zip(names, parts, ends, strict=True)]
     _check_crossing(graph, graphs)
     return graphs
-
-
-def subgraph_ends(graph: OpGraph, inside: Sequence[Collection[str]]) -> list[tuple[str, ...]]:
-    """What each of several sets of operators hands on: what others read, and the segment's end."""
-    result = []
-    for current in inside:
-        read = {name for name in current if name == graph.output or any(reader not in current for reader in graph.consumers[name])}
-        result.append(tuple(op.name for op in graph.ops if op.name in read))
-    return result
 
 
 def _check_ends(graph: OpGraph, names: Sequence[str], name: str, current: Sequence[str], maker: dict[str, int]) -> None:
@@ -433,8 +418,8 @@ MOST_TASKS = 2000
 def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
     """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
     costs = space.costs
-    launched = [costs.predictor.kernels(segment.graph, processor) for processor in space.processors]
-    tasks = find_tasks(segment.graph, launched)
+    launched = {processor: costs.predictor.kernels(segment.graph, processor) for processor in space.processors}
+    tasks = find_tasks(segment.graph, list(launched.values()))
     if not tasks.parallel or len(tasks) > MOST_TASKS:
         return []
 
@@ -442,7 +427,7 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
     def moving(tensor: str, source: str, target: str) -> float:
         return costs.transfer(source, target, prod(segment.graph.by_name[tensor].shape))
 
-    ms = task_times(tasks, launched, space)
+    ms = costs.group_times(launched, tasks.ops)[1]
     result: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
@@ -457,27 +442,6 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
     return [options for options in result.values() if np.isfinite(options.ms).any()]
 
 
-def task_times(tasks: TaskGraph, launched: Sequence[Sequence[Kernel]], space: DesignSpace) -> np.ndarray:
-    """Time of each task on each processor beside others, ms (tasks × processors)."""
-    of = {name: number for number, ops in enumerate(tasks.ops) for name in ops}
-    ms = np.zeros((len(tasks), len(space.processors)))
-    for column, (processor, kernels) in enumerate(zip(space.processors, launched, strict=True)):
-        # at once, since a fit's trees are walked for many kernels in little more time than for one
-        space.costs.kernels_time(kernels, processor)
-        for kernel in kernels:
-            ms[of[kernel.ops[0]], column] += space.costs.kernels_time([kernel], processor).contended_ms
-    return ms
-
-
-@dataclass
-class _Group:
-    """Tasks that one processor computes one after the other."""
-
-    place: int
-    tasks: list[int]
-    closed: bool = False
-
-
 def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segment) -> list[BranchScale]:
     """The portions of a placement, in an order in which they can run.
 
@@ -487,18 +451,19 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     tasks, processors = problem.tasks, placed.processors
     scheduled = schedule(problem.jobs([(task,) for task in placed.order], processors))
     begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
-    groups: list[_Group] = []
-    open_on: dict[int, _Group] = {}
+    groups: list[list[int]] = []
+    last_on: dict[int, list[int]] = {}
     for task in runnable(begun, tasks.sources):
         on = processors[task]
-        group = open_on.get(on)
-        if group is None or group.closed or any(processors[source] != on for source in tasks.sources[task]):
-            group = open_on[on] = _Group(on, [])
-            groups.append(group)
-        group.tasks.append(task)
-        group.closed = any(processors[reader] != on for reader in tasks.readers[task])
-    merged = _merged(problem, [group.tasks for group in groups], processors)
-    ends = subgraph_ends(segment.graph, [{name for task in group for name in tasks.ops[task]} for group in merged])
+        if on not in last_on or any(processors[source] != on for source in tasks.sources[task]):
+            groups.append([])
+            last_on[on] = groups[-1]
+        last_on[on].append(task)
+        if any(processors[reader] != on for reader in tasks.readers[task]):
+            del last_on[on]
+    merged = _merged(problem, groups, processors)
+    inside = [{name for task in group for name in tasks.ops[task]} for group in merged]
+    ends = [tuple(handed_on(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
     names = [space.processors[processors[group[0]]] for group in merged]
     return [
         BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=end)
@@ -545,6 +510,7 @@ def _ways(
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
     ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
     busy = [computed(run) for run in runs]
+    peaks = [costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor) for run in runs[0]]
     end = scales[-1].processor
     for i, holder in enumerate(space.holders):
         alone = min(
@@ -556,7 +522,10 @@ def _ways(
     return SegmentOptions(
         segment,
         "placed",
-        tuple((_cost(costs, run, graph.params),) for run, graph in zip(runs[0], graphs, strict=True)),
+        tuple(
+            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, run.ms, run.ms + run.contention_ms, peak, run.scale.ends),)
+            for run, peak in zip(runs[0], peaks, strict=True)
+        ),
         macs=np.array([segment.graph.macs]),
         params=np.array([segment.graph.params]),
         ms=ms,
@@ -564,20 +533,11 @@ def _ways(
         slowest_ms=np.array([max(busy[0].values())]),
         fastest_ms=np.array([min(busy[0].values())]),
         # the largest kernels that may run at once, one a processor
-        peak_bytes=np.array([sum(max(_peak(costs, b) for b in runs[0] if b.scale.processor == name) for name in busy[0])]),
+        peak_bytes=np.array([sum(max(p for b, p in zip(runs[0], peaks, strict=True) if b.scale.processor == name) for name in busy[0])]),
         alone_ms=min(alone_ms),
         busy=lambda: {name: np.array([[item[name]] for item in busy]) for name in busy[0]},
         division=DIVISION.word,
     )
-
-
-def _cost(costs: Costs, run: BranchTime, params: int) -> BranchCost:
-    sums = run.macs, params, run.ms, run.ms + run.contention_ms, _peak(costs, run)
-    return BranchCost(run.scale.processor, 0, 0, "none", *sums, share=run.scale.ends)
-
-
-def _peak(costs: Costs, run: BranchTime) -> int:
-    return costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor)
 
 
 class _Portions(Division):

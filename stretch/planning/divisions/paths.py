@@ -70,11 +70,10 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
         with suppress(StretchError):
             graphs[part] = path_graph(segment.graph, segment.name, *part)
     for processor in space.processors:
-        kernels = {part: costs.predictor.kernels(graph, processor) for part, graph in graphs.items()}
         # at once, since a fit's trees are walked for many kernels in little more time than for one
-        costs.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        costs.kernels_time([kernel for graph in graphs.values() for kernel in costs.kernels(graph, processor)], processor)
         for part, graph in graphs.items():
-            known[processor, part] = part_cost(space, processor, graph, kernels[part], part)
+            known[processor, part] = part_cost(space, processor, graph, part)
     result = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         every = (tuple(pairwise((0, *cuts, len(paths)))) for cuts in combinations(range(1, len(paths)), count - 1))

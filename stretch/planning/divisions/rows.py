@@ -4,9 +4,10 @@ Bands of one image are exact: put below each other they are the output of the wh
 are the halo, which is computed twice. Any run of parts may be computed in bands, on every subset of the processors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from math import prod
@@ -14,7 +15,6 @@ from math import prod
 import msgspec
 
 from predictors.errors import StretchError
-from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import meeting_of
@@ -105,15 +105,11 @@ def handed(graph: OpGraph) -> OpGraph:
     cut = graph.by_name.get(ENTRY_ROWS)
     if cut is None:
         return graph
-    source = graph.input
-    ops = [Op(source.name, "input", attrs={"shape": cut.shape}, tags=source.tags)]
-    for op in graph.ops:
-        if op is source or op is cut:
-            continue
-        if ENTRY_ROWS in op.inputs:
-            op = replace(op, inputs=tuple(source.name if name == ENTRY_ROWS else name for name in op.inputs))
-        ops.append(op)
-    return OpGraph.build(graph.name, ops, source.name if graph.output == ENTRY_ROWS else graph.output)
+    source, others = graph.input, [op for op in graph.ops if op not in (graph.input, cut)]
+    renamed = {ENTRY_ROWS: source.name}
+    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in others]
+    begin = Op(source.name, "input", attrs={"shape": cut.shape}, tags=source.tags)
+    return OpGraph.build(graph.name, [begin, *ops], renamed.get(graph.output, graph.output))
 
 
 def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> bool:
@@ -121,27 +117,6 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
     if family_of(holder) != family_of(processor):
         return False
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)
-
-
-def halo_ms(whole: OpGraph, bands: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
-    """Time that bands spend on rows that the segment in one piece computes once, ms, all bands together.
-
-    Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; a kernel's time counts
-    with that share. Cutting rows out is not computing, and counts for nothing.
-    """
-    rows: dict[str, int] = {}
-    for graph, _, _ in bands:
-        for op in graph.ops:
-            rows[op.name] = rows.get(op.name, 0) + height(op.shape)
-    twice = {
-        name: max(0.0, 1 - height(whole.by_name[name].shape) / count) for name, count in rows.items() if name in whole.by_name and count
-    }
-    total = 0.0
-    for _, estimate, contention in bands:
-        for kernel in estimate.kernels:
-            share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
-            total += kernel.time.ms * share * contention
-    return total
 
 
 # What a band of a run of parts costs.
@@ -171,7 +146,11 @@ class _Step:
     whole: OpGraph  # The part.
     rows: tuple[int, int]  # First row, and the one behind the last.
     graph: OpGraph  # As it runs when it is handed the rows that it reads.
-    kernels: dict[object, list[Kernel]] = field(default_factory=dict)  # By backend, and whether the cut is among them.
+
+    @cached_property
+    def cutting(self) -> OpGraph:
+        """As it runs when it cuts these rows out itself."""
+        return band_graph(self.whole, self.graph.name, *self.rows)
 
 
 class _BandedPart:
@@ -183,14 +162,10 @@ class _BandedPart:
         self._steps: dict[_Place, _Step | None] = {}
 
     @cached_property
-    def top(self) -> _Edge:
-        """By first row."""
-        return self._edge([(start, self.rows) for start in range(self.rows)], at=0)
-
-    @cached_property
-    def bottom(self) -> _Edge:
-        """By the row behind the last, the first one being behind row 0."""
-        return self._edge([(0, stop) for stop in range(1, self.rows + 1)], at=1)
+    def edges(self) -> tuple[_Edge, _Edge]:
+        """By first row; and by the row behind the last, the first one being behind row 0."""
+        tops, bottoms = [(start, self.rows) for start in range(self.rows)], [(0, stop) for stop in range(1, self.rows + 1)]
+        return self._edge(tops, at=0), self._edge(bottoms, at=1)
 
     def _edge(self, bands: Sequence[tuple[int, int]], at: int) -> _Edge:
         """Edges at which operators read and pad alike, relative to the band, are one group."""
@@ -226,13 +201,15 @@ class _BandedPart:
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """Rows of the input that a band needs."""
-        return self.top.reads[start], self.bottom.reads[stop - 1]
+        top, bottom = self.edges
+        return top.reads[start], bottom.reads[stop - 1]
 
     def step(self, start: int, stop: int) -> _Step | None:
         """A band, the same object for all that cost the same; None where an operator would read no row, or padding alone, for it."""
         if start >= stop:
             return None
-        place = self.top.group[start], self.bottom.group[stop - 1], stop - start
+        top, bottom = self.edges
+        place = top.group[start], bottom.group[stop - 1], stop - start
         if place not in self._steps:
             self._steps[place] = None
             with suppress(StretchError):
@@ -261,18 +238,14 @@ class _BuiltBands:
         self.bands: dict[tuple[int, ...], dict[tuple[int, int, int, int], _Band | None]] = {}
 
 
-class _BandTimes:
-    """What is known of times at the costs of a device."""
-
-    def __init__(self) -> None:
-        #: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
-        self.steps: dict[tuple[str, _Step, bool], tuple[float, float, int]] = {}
-        self.bands: dict[tuple[str, _Band], BranchCost] = {}
+#: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
+_StepTimes = dict[tuple[str, _Step, bool], tuple[float, float, int]]
 
 
 @memoised
-def _times_of(costs: Costs) -> _BandTimes:
-    return _BandTimes()
+def _times_of(costs: Costs) -> tuple[_StepTimes, dict[tuple[str, _Band], BranchCost]]:
+    """What is known of times of steps and of bands at the costs of a device."""
+    return {}, {}
 
 
 class BandCosts:
@@ -280,7 +253,7 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        built, self._times = costs.built(_BuiltBands), _times_of(costs)
+        built, (self._step_times, self._band_costs) = costs.built(_BuiltBands), _times_of(costs)
         self._parts = [built.parts.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._bands = built.bands.setdefault(tuple(map(id, self._parts)), {})
 
@@ -306,34 +279,25 @@ class BandCosts:
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
         """What bands cost on a processor, as branches; those that are new are timed together."""
-        known, predictor = self._times, self.costs.predictor
-        new = [band for band in dict.fromkeys(bands) if (processor, band) not in known.bands]
+        known, costs = self._step_times, self._band_costs
+        new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
         # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
-        cuts = cuts_itself(processor, processor, predictor)
+        cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
-        steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known.steps]
-        launched = [self._launched(*item, processor) for item in steps]
+        steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
+        launched = [self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps]
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
         for item, kernels in zip(steps, launched, strict=True):
             some = list(islice(times, len(kernels)))
             ms, contended = sum([time.ms for time in some]), sum([time.contended_ms for time in some])
-            known.steps[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
+            known[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
         for band in new:
-            ms, contended, peak = zip(*[known.steps[processor, step, False] for step in band.steps], strict=True)
-            cut_ms = known.steps[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
+            ms, contended, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
+            cut_ms = known[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
             sums = band.macs, 0, sum(ms), sum(contended), max(peak)
-            known.bands[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
-        return [known.bands[processor, band] for band in bands]
-
-    def _launched(self, step: _Step, cut: bool, processor: str) -> list[Kernel]:
-        """Kernels of a step; those of one backend are the same on all its processors."""
-        profile = self.costs.predictor.device.processor(processor).profile
-        key = profile.backend, profile.unsupported, cut
-        if key not in step.kernels:
-            graph = band_graph(step.whole, step.graph.name, *step.rows) if cut else step.graph
-            step.kernels[key] = self.costs.predictor.kernels(graph, processor)
-        return step.kernels[key]
+            costs[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
+        return [costs[processor, band] for band in bands]
 
 
 #: Multiply-accumulates that the halves of a run may do beyond those of the run, as a share of it.
@@ -436,8 +400,18 @@ class _RowBands(Division):
         """Where the rows come over a link, they are cut out on the way."""
         return graph if cuts_itself(holder, processor, predictor) else handed(graph)
 
-    def repeated_ms(self, whole: OpGraph, pieces: Iterable[tuple[OpGraph, Estimate, float]]) -> float:
-        return halo_ms(whole, list(pieces))
+    def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
+        """Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; cutting rows out is not computing."""
+        rows = Counter[str]()
+        for graph, _, _ in pieces:
+            rows.update({op.name: height(op.shape) for op in graph.ops})
+        twice = {op.name: max(0.0, 1 - height(op.shape) / rows[op.name]) for op in whole.ops if rows[op.name]}
+        total = 0.0
+        for _, estimate, contention in pieces:
+            for kernel in estimate.kernels:
+                share = next((twice[name] for name in kernel.kernel.ops if name in twice), 0.0)
+                total += kernel.time.ms * share * contention
+        return total
 
     def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return BandWays(parts).ways()

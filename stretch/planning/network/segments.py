@@ -169,7 +169,6 @@ def find_blocks(graph: OpGraph) -> list[Block]:
         return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"))]
     names = [op.name for op in graph.ops]
     position = {name: i for i, name in enumerate(names)}
-    cuts = set(cut_points(graph))
     blocks: list[Block] = []
     run, key, done = -1, None, graph.input.name
     for part in parts:
@@ -180,7 +179,7 @@ def find_blocks(graph: OpGraph) -> list[Block]:
         opens = here != key or chain
         if opens:
             run, key = run + 1, here
-        tail = _push_past(graph, part.end, cuts, elementwise_only=True)
+        tail = push_past_weightless(graph, part.end, elementwise_only=True)
         if opens and (chain and same_shape):
             # The chain in front is the entry block, so this region is a unit already.
             blocks.append(Block(done, part.start, tuple(names[position[done] + 1 : position[part.start] + 1]), run, False))
@@ -198,8 +197,9 @@ def _weighted(graph: OpGraph, names: list[str] | tuple[str, ...]) -> bool:
     return any(not kind_of(graph.by_name[name].kind).weightless for name in names)
 
 
-def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: bool) -> str:
-    """The last cut point reached from cut point `name` over weightless operators alone."""
+def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = False) -> str:
+    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
+    cuts = cut_points(graph)
     while True:
         readers = graph.consumers[name]
         if len(readers) != 1 or readers[0] not in cuts:
@@ -211,18 +211,13 @@ def _push_past(graph: OpGraph, name: str, cuts: set[str], *, elementwise_only: b
         name = op.name
 
 
-def push_past_weightless(graph: OpGraph, name: str) -> str:
-    """Where a boundary at cut point `name` comes to lie: behind activations and pooling, which make the exchanged tensor smaller."""
-    return _push_past(graph, name, set(cut_points(graph)), elementwise_only=False)
-
-
 def _conv_chains(graph: OpGraph) -> list[Block]:
     """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
     conv_chains: list[Block] = []
     cuts = set(cut_points(graph))
     for op in graph.ops:
         if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
-            end = _push_past(graph, op.name, cuts, elementwise_only=True)
+            end = push_past_weightless(graph, op.name, elementwise_only=True)
             names = [o.name for o in graph.ops]
             conv_chains.append(Block(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
     return conv_chains
@@ -331,16 +326,15 @@ def backbone_of(graph: OpGraph) -> Backbone:
     """The backbone of a network; the network itself where one tensor goes in and one comes out."""
     if len(graph.inputs) == len(graph.outputs) == 1:
         return Backbone(graph)
-    finder = _Finder(graph)
-    names = finder.chain()
+    names = _chain(graph)
     inside = set(names[1:])
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
     ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
-    needed = finder.ancestors(names[0])
-    before, after = (finder.parts([op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
-    sides = [_side(graph, f"side{number}", part) for number, part in enumerate([*before, *after], start=1)]
+    needed = cone(graph, names[:1])
+    before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
+    sides = [part_graph(graph, f"side{number}", part, handed_on(graph, part)) for number, part in enumerate([*before, *after], start=1)]
     return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
 
 
@@ -348,93 +342,75 @@ def _tags(tapped: bool) -> dict[str, str]:
     return {TAP: "true"} if tapped else {}
 
 
-def _side(graph: OpGraph, name: str, ops: Sequence[Op]) -> OpGraph:
-    """Some operators as a graph of their own."""
+def handed_on(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
+    """Names of some operators that others read, or the network returns."""
+    inside = {op.name for op in ops}
+    return [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
+
+
+def part_graph(graph: OpGraph, name: str, ops: Sequence[Op], ends: Collection[str]) -> OpGraph:
+    """Some operators as a graph of their own, which reads what it does not compute and hands on its ends."""
     inside = {op.name for op in ops}
     reads = dict.fromkeys(source for op in ops for source in op.inputs if source not in inside)
     entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
-    ends = [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
-    return OpGraph.build(name, [*entries, *ops], ends)
+    return OpGraph.build(name, [*entries, *ops], [op.name for op in ops if op.name in ends])
 
 
-class _Finder:
-    """What leads to what in a network, as bits of its operators' numbers."""
-
-    def __init__(self, graph: OpGraph) -> None:
-        self.graph = graph
-        self.number = {op.name: i for i, op in enumerate(graph.ops)}
-        self.above: list[int] = []
-        for i, op in enumerate(graph.ops):
-            bits = 1 << i
-            for name in op.inputs:
-                bits |= self.above[self.number[name]]
-            self.above.append(bits)
-        outputs = {name: 1 << i for i, name in enumerate(graph.outputs)}
-        self.reaches = [outputs.get(op.name, 0) for op in graph.ops]
-        for i in reversed(range(len(graph.ops))):
-            for name in graph.ops[i].inputs:
-                self.reaches[self.number[name]] |= self.reaches[i]
-        self.macs = [graph.op_macs(op) for op in graph.ops]
-
-    def ancestors(self, name: str) -> set[str]:
-        """Operators that a tensor depends on, its own among them."""
-        bits = self.above[self.number[name]]
-        return {op.name for i, op in enumerate(self.graph.ops) if bits >> i & 1}
-
-    def chain(self) -> list[str]:
-        """The backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
-        best: tuple[tuple[int, int], list[str]] | None = None
-        for end in self._ends():
-            inside = [i for i in range(end + 1) if self.above[end] >> i & 1]
-            cuts = [self.number[name] for name in unspanned([self.graph.ops[i] for i in inside])]
-            first = cuts[0]
-            members = [i for i in inside if i > first]
-            outside = [self.graph.ops[i].name for i in set(range(len(self.graph.ops))) - set(members)]
-            read = {name for other in outside for name in self.graph.by_name[other].inputs} | set(self.graph.outputs)
-            tapped = {i for i in members if self.graph.ops[i].name in read}
-            if not members or not tapped <= set(cuts):
-                continue
-            value = (sum(self.macs[i] for i in members), len(members))
+def _chain(graph: OpGraph) -> list[str]:
+    """The backbone's tensor that it reads, and its operators, in order: most multiply-accumulates of those whose taps are cut points."""
+    best: tuple[tuple[int, int], list[str]] | None = None
+    macs = {op.name: graph.op_macs(op) for op in graph.ops}
+    for end in graph.ops:
+        readers = graph.consumers[end.name]
+        merges = len(readers) == 1 and len(set(graph.by_name[readers[0]].inputs)) > 1
+        if end.kind == "input" or not (merges or len(readers) != 1 or end.name in graph.outputs):
+            continue
+        above = cone(graph, [end.name])
+        arriving = {name for op in above for name in graph.by_name[op].inputs}
+        inside = [op for op in graph.ops if op.name in above or op.name in arriving]
+        cuts, names = unspanned(inside), [op.name for op in inside]
+        chain = names[names.index(cuts[0]) :]
+        members = set(chain[1:])
+        read = {name for op in graph.ops if op.name not in members for name in op.inputs} | set(graph.outputs)
+        if members and members & read <= set(cuts):
+            value = (sum(macs[name] for name in members), len(members))
             if best is None or value > best[0]:
-                best = value, [self.graph.ops[i].name for i in (first, *members)]
-        if best is None:
-            what = f"`{self.graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
-            raise StretchError(what, "give a network with layers")
-        return best[1]
+                best = value, chain
+    if best is None:
+        what = f"`{graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
+        raise StretchError(what, "give a network with layers")
+    return best[1]
 
-    def _ends(self) -> Iterable[int]:
-        """Numbers of operators that a backbone may end with."""
-        for i, op in enumerate(self.graph.ops):
-            readers = self.graph.consumers[op.name]
-            merges = len(readers) == 1 and len(set(self.graph.by_name[readers[0]].inputs)) > 1
-            if op.kind != "input" and (merges or len(readers) != 1 or op.name in self.graph.outputs):
-                yield i
 
-    def parts(self, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
-        """Operators beside the backbone as parts that can run each at a time.
+def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
+    """Operators beside the backbone as parts that can run each at a time.
 
-        One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
-        """
-        latest: dict[str, int] = {}
-        pairs: list[tuple[str, str]] = []
-        names = {op.name for op in ops}
-        for op in ops:
-            waits = [self.number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
-            latest[op.name] = max(waits, default=-1)
-            for name in op.inputs:
-                same = name in names and self.reaches[self.number[name]] == self.reaches[self.number[op.name]]
-                if same and latest[name] == latest[op.name]:
-                    pairs.append((name, op.name))
-        by_name = self.graph.by_name
-        groups = [[by_name[name] for name in group] for group in components(latest, pairs)]
-        of = {op.name: number for number, group in enumerate(groups) for op in group}
-        waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
-        groups = [groups[number] for number in runnable(range(len(groups)), waits)]
-        if len(groups) <= MOST_SIDES:
-            return groups
-        # neighbours are joined where there are too many
-        bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
-        return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]
+    One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
+    """
+    number = {op.name: i for i, op in enumerate(graph.ops)}
+    reaches = {op.name: {op.name} & set(graph.outputs) for op in graph.ops}
+    for op in reversed(graph.ops):
+        for name in op.inputs:
+            reaches[name] |= reaches[op.name]
+    latest: dict[str, int] = {}
+    pairs: list[tuple[str, str]] = []
+    names = {op.name for op in ops}
+    for op in ops:
+        waits = [number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
+        latest[op.name] = max(waits, default=-1)
+        for name in op.inputs:
+            same = name in names and reaches[name] == reaches[op.name]
+            if same and latest[name] == latest[op.name]:
+                pairs.append((name, op.name))
+    groups = [[graph.by_name[name] for name in group] for group in components(latest, pairs)]
+    of = {op.name: number for number, group in enumerate(groups) for op in group}
+    waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
+    groups = [groups[number] for number in runnable(range(len(groups)), waits)]
+    if len(groups) <= MOST_SIDES:
+        return groups
+    # neighbours are joined where there are too many
+    bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
+    return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]
 
 
 #: A net whose blocks all have one shape is divided into this many equal parts.

@@ -4,9 +4,10 @@ The state between two segments is the processor that holds the tensor, how many
 segments have been branched so far, and whether an option that is asked for was used.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import accumulate, combinations, product
 from math import inf, nan, prod
 from typing import Any, NamedTuple
 
@@ -201,7 +202,10 @@ def search_exact(
     picks: list[tuple[SegmentOptions, int]] = []
     for number in path.options:
         at = sum(options.span for options, _ in picks)
-        picks += [_pick(space.options[at], number)] if at < len(space.options) else []
+        if at < len(space.options):
+            starts = list(accumulate((len(options.macs) for options in space.options[at]), initial=0))
+            group = bisect_right(starts, number) - 1
+            picks.append((space.options[at][group], number - starts[group]))
     ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
     proved = path.optimal and not space.thinned
     gap = path.gap if proved or (path.bound > 0 and not space.thinned) else float("nan")
@@ -252,14 +256,6 @@ def _layer(
                 parts.append(Layer(*ends, *columns, zeros + group.span))
         offset += len(group.macs)
     return Layer(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
-
-
-def _pick(options: list[SegmentOptions], number: int) -> tuple[SegmentOptions, int]:
-    for group in options:
-        if number < len(group.macs):
-            return group, number
-        number -= len(group.macs)
-    raise IndexError(number)
 
 
 # Search with `concat` joins, whose widths change what the next segment reads.

@@ -212,10 +212,7 @@ class Bounds:
         if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
             most = accuracy_source.most_loss(wanted)
 
-        def kept(search_result: exact.SearchResult) -> bool:
-            return search_result.ms <= budget and (accuracy_source is None or loss_of(search_result, accuracy_source) <= most + TIE)
-
-        return kept
+        return lambda result: result.ms <= budget and (accuracy_source is None or loss_of(result, accuracy_source) <= most + TIE)
 
 
 # Why no design meets the constraints: the tightest rule and the nearest value at which there is one.

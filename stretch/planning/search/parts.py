@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError
-from predictors.fusion import Kernel
 from predictors.graph import OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
@@ -128,9 +127,10 @@ def structure(graph: OpGraph) -> Structure:
     return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
 
 
-def part_cost(space: DesignSpace, processor: str, graph: OpGraph, kernels: Sequence[Kernel], share: Share) -> BranchCost:
+def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
     """What a share of a segment costs, whose branch reads all that arrives."""
-    costs, time = space.costs, space.costs.kernels_time(kernels, processor)
+    costs, kernels = space.costs, space.costs.kernels(graph, processor)
+    time = costs.kernels_time(kernels, processor)
     sums = sum(kernel.macs for kernel in kernels), graph.params, time.ms, time.contended_ms, costs.peak_bytes(kernels, processor)
     reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
     return BranchCost(processor, 0, 0, "none", *sums, share, reads, writes)
@@ -143,9 +143,9 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
     moved = np.empty_like(computed)
     for i, name in enumerate(branch.processor for branch in rows[0]):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
-        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfers(name, costs.host, writes)
+        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfer(name, costs.host, writes)
         for at, holder in enumerate(space.holders):
-            moved[at, i] = leaving + costs.transfers(holder, name, reads)
+            moved[at, i] = leaving + costs.transfer(holder, name, reads)
             if family_of(holder) == family_of(name):
                 # the whole tensor is there, and the rows that are read are copied
                 computed[at, i] += cut
@@ -242,12 +242,7 @@ ROUNDING = 1.001
 def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
     """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
     banded = PartSpace(graph, space, merged=config.merge != "never", vectors=any(division.vectors for division in of_kinds(kinds)))
-    return with_cuts(graph, banded, banded.mixed(kinds), merged=merged)
-
-
-def with_cuts(graph: OpGraph, banded: PartSpace, fine: DesignSpace, *, merged: bool) -> DesignSpace:
-    """The designs of a space of parts, and those in which any run of its parts is stretched."""
-    stages = banded.space.segments
+    fine, stages = banded.mixed(kinds), space.segments
     more: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):

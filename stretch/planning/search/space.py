@@ -394,11 +394,7 @@ class DesignSpace:
 
     def checked(self, options: SegmentOptions) -> SegmentOptions:
         """Options with the rules applied."""
-        return replace(options, allowed=self.allowed(options))
-
-    def allowed(self, options: SegmentOptions) -> Mask:
-        """Which combinations meet every rule, per holder."""
-        return self.rules.allowed(options, self.alone_ms(options))
+        return replace(options, allowed=self.rules.allowed(options, self.alone_ms(options)))
 
     def under(self, rules: Rules) -> "DesignSpace":
         """The same designs under other rules; the floors on depth and width are taken as they are."""

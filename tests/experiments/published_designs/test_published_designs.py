@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from experiments.published_designs.tables import ORIGINALS, STEP, StageTable, compatible, differences, draft_of, tables_of
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import design_to_toml, load_draft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import scaled_branches
+from stretch.planning.design.scale import resolve_design, scaled_branches
 from tests.effort import examples
 from tests.predictors.networks import resnet50
 

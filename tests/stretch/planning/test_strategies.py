@@ -4,48 +4,30 @@ import pytest
 
 from predictors.errors import UsageError
 from stretch.planning.config import SINGLE, STRATEGIES, PlanConfig, read_objective
+from stretch.planning.plan import plan
 from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
-from stretch.planning.search.exact import search_exact
 from stretch.planning.search.goal import Goal
-from stretch.planning.search.parts import with_exact_kinds
-from stretch.planning.strategies import search
-from stretch.planning.strategies.exact import search as strategy_exact
 from stretch.planning.strategies.operator_split import search as strategy_operator_split
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.spaces import make_space
+from tests.stretch.planning.spaces import LOOSE, make_space
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_finds_a_design_in_the_range(name):
     graph = small_resnet(64)
-    low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    space = make_space(graph)
-    if name in SINGLE:
-        space = with_exact_kinds(graph, PlanConfig(strategy=name), space)
-    search_result = search(name, space, low, high, 1)
-    assert low <= search_result.macs <= high
-    assert search_result.n_meet >= 1
+    kinds = {} if name in SINGLE else LOOSE
+    result = plan(graph, specified("mi9"), PlanConfig(processors=("cpu", "gpu"), strategy=name, macs=(0.9, 1.1), **kinds))
+    assert 0.9 <= (result.run.macs - result.run.repeated_macs) / graph.macs <= 1.1
+    assert result.design.n_meet >= 1
+    assert result.optimal is (name in ("exact", "operator_split"))
 
 
 def test_unknown_strategy_is_refused_with_those_that_exist():
     with pytest.raises(UsageError) as caught:
-        search("random", make_space(), 0, 1, 1)
+        PlanConfig().having({"strategy": "random"})
     assert caught.value.hint == "choose from evolve, exact, grid, operator_split"
-
-
-GRAPH = small_resnet()
-
-
-@pytest.mark.slow
-def test_strategy_finds_what_the_exact_search_finds():
-    low, high = round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs)
-    space = make_space(GRAPH)
-    result = strategy_exact(space, low, high, 2)
-    assert result.optimal
-    assert result.ms == search_exact(space, low, high, 2).ms
-    assert result.n_meet >= 2
 
 
 OPERATOR_SPLIT_GRAPH = small_resnet(64)

@@ -6,9 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretch.planning.config import PlanConfig
-from stretch.planning.constraints import all_constraints, built_in
-from stretch.planning.constraints.base import FIRST, constraints
-from stretch.planning.constraints.built_in import Balance, Capacity, Communication, Meetings, PeakMemory, Straggler, TotalMacs, WidthFloor
+from stretch.planning.constraints import (
+    FIRST,
+    STEPS,
+    Balance,
+    Capacity,
+    Communication,
+    DepthFloor,
+    Meetings,
+    PeakMemory,
+    Straggler,
+    TotalMacs,
+    WidthFloor,
+    all_constraints,
+    constraints,
+)
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.space import Rules
 from tests.predictors.networks import efficientnet_b5, resnet50
@@ -83,10 +95,10 @@ def test_entry_block_is_never_removed_whatever_the_floor():
 
 @given(st.floats(0.1, 1))
 def test_ladder_goes_down_from_the_floor_to_one_that_rules_next_to_nothing_out(floor):
-    (limit,) = built_in.DepthFloor().limits(floor, [])
+    (limit,) = DepthFloor().limits(floor, [])
     assert limit.ladder == tuple(sorted(limit.ladder, reverse=True))
     assert all(step < floor for step in limit.ladder)
-    assert limit.ladder[-1] == limit.loosest == built_in.STEPS[-1]
+    assert limit.ladder[-1] == limit.loosest == STEPS[-1]
 
 
 def test_number_of_meeting_points_falls_one_by_one_to_the_last():

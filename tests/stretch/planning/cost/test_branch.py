@@ -14,7 +14,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs, Wholes
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
-from stretch.planning.divisions.rows import ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, halo_ms, handed
+from stretch.planning.divisions.rows import DIVISION, ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, handed
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, feature_maps, split_segments
 from tests.effort import examples
 from tests.predictors import networks
@@ -253,7 +253,7 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
             marked = [set(range(need[main].start, need[main].stop)) for need in needs]
             count, union = sum(map(len, marked)), len(set.union(*marked))
             expected += kernel.time.ms * (count - union) / count
-    assert halo_ms(graph, bands) == pytest.approx(expected)
+    assert DIVISION.repeated_ms(graph, bands) == pytest.approx(expected)
 
 
 SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)

@@ -179,9 +179,11 @@ def test_parts_of_a_branch_add_up_number_by_number():
     assert PredictedRun([[branch]]).ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
 
 
-def test_slowest_is_taken_draw_by_draw():
-    assert list(compare.slowest([np.array([1.0, 5.0]), np.array([2.0, 3.0])])) == [2.0, 5.0]
-    assert compare.slowest([3.0, 2.0]) == 3.0
+def test_slowest_branch_counts_draw_by_draw():
+    one, other = Unknown("one", 0.5, 2.0), Unknown("other", 0.5, 2.0)
+    run = PredictedRun([[UncertainBranch({one: 1.0}), UncertainBranch({other: 1.0})]])
+    assert list(run.drawn_ms({one: np.array([1.0, 5.0]), other: np.array([2.0, 3.0])})) == [2.0, 5.0]
+    assert run.ms({one: 3.0, other: 2.0}) == 3.0
 
 
 def test_what_takes_no_time_has_nothing_that_could_be_off():

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, DesignDraft, SegmentDesign, design_to_toml, load_draft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.scale import resolve_design, scaled_graph
 from stretch.planning.network.segments import split_segments
 from tests.stretch.designs import whole
 

@@ -21,12 +21,11 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import _least, least_divided_ms
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, BranchScale, DesignDraft, SegmentDesign, SegmentDraft
 from stretch.planning.design.division import Taken
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import check_join, scaled_graph
+from stretch.planning.design.scale import check_join, resolve_design, scaled_graph
 from stretch.planning.divisions.channels import ENTRY_CHANNELS, channel_part
-from stretch.planning.divisions.ends import subgraph_ends, subgraphs_of
+from stretch.planning.divisions.ends import subgraphs_of
 from stretch.planning.divisions.rows import ENTRY_ROWS, band_graph, bands_of
-from stretch.planning.network.segments import cut_segment
+from stretch.planning.network.segments import cut_segment, handed_on
 from stretch.planning.plan import plan
 from tests.predictors.networks import Net, small_resnet
 from tests.predictors.specified import specified
@@ -258,7 +257,8 @@ def test_any_division_that_hands_on_what_others_read_has_each_operator_once(numb
     for name, number in zip(names, numbers, strict=True):
         of[name] = max([number, *(of[i] for i in graph.by_name[name].inputs if i != "x")])
     inside = [{name for name in names if of[name] == number} for number in sorted(set(of.values()))]
-    built = subgraphs_of(graph, [f"p{i}" for i in range(len(inside))], subgraph_ends(graph, inside))
+    ends = [handed_on(graph, [op for op in graph.ops if op.name in current]) for current in inside]
+    built = subgraphs_of(graph, [f"p{i}" for i in range(len(inside))], ends)
     assert [{op.name for op in portion.ops if op.kind != "input"} for portion in built] == inside
     assert sum(portion.macs for portion in built) == graph.macs
     assert sum(portion.params for portion in built) == graph.params

@@ -7,11 +7,12 @@ import hypothesis.strategies as st  # noqa: E402 - torch may be missing
 from hypothesis import given, settings  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
+from predictors.graph import OpGraph  # noqa: E402
 from predictors.slices import Channels, width  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.design.scale import ScaledBranch, narrowed_graph  # noqa: E402
+from stretch.planning.design.scale import ScaledBranch, narrowed_ops  # noqa: E402
 from stretch.planning.divisions.channels import channel_step, divided_tensor, needed_channels  # noqa: E402
 from stretch.planning.network.segments import (  # noqa: E402
     channel_groups,
@@ -36,7 +37,7 @@ def narrowed_module(captured, chosen):
     graph, channels = captured.graph, channel_groups(captured.graph)
     units = {group: chosen.get(group, torch.arange(count)) for group, count in channels.units.items()}
     kept = {group: len(index) for group, index in units.items()}
-    narrow = narrowed_graph(graph, channels, kept)
+    narrow = OpGraph.build(graph.name, narrowed_ops(graph, channels, kept), graph.outputs)
     module = Branch(narrow).eval()
     branch = ScaledBranch(narrow, graph, channels, kept, 0)
     with torch.no_grad():

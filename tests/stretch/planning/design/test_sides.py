@@ -7,8 +7,7 @@ pytest.importorskip("torch")
 from predictors.errors import StretchError, UnknownNameError
 from stretch.capture.trace import capture_traced
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft, SideDraft, design_to_toml, load_draft
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.scale import resolve_design, scaled_graph
 from tests.stretch.several import form
 
 pytestmark = pytest.mark.torch

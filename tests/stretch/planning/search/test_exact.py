@@ -14,7 +14,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import LATENCY, Measure, Within, search_concat, search_exact
 from stretch.planning.search.goal import Goal, search_best
-from stretch.planning.search.parts import PartSpace, cut_blocks, merge_neighbours, merge_stages, with_cuts
+from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages
 from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -183,8 +183,7 @@ def test_segments_begin_and_end_at_every_block_of_their_stage():
 def test_stages_that_are_kept_are_in_no_stretched_segment():
     space = make_space(CUTTING_GRAPH, **FREE)
     space.kept = frozenset({"s1"})
-    banded = PartSpace(CUTTING_GRAPH, space)
-    cut = with_cuts(CUTTING_GRAPH, banded, banded.mixed(()), merged=True)
+    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), space, merged=True)
     assert not any("s1" in name for name in names(cut) if name != "s1")
     assert "stem" in names(cut)
 

@@ -20,7 +20,7 @@ from stretch.planning.divisions.channels import _tensors
 from stretch.planning.divisions.paths import path_ways
 from stretch.planning.divisions.rows import MAX_HALO, BandWays
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
-from stretch.planning.search.controls import operator_split
+from stretch.planning.result import operator_split
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.parts import PartSpace, bands, coarse, differs, finer, merge_neighbours, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules

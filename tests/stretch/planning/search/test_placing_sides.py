@@ -12,8 +12,8 @@ from stretch.capture.trace import capture_traced
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import DesignDraft, SideDesign
-from stretch.planning.design.resolve import resolve_design
-from stretch.planning.search.controls import place_sides, sides_on
+from stretch.planning.design.scale import resolve_design
+from stretch.planning.result import place_sides, sides_on
 from tests.effort import examples
 from tests.stretch.several import networks, shapes
 

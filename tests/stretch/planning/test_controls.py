@@ -8,7 +8,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.scale import legal_widths
 from stretch.planning.network.segments import split_segments
-from stretch.planning.search.controls import ranked_singles, sequential_same_macs, variants
+from stretch.planning.result import ranked_singles, sequential_same_macs, variants
 from stretch.planning.search.space import Rules
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
