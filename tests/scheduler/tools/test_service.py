@@ -170,11 +170,6 @@ def order(requests, used=(), room=ROOM):
     return result
 
 
-def test_priority_goes_before_deadline_and_deadline_before_arrival():
-    requests = [request(arrived=0), request(arrived=1, deadline=9), request(arrived=2, deadline=5), request(arrived=3, priority=1)]
-    assert order(requests) == [3, 2, 1, 0]
-
-
 def test_model_that_had_least_of_the_processors_goes_first():
     requests = [request("a", arrived=0), request("b", arrived=1)]
     assert order(requests, used=[("a", 2.0), ("b", 1.0)]) == [1, 0]

@@ -7,10 +7,9 @@ import pytest
 import timm
 import torchvision
 
-from predictors.errors import StretchError
 from stretch.capture import capture
 from stretch.models import load_model, model_names
-from stretch.models.families import each_family, families, find_family
+from stretch.models.families import each_family, find_family
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
 from stretch.models.torchvision import DetectionFamily, RawDetector, SegmentationFamily, TorchvisionFamily
@@ -28,11 +27,6 @@ def test_every_family_lists_each_name_once_and_is_found_by_it():
         result, name = find_family(family.prefix + names[0])
         assert (type(result), name) == (type(family), names[0])
     assert find_family("timm:no_such_net") is None
-
-
-def test_second_family_of_a_name_is_refused():
-    with pytest.raises(StretchError, match="`tiny` is registered twice"):
-        families.register("tiny")(type("Other", (), {}))
 
 
 @pytest.mark.representatives(2)

@@ -7,7 +7,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
-from predictors.formats.onnx import decode
 from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx, state
 from scheduler.formats.onnx.file import stored_tensor
@@ -53,20 +52,6 @@ def test_damaged_file_is_refused_as_it_is_opened(tmp_path):
     (tmp_path / "m.onnx").write_bytes(two(tmp_path / "whole.onnx").read_bytes()[:-9])
     with pytest.raises(StretchError, match=r"m\.onnx is no ONNX model"):
         open_onnx(tmp_path / "m.onnx")
-
-
-def graph(nodes=(), initializers=(), name="g"):
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in ("x", "y")]
-    return helper.make_graph(list(nodes), name, values[:1], values[1:], list(initializers))
-
-
-@pytest.mark.parametrize("content", [None, b"", b"text"])
-def test_file_that_is_no_model_is_one_error(tmp_path, content):
-    path = tmp_path / "m.onnx"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(StretchError, match=r"cannot read|is no ONNX model"):
-        decode(path)
 
 
 def test_weight_beside_the_file_is_not_read(tmp_path):
