@@ -90,14 +90,16 @@ def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before):
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("way", ["run", "submit"])
+def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before, way):
     with Session(bundle_dir, {"gpu": "process"}, time_limit=3) as session:
-        for run in (session, lambda x: session.submit(x).result(60)):
+        run = session if way == "run" else lambda x: session.submit(x).result(60)
+        run(X)
+        os.kill(child_since(before), signal.SIGSTOP)
+        with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"):
             run(X)
-            os.kill(child_since(before), signal.SIGSTOP)
-            with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"):
-                run(X)
-            assert np.allclose(run(X), whole(bundle_dir, X), atol=1e-6)
+        assert np.allclose(run(X), whole(bundle_dir, X), atol=1e-6)
     assert children() <= before
 
 

@@ -23,6 +23,7 @@ from tests.stretch.capture.patterns import Attention, Calling, network  # noqa: 
 from tests.stretch.designs import identity_design  # noqa: E402
 
 
+@pytest.mark.slow
 def test_macs_of_resnet50_are_the_published_ones(captured):
     assert captured("resnet50").graph.macs == pytest.approx(4.09e9, rel=0.01)
 
