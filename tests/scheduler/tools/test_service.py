@@ -132,15 +132,9 @@ def test_service_that_makes_no_sense_is_refused(session, wrong):
         Service(**({"sessions": session} | wrong))
 
 
-@pytest.fixture
-def two(bundles, tmp_path):
-    """Folders of two bundles."""
-    return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
-
-
-def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
+def test_rates_that_can_be_held_are_told_from_those_that_cannot(folders):
     null = NullDelegate({"head": 0.02})
-    with Scheduler(two, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
+    with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
         admit = service.admit({"a": Demand(2.0, 400), "b": Demand(1.0)})
         assert admit.busy["null:cpu"] >= 0.06
         assert admit.factor >= 1
