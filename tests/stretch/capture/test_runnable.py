@@ -219,11 +219,8 @@ def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():
     assert all(tensor.isfinite().all() for weight in weights.values() for tensor in weight.values())
 
 
-def test_norm_without_statistics_is_computed_by_torch():
+def test_norm_without_factors_or_with_one_axis_is_a_batch_norm_and_one_without_statistics_is_torchs():
     assert computed(nn.BatchNorm2d(4, track_running_stats=False), MAP) == [":batch_norm"]
-
-
-def test_norm_without_factors_or_with_one_axis_is_a_batch_norm():
     assert computed(nn.BatchNorm2d(4, affine=False), MAP) == ["batch_norm"]
     assert computed(nn.BatchNorm1d(4), VECTOR) == ["batch_norm"]
     assert computed(nn.BatchNorm1d(5), TOKENS) == [":batch_norm"]
