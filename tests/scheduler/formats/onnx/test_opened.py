@@ -7,11 +7,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
+from predictors.graph import Op, OpGraph
 from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx
 from scheduler.formats.onnx.file import stored_tensor
 from tests.predictors.specified import specified
 from tests.scheduler.bundles import onnx_model, stating
+from tests.scheduler.delegates import graphs
 
 
 def saved(path, nodes, shape=(1, 4, 2, 2), weights=()):
@@ -127,14 +129,12 @@ def test_file_with_a_node_that_is_never_written_is_refused(tmp_path):
         _ = open_onnx(saved(tmp_path / "m.onnx", [stating("relu", helper.make_node("RandomNormalLike", ["x"], ["y"], name="n"))])).graph
 
 
-def conv_net(eps):
+def conv_net():
     """A batch-norm that nothing takes up, and a convolution."""
-    from predictors.graph import Op, OpGraph
-
     window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "out_channels": 3, "bias": True}
     ops = [
         Op("x", "input", attrs={"shape": (1, 4, 5, 5)}),
-        Op("b", "batch_norm", ("x",), {"eps": eps, "momentum": 0.1, "affine": True}),
+        Op("b", "batch_norm", ("x",), {"eps": 1e-5, "momentum": 0.1, "affine": True}),
         Op("r", "relu", ("b",)),
         Op("y", "conv", ("r",), window),
     ]
@@ -146,12 +146,8 @@ def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, preci
     from stretch.export.onnx import to_onnx
     from stretch.quantize.qdq import quantise, to_half
 
-    graph = conv_net(1e-5)
-    random = np.random.default_rng(0)
-    weights = {
-        op.name: {key: np.abs(random.normal(size=s)).astype(np.float32) for key, s in graph.op_weights(op).items()} for op in graph.ops
-    }
-    floats = to_onnx(graph, {name: weight for name, weight in weights.items() if weight})
+    graph, random = conv_net(), np.random.default_rng(0)
+    floats = to_onnx(graph, graphs.weights_of(graph, random))
     samples = [random.normal(size=(1, 4, 5, 5)).astype(np.float32) for _ in range(8)]
     onnx.save(to_half(floats) if precision == "fp16" else quantise(floats, samples), str(tmp_path / "m.onnx"))
     back = open_onnx(tmp_path / "m.onnx").graph
