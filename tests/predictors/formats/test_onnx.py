@@ -91,6 +91,7 @@ def test_quantised_weights_are_weights(tmp_path):
     assert read_onnx(path).macs == 8 * 7 * 7 * 27
 
 
+@pytest.mark.slow
 def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]), helper.make_node("Relu", ["c"], ["y"])]
     good = write(tmp_path / "a.onnx", nodes, [1, 3, 9, 9], [("w", (8, 3, 3, 3))]).read_bytes()

@@ -439,6 +439,7 @@ class Stuck(Hooked):
             self.free.wait(120)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
 )
