@@ -49,7 +49,6 @@ def test_regular_file_is_read_up_to_its_limit(tmp_path):
         (".".join("a" * 100_000) + " = 1", "dots"),
         ("[" + ".".join("a" * 100_000) + "]", "dots"),
         ("[a]\nb = [1.0, inf]", r"`a\.b\[1\]` is inf"),
-        ("a = nan", "`a` is nan"),
         ("seed = 9223372036854775808", "`seed` is a number of more than 63 bits"),
         ("seed = -99999999999999999999999999", "63 bits"),
         ("seed = " + "9" * 10_000, "digits"),

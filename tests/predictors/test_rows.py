@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from predictors.graph import Op, OpGraph
-from predictors.rows import Rows, all_rows, enlarged_rows, height, padded_rows, window_rows
+from predictors.rows import Rows, height, window_rows
 from tests.effort import examples
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
@@ -40,21 +40,6 @@ def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(
     band = window_rows([(1, 4, 17, 17)], short, Rows(8, 9))
     assert (band.reads, band.skip, band.attrs["padding"]) == ((reads,), skip, (0, 0, 0, 0))
     assert window_rows([(1, 4, 17, 17)], short, Rows(0, 9)).skip == 0
-
-
-def test_what_mixes_rows_reads_all_and_keeps_the_band():
-    band = all_rows(IMAGE, {"a": 1}, Rows(2, 5))
-    assert (band.reads, band.skip, dict(band.attrs)) == ((Rows(0, 9),), 2, {"a": 1})
-
-
-def test_padding_is_no_row_of_the_input():
-    band = padded_rows(IMAGE, {"padding": (2, 0, 3, 0)}, Rows(1, 4))
-    assert (band.reads, band.attrs) == ((Rows(0, 2),), {"padding": (1, 0, 0, 0)})
-
-
-def test_copies_of_the_first_row_that_lie_before_the_band_are_skipped():
-    band = enlarged_rows(IMAGE, {"scale": (3, 1)}, Rows(4, 7))
-    assert (band.reads, band.skip) == ((Rows(1, 3),), 1)
 
 
 @pytest.mark.torch

@@ -9,7 +9,7 @@ from predictors.channels import OperatorView
 from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
-from predictors.slices import Additive, Channels, all_channels, columns, cut_out, filters, flattened, pieces, weight_rows, width
+from predictors.slices import Additive, Channels, columns, filters, pieces, weight_rows, width
 from tests.effort import examples
 from tests.predictors.test_rows import _loaded, _values
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
@@ -38,25 +38,10 @@ def test_filters_read_all_channels_or_those_of_whole_groups(groups, wanted, read
     assert result.attrs["groups"] == (groups * len(computes) // 12 if groups > 1 else 1)
 
 
-def test_what_mixes_channels_reads_and_computes_all():
-    channels = all_channels(seen({"a": 1}, (1, 8), (1, 4), (1, 2)), Channels(2, 3))
-    assert (channels.reads, channels.computes, dict(channels.attrs)) == ((Channels(0, 4), Channels(0, 2)), Channels(0, 8), {"a": 1})
-
-
 def test_pieces_beside_the_range_are_not_read():
     result = pieces(seen({}, (1, 9), (1, 4), (1, 3), (1, 2)), Channels(5, 7))
     assert [len(read) for read in result.reads] == [0, 2, 0]
     assert result.reads[1] == Channels(1, 3)
-
-
-def test_cut_is_moved_and_flattened_elements_belong_to_whole_channels():
-    assert cut_out(seen({"start": 2, "stop": 8}, (1, 6), (1, 9)), Channels(1, 3)).reads == (Channels(3, 5),)
-    result = flattened(seen({}, (1, 36), (1, 4, 3, 3)), Channels(10, 20))
-    assert (result.reads, result.computes) == ((Channels(1, 3),), Channels(9, 27))
-
-
-def test_vector_has_one_channel():
-    assert [width(shape) for shape in ((1, 8, 4, 4), (1, 8), (8,))] == [8, 8, 1]
 
 
 def test_features_of_more_axes_than_two_are_no_channels():

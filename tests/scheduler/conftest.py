@@ -1,5 +1,6 @@
 import pytest
 
+from scheduler.bundle.load import load_bundle
 from scheduler.memory import Lifetime, Lifetimes
 from tests.scheduler import bundles as small
 
@@ -14,6 +15,18 @@ def bundles():
 def bundle_dir(bundles, tmp_path):
     """A two-branch bundle for cpu and gpu."""
     return bundles.two_branches(tmp_path / "bundle")
+
+
+@pytest.fixture
+def bundle(bundle_dir):
+    """The same, loaded."""
+    return load_bundle(bundle_dir)
+
+
+@pytest.fixture
+def folders(bundles, tmp_path):
+    """Two such bundles of networks with other weights."""
+    return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
 
 
 @pytest.fixture(scope="session")

@@ -24,11 +24,6 @@ def test_plan_that_leaves_its_arena_is_found_out():
     assert "`b` leaves its arena" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 4}, (7,)).problem(TWO)
 
 
-def test_steps_in_a_row_compare_as_intervals():
-    lifetimes = Lifetimes([Lifetime("a", 1, (0, 1)), Lifetime("b", 1, (1, 2)), Lifetime("c", 1, (2, 3))])
-    assert lifetimes.before.tolist() == [[False, False, True], [False, False, False], [False, False, False]]
-
-
 @pytest.mark.parametrize(
     ("tensors", "after", "message"),
     [

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl.tuner import Limits, exhaustive, fast, fast_convolution, greatest_divisor, greatest_even_divisor
+from scheduler.delegates.opencl.tuner import Limits, exhaustive, fast, fast_convolution
 from scheduler.tuning import (
     ANY_DRIVER,
     FOLDER,
@@ -77,16 +77,9 @@ def test_too_large_file_is_not_read(tmp_path, monkeypatch):
         assert TuningCache("d", "v", tmp_path).entries("schedule") == []
 
 
-ENTRY = Entry("schedule", "conv", "hash", "s", {"VW": 6}, 1.0, 2.0)
-
-
-@pytest.fixture
-def tables(tmp_path, monkeypatch):
+def test_file_under_another_kinds_name_is_ignored_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr("scheduler.tuning.FOLDER", tmp_path)
-
-
-def test_file_under_another_kinds_name_is_ignored_with_a_warning(tables):
-    write_entries(shipped_path("adreno"), "pocl-avx2", ANY_DRIVER, [ENTRY])
+    write_entries(shipped_path("adreno"), "pocl-avx2", ANY_DRIVER, [entry()])
     with pytest.warns(UserWarning, match="made on pocl-avx2"):
         assert shipped_entries("adreno") == []
 
@@ -166,19 +159,11 @@ grids = st.lists(st.integers(1, 70), min_size=1, max_size=3).map(tuple)
 limits = st.builds(Limits, st.integers(1, 512), st.tuples(*[st.integers(1, 64)] * 3))
 
 
-@pytest.mark.parametrize(("n", "most", "expected"), [(12, 8, 6), (7, 8, 7), (13, 8, 1), (64, 16, 16)])
-def test_greatest_divisor(n, most, expected):
-    assert greatest_divisor(n, most) == expected
-
-
-@pytest.mark.parametrize(("n", "expected"), [(16, 8), (12, 4), (6, 2), (9, 3), (35, 7), (11, 1)])
-def test_even_divisors_are_preferred(n, expected):
-    assert greatest_even_divisor(n) == expected
-
-
 def test_fast_follows_the_formulas_of_the_paper():
     # z = gbdp(32) = 8, xy = 256 // 8 = 32, x = min(⌈56 / 2⌉, 32) = 28, y = min(32 // 28, 56) = 1
     assert fast((56, 56, 32), WIDE) == (28, 1, 8)
+    # z = gbdp(35) = 7, the greatest odd one, and 1 of a prime
+    assert [fast((4, 4, z), WIDE)[2] for z in (35, 11, 6)] == [7, 1, 2]
     # z = gbd(32, 16) = 16, xy = 256 // 16 = 16, x = min(56, 16) = 16, y = min(1, 56) = 1
     assert fast_convolution((56, 56, 32), WIDE) == (16, 1, 16)
     # z = gbd(4, 16) = 4, xy = 64, x = 7, y = min(9, 7) = 7, the whole of an odd dimension

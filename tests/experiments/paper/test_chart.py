@@ -2,10 +2,8 @@
 
 import pytest
 
-from experiments.paper.picture import Need
 from experiments.paper.published import HERE, PAPERS, copied
 from experiments.records import read_record
-from predictors.errors import StretchError
 
 pytest.importorskip("matplotlib")
 
@@ -37,15 +35,6 @@ def test_interval_is_either_its_ends_or_half_of_it(record):
     assert (half.low, half.high) == (1.5, 2.5)
     ends = point_of(record, "t", ROWS[0], "ms", ends=("±", "predicted"))
     assert (ends.low, ends.high) == (0.5, 3.0)
-
-
-NEED = Need("e/results/r.json", "t", "python -m experiments.e.run")
-
-
-def test_missing_record_names_the_command_that_makes_it(tmp_path):
-    with pytest.raises(StretchError, match=r"e/results/r\.json is missing: make it with `python -m experiments\.e\.run`") as error:
-        NEED.read(tmp_path)
-    assert error.value.exit_code == 1
 
 
 def test_record_is_what_the_files_hold():

@@ -34,11 +34,6 @@ GOOD = {
 }
 
 
-def test_prior_and_trees_are_read():
-    assert msgspec.convert(GOOD, Prior).relatives[0].device == "s10"
-    assert msgspec.convert(TREES, Trees).bound == 1.0
-
-
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

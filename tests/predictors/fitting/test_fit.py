@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from msgspec import structs
 
 from predictors.devices import PROFILE_FOLDER, load_device
@@ -126,9 +125,6 @@ def test_whole_networks_alone_are_no_fit_of_a_backend_whose_kernels_are_fitted()
     gpu = [structs.replace(row, processor="gpu", core_set="all", precision="fp16") for row in world.latencies]
     with pytest.raises(StretchError, match="need those of kernels"):
         fit_device(replace(world, latencies=gpu), load_device(DEVICE))
-
-
-ratios = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=60)
 
 
 def test_a_new_ratio_of_the_same_distribution_is_inside_as_often_as_stated():

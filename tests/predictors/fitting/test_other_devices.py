@@ -155,6 +155,7 @@ def test_of_several_runtimes_the_least_time_counts(pool):
     assert s24.times[list(pool.networks.costs).index("resnet50")] == min(rows)
 
 
+@pytest.mark.slow
 def test_every_measured_network_is_left_out_once_with_its_family(pool):
     for precision, some in pool.sets.items():
         for item in some:
@@ -166,6 +167,7 @@ def test_every_measured_network_is_left_out_once_with_its_family(pool):
     assert all(len(some) == 1 for some in folds.values())
 
 
+@pytest.mark.slow
 def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
     for precision in pool.sets:
         interval = pool.interval(precision)

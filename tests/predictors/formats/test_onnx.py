@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from predictors import system
 from predictors.errors import StretchError, UsageError
@@ -15,6 +15,7 @@ from predictors.formats.inference import LARGE, infer_shapes
 from predictors.formats.onnx import read_onnx
 from predictors.fusion import fuse
 from scheduler.tools.explain.model import open_model
+from tests.scheduler.bundles import onnx_model
 
 
 def products(graph):
@@ -24,14 +25,8 @@ def products(graph):
 
 def write(path, nodes, shape, weights=(), more=()):
     """A small model with one input `x`, beside those in `more`, names with their shapes, and one output `y`."""
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in (("x", shape), *more)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.zeros(size, np.float32), name) for name, size in weights],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    stored = {name: np.zeros(size, np.float32) for name, size in weights}
+    onnx.save(onnx_model(nodes, {"x": shape, **dict(more)}, {"y": None}, stored), path)
     return path
 
 
@@ -96,6 +91,7 @@ def test_quantised_weights_are_weights(tmp_path):
     assert read_onnx(path).macs == 8 * 7 * 7 * 27
 
 
+@pytest.mark.slow
 def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]), helper.make_node("Relu", ["c"], ["y"])]
     good = write(tmp_path / "a.onnx", nodes, [1, 3, 9, 9], [("w", (8, 3, 3, 3))]).read_bytes()
@@ -125,18 +121,11 @@ def test_model_that_computes_nothing_from_its_input_is_refused(tmp_path):
         read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3], [("w", (1, 3))]))
 
 
-def model_of(nodes, inputs, outputs, weights=()):
-    tensors = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()]
-    ends = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = helper.make_graph(nodes, "g", tensors, ends, [numpy_helper.from_array(value, name) for name, value in weights])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
 FATAL = {  # the inference of onnx 1.23 reads beyond its memory: mostly a signal ends its process, as what lies there decides
-    "gather": model_of(
-        [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-2)], {"x": [2, 3, 4]}, ["y"], [("i", np.zeros((2, 1), np.int64))]
+    "gather": onnx_model(
+        [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-2)], {"x": [2, 3, 4]}, {"y": None}, {"i": np.zeros((2, 1), np.int64)}
     ),
-    "split": model_of([helper.make_node("Split", ["x"], list("abcd"), num_outputs=2)], {"x": [4, 4]}, list("abcd")),
+    "split": onnx_model([helper.make_node("Split", ["x"], list("abcd"), num_outputs=2)], {"x": [4, 4]}, dict.fromkeys("abcd")),
 }
 
 
@@ -151,7 +140,7 @@ def test_file_that_may_end_the_librarys_inference_ends_in_an_answer_or_a_sentenc
 def test_shapes_do_not_depend_on_the_process_or_on_weights_that_are_left_out():
     weight = np.ones((LARGE, 3, 1, 1), np.float32)
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Reshape", ["c", "s"], ["y"])]
-    model = model_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], [("w", weight), ("s", np.array([1, -1]))])
+    model = onnx_model(nodes, {"x": [1, 3, 4, 4]}, {"y": None}, {"w": weight, "s": np.array([1, -1])})
     for trusted in (False, True):
         values = infer_shapes(model, "m", trusted=trusted)
         shapes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}

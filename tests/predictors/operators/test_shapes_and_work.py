@@ -97,11 +97,6 @@ def test_addition_broadcasts_as_torch_does(sizes):
     assert kind_of("add").shape(shapes, {}) == torch.broadcast_shapes(*shapes)
 
 
-@pytest.mark.parametrize(("name", "weight"), [("scale", "weight"), ("shift", "bias")])
-def test_learned_number_per_channel_is_a_weight(name, weight):
-    assert kind_of(name).weights([(2, 6, 4, 8)], {}) == {weight: (6,)}
-
-
 @pytest.mark.torch
 @given(st.integers(1, 5), st.booleans())
 def test_batch_norm_has_the_weights_of_torch(channels, affine):
@@ -136,13 +131,6 @@ def test_activations_keep_the_shape_cost_no_products_and_are_fused_pointwise():
         assert kind.shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
         assert kind.macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
         assert POINTWISE in kind.traits
-
-
-@pytest.mark.parametrize("name", ["dropout", "identity", "stochastic_depth"])
-def test_identity_keeps_the_shape_and_costs_no_products(name):
-    assert kind_of(name).elementwise
-    assert kind_of(name).shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
-    assert kind_of(name).macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
 
 
 IMAGE, WINDOW = (1, 6, 4, 8), {"kernel": (2, 2), "stride": (2, 2), "padding": (0,) * 4}

@@ -184,7 +184,6 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
     [
         ({"prefer": "speed"}, "no objective of a policy"),
         ({"prefer": "deadline"}, "deadline_ms belongs"),
-        ({"prefer": "energy", "deadline_ms": 5.0}, "deadline_ms belongs"),
         ({"deadline_ms": 5.0}, "deadline_ms belongs"),
         ({"prefer": "deadline", "deadline_ms": 0.0}, "not positive and finite"),
         ({"prefer": "deadline", "deadline_ms": nan}, "not positive and finite"),

@@ -230,15 +230,6 @@ def test_folder_that_is_being_removed_is_not_held(tmp_path):
         Held(tmp_path / "a")
 
 
-def test_links_that_lead_out_are_told_from_those_that_stay(tmp_path):
-    held = Held(folder(tmp_path / "a", ""))
-    (tmp_path / "a" / "inside").symlink_to("f")
-    (tmp_path / "a" / "outside").symlink_to("../b")
-    assert held.contains(held.root / "f")
-    assert held.contains(held.root / "inside")
-    assert not held.contains(held.root / "outside")
-
-
 @pytest.fixture
 def manifest(bundle_dir):
     """The two-branch bundle's manifest as plain data."""

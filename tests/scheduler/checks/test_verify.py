@@ -14,21 +14,18 @@ from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
 from stretch.quantize.images import synthetic_images
+from tests.corpus import mutations
 from tests.scheduler.doubles import Hooked
 
 
-def rehash(bundles, path):
-    """Make the manifest say that every file is as it should be."""
-    bundles.edit(path, lambda m: m.update(files={n: msgspec.to_builtins(bundles.file_entry(path / n)) for n in m["files"]}))
-
-
-def change_weight(path, factor, name=None):
-    """Multiply the weights of a name, or all."""
-    model = onnx.load(path)
+def change_weight(folder, file, factor, name=None):
+    """Multiply the weights of a name, or all, and state the file's new hash."""
+    model = onnx.load(folder / file)
     for weight in model.graph.initializer:
         if name in (None, weight.name):
             weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(factor), weight.name))
-    path.write_bytes(model.SerializeToString())
+    (folder / file).write_bytes(model.SerializeToString())
+    mutations.hashed(folder, file)
 
 
 def test_bundle_as_written_is_fine(bundle_dir):
@@ -39,9 +36,8 @@ def test_bundle_as_written_is_fine(bundle_dir):
 
 
 @pytest.mark.parametrize(("factor", "fine"), [(1 + 1e-7, True), (1.5, False)])
-def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashed(bundles, bundle_dir, factor, fine):
-    change_weight(bundle_dir / "s2.gpu.onnx", factor)
-    rehash(bundles, bundle_dir)
+def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashed(bundle_dir, factor, fine):
+    change_weight(bundle_dir, "s2.gpu.onnx", factor)
     result = verify_bundle(bundle_dir)
     assert result.ok == fine
     assert (result.max_error <= TOLERANCE) == fine
@@ -49,17 +45,16 @@ def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashe
         assert "differ from model.onnx" in result.problems[0]
 
 
-def test_weights_that_give_nan_are_found(bundles, bundle_dir):
-    change_weight(bundle_dir / "head.onnx", np.nan)
-    rehash(bundles, bundle_dir)
+def test_weights_that_give_nan_are_found(bundle_dir):
+    change_weight(bundle_dir, "head.onnx", np.nan)
     assert "NaN" in verify_bundle(bundle_dir).problems[0]
 
 
-def test_subgraph_that_does_not_load_is_a_problem(bundles, bundle_dir):
+def test_subgraph_that_does_not_load_is_a_problem(bundle_dir):
     model = onnx.load(bundle_dir / "stem.onnx")
     model.graph.node[0].op_type = "NoSuchOp"
     (bundle_dir / "stem.onnx").write_bytes(model.SerializeToString())
-    rehash(bundles, bundle_dir)
+    mutations.hashed(bundle_dir, "stem.onnx")
     assert "stem/conv` (NoSuchOp): no bundle holds `NoSuchOp`: nn-stretch does not know" in verify_bundle(bundle_dir).problems[0]
 
 
@@ -71,11 +66,11 @@ def tflite_dir(bundle_dir, tmp_path):
     return tmp_path / "tflite"
 
 
-def test_truncated_tflite_file_is_a_problem(bundles, tflite_dir):
+def test_truncated_tflite_file_is_a_problem(tflite_dir):
     file = tflite_dir / "model.tflite"
     file.write_bytes(file.read_bytes()[:-200])
     assert "model.tflite has" in verify_bundle(tflite_dir).problems[0]
-    rehash(bundles, tflite_dir)
+    mutations.hashed(tflite_dir, "model.tflite")
     assert "is no TFLite file that nn-stretch wrote" in verify_bundle(tflite_dir).problems[0]
 
 
@@ -123,8 +118,7 @@ def test_rounding_of_another_order_of_sums_passes(bundle_dir):
 
 def test_swapped_and_rehashed_subgraph_is_named_by_its_file(bundles, tmp_path):
     path = bundles.two_branches(tmp_path / "b", processors=("cpu", "cpu[1large]"))
-    change_weight(path / "s2.cpu.onnx", -1)
-    rehash(bundles, path)
+    change_weight(path, "s2.cpu.onnx", -1)
     with pytest.raises(StretchError, match=r"subgraph `s2.cpu` is off by .*s2.cpu.onnx computes something else"):
         judged(path)
 
@@ -136,8 +130,7 @@ def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bund
     bundles.edit(bundle_dir, lambda m: m["checks"].update({KEY: {n: getattr(sample, n) for n in sample.__struct_fields__}}))
     assert judged(bundle_dir).stored is True
     for file in bundle_dir.rglob("*.onnx"):
-        change_weight(file, 1.1, "head.w")
-    rehash(bundles, bundle_dir)
+        change_weight(bundle_dir, str(file.relative_to(bundle_dir)), 1.1, "head.w")
     with pytest.raises(StretchError, match=r"differs by 0.1 of the largest number from what it gave when the bundle was written"):
         judged(bundle_dir)
 

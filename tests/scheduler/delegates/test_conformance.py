@@ -1,3 +1,4 @@
+import os
 import sys
 from functools import cache
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.delegates import delegates, load_plugins
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.runtime.session import Session
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.scheduler.delegates.cases import OPS
@@ -46,6 +48,22 @@ def agree(cases, folder, name, case):
         reject()
     assert np.isfinite(expected).all()
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["ncnn", "vulkan", "openvino"])
+def test_bands_and_paths_beside_onnx_runtime_are_the_original(tmp_path, name):
+    if problem := delegates.get(name).unavailable():
+        pytest.skip(problem)
+    pytest.importorskip("torch")
+    from tests.stretch import exact_bundles
+
+    x = exact_bundles.images(1)[0]
+    target = name if name == "vulkan" else f"{name}{sorted(os.sched_getaffinity(0))[-1]}"
+    with Session(exact_bundles.made(tmp_path / "exact"), {"gpu": target}) as session:
+        assert {place.delegate for place in session.placements.values()} == {"cpu", name}
+        for got in (session(x), session.submit(x).result(60)):
+            assert exact_bundles.near(got, exact_bundles.original(x))
 
 
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -29,20 +29,6 @@ def save(path, nodes, inputs, outputs, weights=()):
 
 
 @pytest.mark.torch
-@BOTH
-def test_bands_and_paths_on_it_beside_onnx_runtime_are_the_original(tmp_path, name):
-    pytest.importorskip("torch")
-    from tests.stretch.exact_bundles import images, made, near, original
-
-    x = images(1)[0]
-    target = f"ncnn{CORE}" if name == "ncnn" else name
-    with Session(made(tmp_path / "exact"), {"gpu": target}) as session:
-        assert {p.delegate for p in session.placements.values()} == {"cpu", name}
-        assert near(session(x), original(x))
-        assert near(session.submit(x).result(60), original(x))
-
-
-@pytest.mark.torch
 @pytest.mark.skipif(bool(reason), reason=reason or "")
 def test_branches_on_vulkan_run_while_those_of_onnx_runtime_do(tmp_path):
     pytest.importorskip("torch")

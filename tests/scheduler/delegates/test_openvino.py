@@ -1,6 +1,5 @@
 """Runtimes of the makers of processors: OpenVINO and Core ML."""
 
-import os
 import sys
 
 import numpy as np
@@ -10,23 +9,10 @@ from scheduler.delegates import get_delegate
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.coreml import planned
 from scheduler.delegates.openvino import DeviceDelegate, OpenVinoDelegate
-from scheduler.runtime.session import Session
 from tests.scheduler.delegates.cases import Case, floats
 
 if problem := OpenVinoDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
-
-
-@pytest.mark.torch
-def test_bands_and_paths_on_it_beside_onnx_runtime_are_the_original(tmp_path):
-    pytest.importorskip("torch")
-    from tests.stretch.exact_bundles import images, made, near, original
-
-    x = images(1)[0]
-    with Session(made(tmp_path / "exact"), {"gpu": f"openvino{sorted(os.sched_getaffinity(0))[-1]}"}) as session:
-        assert {p.delegate for p in session.placements.values()} == {"cpu", "openvino"}
-        assert near(session(x), original(x))
-        assert near(session.submit(x).result(60), original(x))
 
 
 def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missing(tmp_path):

@@ -14,13 +14,9 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.delegates.process import ChildProcess, GoneError, ProcessDelegate, Server, serve
 from scheduler.runtime.session import Session
-from tests import onnx_runtime
+from tests.scheduler.doubles import numbers, whole
 
-X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
-
-
-def whole(path):
-    return onnx_runtime.output(path / "model.onnx", X)
+X = numbers()
 
 
 def children():
@@ -46,8 +42,8 @@ def child_since(before):
 def test_branch_in_another_process_gives_the_same_numbers_and_goes_with_its_session(bundle_dir, before):
     with Session(bundle_dir, {"gpu": "process"}) as session:
         assert session.placements["gpu"].dispatch == "async"
-        assert np.allclose(session(X), whole(bundle_dir), atol=1e-6)
-        assert np.allclose(session.submit(X).result(60), whole(bundle_dir), atol=1e-6)
+        assert np.allclose(session(X), whole(bundle_dir, X), atol=1e-6)
+        assert np.allclose(session.submit(X).result(60), whole(bundle_dir, X), atol=1e-6)
         child = child_since(before)
     del session
     gc.collect()
@@ -61,8 +57,8 @@ def test_child_that_dies_is_replaced_and_no_inference_is_lost(bundle_dir, before
         for number in range(3):
             os.kill(child_since(before), signal.SIGKILL)
             x = X * (number + 1)
-            assert np.allclose(session(x), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-            assert np.allclose(session.submit(x).result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
+            assert np.allclose(session(x), whole(bundle_dir, x), atol=1e-5)
+            assert np.allclose(session.submit(x).result(60), whole(bundle_dir, x), atol=1e-5)
         child = child_since(before)
     assert child not in children()
 
@@ -94,14 +90,16 @@ def test_interpreter_that_ends_without_closing_leaves_no_child(bundle_dir):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before):
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("way", ["run", "submit"])
+def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle_dir, before, way):
     with Session(bundle_dir, {"gpu": "process"}, time_limit=3) as session:
-        for run in (session, lambda x: session.submit(x).result(60)):
+        run = session if way == "run" else lambda x: session.submit(x).result(60)
+        run(X)
+        os.kill(child_since(before), signal.SIGSTOP)
+        with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"):
             run(X)
-            os.kill(child_since(before), signal.SIGSTOP)
-            with pytest.raises(StretchError, match=r"`s1.gpu` failed on processor `gpu` \(delegate `process`\): it did not end within 3 s"):
-                run(X)
-            assert np.allclose(run(X), whole(bundle_dir), atol=1e-6)
+        assert np.allclose(run(X), whole(bundle_dir, X), atol=1e-6)
     assert children() <= before
 
 
@@ -110,10 +108,6 @@ def line():
     result = ChildProcess("reference", ())
     yield result
     result.end()
-
-
-def compiled(line, bundle_dir):
-    return line.make(do="compile", model=str(bundle_dir / "stem.onnx"))
 
 
 def test_nothing_is_asked_of_what_was_closed(line):
@@ -138,15 +132,3 @@ def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):
 def test_unknown_command_is_refused():
     with pytest.raises(StretchError, match="does not know"):
         Server("reference", ()).handle({"do": "dance"})
-
-
-def test_results_are_written_to_the_shared_files(bundle_dir, tmp_path):
-    server = Server("reference", ())
-    server.handle({"do": "compile", "model": str(bundle_dir / "stem.onnx"), "key": 3})
-    shapes = {"x": (1, 3, 8, 8), "t0": (1, 6, 8, 8)}
-    memory = {name: np.memmap(tmp_path / name, np.float32, "w+", shape=shape) for name, shape in shapes.items()}
-    described = {name: [{"file": str(tmp_path / name), "offset": 0, "shape": shape, "dtype": "<f4"}] for name, shape in shapes.items()}
-    memory["x"][:] = 1
-    server.handle({"do": "bind", "key": 4, "compiled": 3, "inputs": described["x"], "outputs": described["t0"]})
-    server.handle({"do": "run", "bound": 4})
-    assert memory["t0"].any()

@@ -97,14 +97,9 @@ def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
     assert fallback_placement(pocl, "cpu", "", {}).queue == "cpu1"
 
 
-@pytest.fixture
-def entries(bundle_dir):
-    return load_bundle(bundle_dir).manifest.subgraphs
-
-
-def test_subgraph_runs_where_its_processor_is_placed(entries):
+def test_subgraph_runs_where_its_processor_is_placed(bundle):
     placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    result = place_subgraphs(entries, placed)
+    result = place_subgraphs(bundle.manifest.subgraphs, placed)
     assert {name: place.queue for name, place in result.items()} == {
         "stem": "cpu0",
         "s1.cpu": "cpu0",
@@ -116,19 +111,19 @@ def test_subgraph_runs_where_its_processor_is_placed(entries):
     assert queues_of(result.values()) == {"cpu0": "inline", "cpu1": "blocking"}
 
 
-def test_processor_without_a_placement_is_named(entries):
+def test_processor_without_a_placement_is_named(bundle):
     with pytest.raises(StretchError, match=r"`s1\.gpu` needs processor `gpu`"):
-        place_subgraphs(entries, place_processors(["cpu"], cores=(0,)))
+        place_subgraphs(bundle.manifest.subgraphs, place_processors(["cpu"], cores=(0,)))
 
 
 @pytest.mark.parametrize(
     ("change", "message"), [({"queue": "cpu0"}, "both inline and blocking"), ({"dispatch": "inline"}, "both run on the calling thread")]
 )
-def test_queues_that_do_not_go_together_are_refused(entries, change, message):
+def test_queues_that_do_not_go_together_are_refused(bundle, change, message):
     placed = place_processors(["cpu", "gpu"], cores=(0, 1))
     placed["gpu"] = dataclasses.replace(placed["gpu"], **change)
     with pytest.raises(StretchError, match=message):
-        place_subgraphs(entries, placed)
+        place_subgraphs(bundle.manifest.subgraphs, placed)
 
 
 def kinds(mapping, movable):

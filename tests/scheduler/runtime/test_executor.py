@@ -106,17 +106,6 @@ def falling(armed):
     return flaky(armed, "reference", "cpu")
 
 
-def test_each_inference_in_flight_has_buffers_of_its_own(bundle_dir):
-    executor = executor_of(bundle_dir, falling({}), REFERENCE, in_flight=3)
-    xs = [np.full((1, 3, 8, 8), number, np.float32) for number in range(6)]
-    futures = [executor.submit({"x": x}) for x in xs]
-    for x, future in zip(xs, futures, strict=True):
-        assert np.allclose(future.result(60), onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-    out = executor.plan.subgraphs[STEM].outputs[0]
-    assert len({lane.buffers.arrays[out].ctypes.data for lane in executor.lanes}) == 3
-    executor.close()
-
-
 def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
     executor = executor_of(bundle_dir, falling({}), REFERENCE)
     before = dict(executor.places)
@@ -450,6 +439,7 @@ class Stuck(Hooked):
             self.free.wait(120)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
 )

@@ -65,13 +65,6 @@ def test_meeting_point_enqueues_then_submits_then_runs_inline_then_waits_then_jo
     assert machine.handle(StepDone(0, "head", "cpu0")) == [Finish(0)]
 
 
-def test_join_waits_for_the_inline_subgraph_when_the_others_are_done_before():
-    machine = after_stem()
-    assert machine.handle(StepDone(0, "s1.dsp", "cpu1")) == []
-    assert machine.handle(StepDone(0, "s1.gpu", "gpu")) == []
-    assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Join(0, "s1.join", "cpu0")]
-
-
 def test_subgraphs_of_one_queue_run_one_after_the_other_in_topological_order():
     machine = machine_of(
         [("a.gpu", "gpu", "x", "a"), ("a.dsp", "dsp", "x", "b")],
@@ -96,14 +89,6 @@ def test_failure_is_reported_only_after_everything_else_has_come_to_rest():
     assert machine.handle(StepFailed(0, "s1.gpu", "gpu", "no memory")) == []
     assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Wait({"cpu1": "s1.dsp"})]
     assert machine.handle(StepFailed(0, "s1.dsp", "cpu1", "later")) == [Fail(0, "s1.gpu", "no memory")]
-
-
-def test_lane_that_ended_takes_the_next_inference():
-    machine = machine_of([("a", "cpu", "x", "y")])
-    for end in (StepDone(0, "a", "cpu0"), StepFailed(0, "a", "cpu0", "odd"), StepDone(0, "a", "cpu0")):
-        assert machine.handle(InputReady(0)) == [RunInline(0, "a", "cpu0")]
-        machine.handle(end)
-        assert machine.in_flight() == 0
 
 
 @pytest.mark.parametrize(
@@ -197,13 +182,6 @@ def test_queue_of_the_same_kind_helps_with_the_oldest_inference_once_its_own_wor
     assert machine.handle(StepDone(0, "stem", "cpu0")) == [Submit(0, "s1.cpu", "cpu0")]
     assert machine.handle(StepDone(1, "s1.gpu", "cpu1")) == [Submit(0, "s1.gpu", "cpu1")]
     assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Submit(1, "s1.cpu", "cpu0")]
-
-
-def test_queue_that_helps_nobody_waits():
-    machine = pipeline(2)
-    machine.handle(InputReady(0))
-    assert machine.handle(InputReady(1)) == []
-    assert machine.waiting() == {"cpu0": 1, "cpu1": 0}
 
 
 def test_failed_inference_starts_nothing_more_and_leaves_the_others_alone():

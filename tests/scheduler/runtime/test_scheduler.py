@@ -29,12 +29,6 @@ from tests.scheduler.doubles import Gate, numbers, threads, whole
 from tests.scheduler.runtime.plans import blocking, planned, plans
 
 
-@pytest.fixture
-def folders(bundles, tmp_path):
-    """Two bundles of networks with other weights."""
-    return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
-
-
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}])
 def test_every_future_holds_the_output_of_its_own_bundle_and_input(folders, mapping):
     with Scheduler(folders, mapping) as scheduler:

@@ -176,15 +176,6 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
     assert threads() == []
 
 
-@pytest.mark.parametrize("planner", ["naive", "greedy", "flow", "offset"])
-def test_every_memory_planner_gives_the_same_results(bundle_dir, planner):
-    with Session(bundle_dir, memory_planner=planner, in_flight=2) as session:
-        for seed in range(2):
-            assert np.allclose(session(numbers(seed)), whole(bundle_dir, numbers(seed)), atol=1e-6)
-        futures = [session.submit(numbers(seed)) for seed in range(4)]
-        assert all(np.allclose(f.result(60), whole(bundle_dir, numbers(seed)), atol=1e-6) for seed, f in enumerate(futures))
-
-
 def test_memory_planner_decides_how_much_memory_buffers_take(bundle_dir):
     with Session(bundle_dir, memory_planner="naive") as alone, Session(bundle_dir) as shared:
         assert shared.buffer_bytes < alone.buffer_bytes

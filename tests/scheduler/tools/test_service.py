@@ -132,15 +132,9 @@ def test_service_that_makes_no_sense_is_refused(session, wrong):
         Service(**({"sessions": session} | wrong))
 
 
-@pytest.fixture
-def two(bundles, tmp_path):
-    """Folders of two bundles."""
-    return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
-
-
-def test_rates_that_can_be_held_are_told_from_those_that_cannot(two):
+def test_rates_that_can_be_held_are_told_from_those_that_cannot(folders):
     null = NullDelegate({"head": 0.02})
-    with Scheduler(two, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
+    with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": null}) as scheduler, Service(scheduler) as service:
         admit = service.admit({"a": Demand(2.0, 400), "b": Demand(1.0)})
         assert admit.busy["null:cpu"] >= 0.06
         assert admit.factor >= 1
@@ -168,11 +162,6 @@ def order(requests, used=(), room=ROOM):
     while (first := waiting.next(room)) is not None:
         result.append(requests.index(first))
     return result
-
-
-def test_priority_goes_before_deadline_and_deadline_before_arrival():
-    requests = [request(arrived=0), request(arrived=1, deadline=9), request(arrived=2, deadline=5), request(arrived=3, priority=1)]
-    assert order(requests) == [3, 2, 1, 0]
 
 
 def test_model_that_had_least_of_the_processors_goes_first():

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from predictors.errors import UsageError
-from scheduler.bundle.load import load_bundle
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Arrivals, Scene
@@ -15,11 +14,6 @@ from tests.predictors.specified import specified
 from tests.scheduler.simulate.plans import single
 
 PIXEL6 = specified("pixel6")
-
-
-@pytest.fixture
-def bundle(bundle_dir):
-    return load_bundle(bundle_dir)
 
 
 def test_undisturbed_inferences_all_take_what_the_plan_says(bundle):
@@ -89,16 +83,12 @@ def test_what_makes_no_sense_is_refused():
         Demand(1, priority=101)
 
 
-@pytest.fixture
-def manifest(bundle_dir):
-    return load_bundle(bundle_dir).manifest
-
-
 def spans(trace):
     return {span.name: span for span in trace.spans}
 
 
-def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(manifest):
+def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(bundle):
+    manifest = bundle.manifest
     slow = tuple(msgspec.structs.replace(s, predicted_ms=5.0) if s.name == "s1.gpu" else s for s in manifest.subgraphs)
     result = spans(predicted_trace(msgspec.structs.replace(manifest, subgraphs=slow), specified("pixel6")))
     assert result["s1.cpu"].start_ns < result["s1.gpu"].end_ns
@@ -106,6 +96,7 @@ def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(manifest):
     assert result["s1.gpu in"].end_ns == result["s1.gpu"].start_ns
 
 
-def test_bundle_without_predicted_times_has_no_predicted_trace(manifest):
+def test_bundle_without_predicted_times_has_no_predicted_trace(bundle):
+    manifest = bundle.manifest
     unknown = tuple(msgspec.structs.replace(s, predicted_ms=None) if s.name == "head" else s for s in manifest.subgraphs)
     assert predicted_trace(msgspec.structs.replace(manifest, subgraphs=unknown), specified("pixel6")) is None

@@ -12,12 +12,11 @@ pytestmark = pytest.mark.torch
 
 from torch import nn  # noqa: E402
 
-from predictors.errors import StretchError  # noqa: E402
-from stretch.capture.aten import Axes, Factor, Unmapped, common, map_axes, rearrangement  # noqa: E402
+from stretch.capture.aten import Axes, Factor, Unmapped, map_axes, rearrangement  # noqa: E402
 from stretch.capture.maps import spread  # noqa: E402
 from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
 from stretch.planning.network.segments import channel_groups  # noqa: E402
+from tests.stretch.capture.patterns import Calling  # noqa: E402
 from tests.stretch.capture.test_runnable import built, close  # noqa: E402
 from tests.stretch.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LAST, MLPS, Tokens, network  # noqa: E402
 
@@ -77,14 +76,6 @@ def test_cut_within_a_head_or_of_pixels_is_none():
     assert heads.cut(0, 1, 3) is None
 
 
-def test_factors_of_one_size_come_in_pairs():
-    twelve, parts = (Factor("pixel", 12, 1),), (Factor("pixel", 3, 1), Factor("pixel", 4, 3))
-    pairs = common(twelve, parts)
-    assert pairs == [(Factor("pixel", 3, 4), Factor("pixel", 3, 1)), (Factor("pixel", 4, 1), Factor("pixel", 4, 3))]
-    with pytest.raises(Unmapped):
-        common(twelve, (Factor("pixel", 8, 1),))
-
-
 @given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
 def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
     array = np.arange(np.prod(split))
@@ -95,73 +86,13 @@ def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
     np.testing.assert_array_equal(array.reshape(steps[0]).transpose(steps[1]).ravel(), array.reshape(split).transpose(order).ravel())
 
 
-def test_steps_that_leave_pixels_out_are_no_rearrangement():
-    with pytest.raises(Unmapped):
-        rearrangement([(Factor("pixel", 4, 2), Factor("pixel", 4, 1))])
-
-
-class Apply(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 1)
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self.conv(x))
-
-
-def graph(function):
-    return capture(Apply(function).eval(), (1, 3, 4, 4), "net").graph
-
-
-def shuffle(x):
-    n, c, h, w = x.shape
-    return x.view(n, 2, c // 2, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
-
-
-def test_view_transpose_view_is_a_channel_shuffle():
-    op = graph(shuffle).ops[-1]
-    assert (op.kind, op.attrs["groups"]) == ("channel_shuffle", 2)
-
-
-def test_permutation_to_channels_last_and_back_leaves_nothing():
-    assert [
-        op.kind for op in graph(lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2)).ops if op.kind not in ("input", "conv", "identity")
-    ] == []
-
-
-def test_chunks_along_channels_are_slices():
-    def swapped(x):
-        first, second = torch.chunk(x, 2, 1)
-        return torch.cat([second, first], 1)
-
-    result = graph(swapped)
-    assert sorted((op.attrs["start"], op.attrs["stop"]) for op in result.ops if op.kind == "slice") == [(0, 4), (4, 8)]
-
-
-@pytest.mark.parametrize("function", [lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(2, 3), lambda x: x.view(1, 8, 16)])
-def test_view_that_never_comes_back_to_channels_first_is_refused(function):
-    with pytest.raises(StretchError, match=r"cannot (be captured|capture node)"):
-        graph(lambda x: torch.relu(function(x)))
-
-
 SHAPE = (1, 3, 8, 8)
-
-
-class Net(nn.Module):
-    """Convolution, batch norm and activation, and a function of what they give."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.conv, self.norm, self.function = nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), function
-
-    def forward(self, x):
-        return self.function(self.norm(self.conv(x)).relu())
 
 
 def kinds(function):
     """Kinds of the operators behind the input; the graph computes what the network computes."""
-    module = Net(function).eval()
+    layers = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+    module = Calling(lambda x, layers: function(layers(x)), layers).eval()
     captured = capture_runnable(module, SHAPE, "net")
     model = built(captured)
     x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(3))
@@ -196,13 +127,6 @@ def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
         return windows.reshape(x.shape[0], 8, 4, 16).relu()
 
     assert kinds(turned) == ["rearrange", *CHAIN, "relu"] or kinds(turned).count("rearrange") == 1
-
-
-@pytest.mark.parametrize("pattern", ATTENTIONS, ids=lambda pattern: pattern.__name__)
-def test_attention_is_one_operator_however_it_is_written(pattern):
-    graph = capture_runnable(network(pattern), SHAPE, "net").graph
-    (result,) = [op for op in graph.ops if op.kind == "attention"]
-    assert result.attrs["heads"] == HEADS
 
 
 class Written(Tokens):
@@ -303,6 +227,8 @@ def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(patte
     module = network(pattern)
     captured = capture_runnable(module, SHAPE, "net")
     assert captured.opaque == ()
+    # attention is one operator however it is written
+    assert [op.attrs["heads"] for op in captured.graph.ops if op.kind == "attention"] == [HEADS] * (pattern in ATTENTIONS)
     frozen = {
         name for name, pieces in channel_groups(captured.graph).pieces.items() if pieces[0][0] in channel_groups(captured.graph).frozen
     }

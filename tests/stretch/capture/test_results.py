@@ -22,7 +22,7 @@ from stretch.operators.lowerings import make_module  # noqa: E402
 Pair = namedtuple("Pair", "first second")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Answer:
     scores: Any
     more: Any = None
@@ -122,12 +122,6 @@ def test_network_without_a_result_is_refused():
         capture(Net(lambda a, b: {"none": None}), (1, 3, 8, 8))
 
 
-@dataclass(frozen=True)
-class NamedAnswer:
-    scores: Any
-    extra: Any = None
-
-
 def containers(inner):
     return st.one_of(
         st.lists(inner, max_size=3),
@@ -135,7 +129,7 @@ def containers(inner):
         st.dictionaries(st.sampled_from(["out", "aux", "a b", 0]), inner, max_size=3),
         st.dictionaries(st.sampled_from("ab"), inner, max_size=2).map(OrderedDict),
         st.builds(Pair, inner, inner),
-        st.builds(NamedAnswer, inner, inner),
+        st.builds(Answer, inner, inner),
     )
 
 

@@ -219,11 +219,8 @@ def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():
     assert all(tensor.isfinite().all() for weight in weights.values() for tensor in weight.values())
 
 
-def test_norm_without_statistics_is_computed_by_torch():
+def test_norm_without_factors_or_with_one_axis_is_a_batch_norm_and_one_without_statistics_is_torchs():
     assert computed(nn.BatchNorm2d(4, track_running_stats=False), MAP) == [":batch_norm"]
-
-
-def test_norm_without_factors_or_with_one_axis_is_a_batch_norm():
     assert computed(nn.BatchNorm2d(4, affine=False), MAP) == ["batch_norm"]
     assert computed(nn.BatchNorm1d(4), VECTOR) == ["batch_norm"]
     assert computed(nn.BatchNorm1d(5), TOKENS) == [":batch_norm"]
@@ -326,11 +323,9 @@ def kinds(function, shape):
         (lambda x: x.flatten(1), IMAGE, ["flatten"]),
         (lambda x: x.expand(4, 6, 8, 8), IMAGE, ["view"]),
         (lambda x: x[:, 2:5], IMAGE, ["slice"]),
-        (lambda x: x[:, -2:], IMAGE, ["slice"]),
         (lambda x: x[:, 0], TOKENS_OF_SIX, ["copy:slice"]),
         (lambda x: x[:, ::2], IMAGE, ["copy:slice"]),
         (lambda x: x[..., 1:5], IMAGE, ["copy:slice"]),
-        (lambda x: torch.cat([*x.chunk(3, 1)], 1), IMAGE, ["slice", "slice", "slice", "concat"]),
         (lambda x: torch.cat([x, x], 2), IMAGE, ["copy:concat"]),
         (lambda x: torch.cat([torch.zeros(1, 1, 6), x], 1), TOKENS_OF_SIX, ["copy:concat"]),
         (lambda x: torch.stack(x.unbind(1), 1), TOKENS_OF_SIX, ["copy:slice"] * 64 + ["copy:stack"]),
@@ -361,7 +356,6 @@ def lowered(function, shape, *own):
     ("function", "shape", "local", "kinds"),
     [
         (lambda x, w: F.conv2d(x, w, padding=1), MAP_OF_EIGHT, [(6, 4, 3, 3)], ["conv"]),
-        (lambda x, w: F.conv2d(x, w, padding="same"), MAP_OF_EIGHT, [(6, 4, 4, 4)], ["conv"]),
         (lambda x, w: F.conv_transpose2d(x, w, stride=2), MAP_OF_EIGHT, [(4, 6, 3, 3)], ["conv:conv_transpose2d"]),
         (lambda x, w: F.conv1d(x, w), ROWS, [(5, 6, 3)], ["conv:conv1d"]),
         (lambda x, w, b: F.linear(x, w, b), ROWS, [(5, 4), (5,)], ["linear"]),
@@ -369,22 +363,15 @@ def lowered(function, shape, *own):
         (lambda x: x @ x.transpose(1, 2), ROWS, [], ["copy:permute", "matmul:matmul"]),
         (lambda x, w: torch.einsum("bnc,bmc->bnm", x, w), ROWS, [(1, 7, 4)], ["matmul:matmul"]),
         (lambda x: x.softmax(-1), ROWS, [], ["elementwise:softmax"]),
-        (lambda x: x.softmax(1), MAP_OF_EIGHT, [], ["softmax"]),
         (lambda x: F.layer_norm(x, (4,)), ROWS, [], ["elementwise:layer_norm"]),
         (lambda x: F.group_norm(x, 2), MAP_OF_EIGHT, [], ["elementwise:group_norm"]),
-        (lambda x: x.mean((2, 3)), MAP_OF_EIGHT, [], ["global_avg_pool"]),
         (lambda x: x.mean(1), ROWS, [], ["reduce:mean"]),
         (lambda x: F.adaptive_avg_pool2d(x, 3), MAP_OF_EIGHT, [], ["pool:adaptive_avg_pool2d"]),
-        (lambda x: F.avg_pool2d(x, 2), MAP_OF_EIGHT, [], ["avg_pool"]),
-        (lambda x: x + 1.5, ROWS, [], ["add_scalar"]),
         (lambda x: x - x * 2, ROWS, [], ["mul_scalar", "elementwise:sub"]),
-        (lambda x: x / 2 + 0, ROWS, [], ["mul_scalar"]),
-        (lambda x, w: x * w, MAP_OF_EIGHT, [(4, 1, 1)], ["scale"]),
         (lambda x, w: x + w, ROWS, [(1, 6, 4)], ["elementwise:add"]),
         (lambda x: F.relu6(x), MAP_OF_EIGHT, [], ["relu6"]),
         (lambda x: x.clamp(-1, 2), ROWS, [], ["clamp"]),
         (lambda x: x.exp(), ROWS, [], ["elementwise:exp"]),
-        (lambda x: F.interpolate(x, scale_factor=2), MAP_OF_EIGHT, [], ["upsample"]),
         (lambda x: F.interpolate(x, size=(11, 11), mode="bilinear"), MAP_OF_EIGHT, [], ["copy:upsample_bilinear2d"]),
         (lambda x: F.dropout(x, 0.5, training=False).relu(), ROWS, [], ["relu"]),
     ],

@@ -7,10 +7,9 @@ import pytest
 import timm
 import torchvision
 
-from predictors.errors import StretchError
 from stretch.capture import capture
 from stretch.models import load_model, model_names
-from stretch.models.families import each_family, families, find_family
+from stretch.models.families import each_family, find_family
 from stretch.models.timm import TimmFamily
 from stretch.models.tiny import TinyFamily
 from stretch.models.torchvision import DetectionFamily, RawDetector, SegmentationFamily, TorchvisionFamily
@@ -30,19 +29,13 @@ def test_every_family_lists_each_name_once_and_is_found_by_it():
     assert find_family("timm:no_such_net") is None
 
 
-def test_second_family_of_a_name_is_refused():
-    with pytest.raises(StretchError, match="`tiny` is registered twice"):
-        families.register("tiny")(type("Other", (), {}))
-
-
-@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("name", "absent"),
     [
         ("tiny_resnet", ["torchvision", "timm", "torch._dynamo"]),
-        ("resnet20_cifar10", ["torchvision", "timm", "torch._dynamo"]),
-        ("resnet18", ["timm"]),
-        ("stretch.models.tiny:tiny_vgg", ["torchvision", "timm", "torch._dynamo"]),
+        pytest.param("resnet20_cifar10", ["torchvision", "timm", "torch._dynamo"], marks=pytest.mark.slow),
+        pytest.param("resnet18", ["timm"], marks=pytest.mark.slow),
+        pytest.param("stretch.models.tiny:tiny_vgg", ["torchvision", "timm", "torch._dynamo"], marks=pytest.mark.slow),
     ],
 )
 def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
@@ -89,6 +82,7 @@ def test_results_are_those_of_the_detectors_own_parts(name):
             assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
 
 
+@pytest.mark.slow
 def test_detector_is_captured_with_the_names_of_its_results():
     module = DetectionFamily().build("ssdlite320_mobilenet_v3_large").eval()
     captured = capture(module, (1, 3, 64, 64), "net")

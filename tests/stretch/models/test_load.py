@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from safetensors.torch import save_file
 
@@ -28,6 +29,7 @@ from stretch.models.load import load_model, stated_preprocessing  # noqa: E402
 from stretch.models.tiny import TinyFamily  # noqa: E402
 from stretch.models.weights import check_host, read_weights, settle, trained_weights_file  # noqa: E402
 from stretch.quantize.images import read_images  # noqa: E402
+from tests.stretch.models.onnx.oracle import net, random  # noqa: E402
 
 
 def same(one, other):
@@ -121,22 +123,10 @@ def test_file_of_code_is_executed_with_trust(code_file):
     assert model.weights_source == "given"
 
 
-@pytest.fixture
-def onnx_file(tmp_path):
-    """A file with weights and an input of its own."""
-    import onnx
-
-    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])]
-    weight = onnx.numpy_helper.from_array(np.random.default_rng(0).normal(size=(5, 3, 3, 3)).astype(np.float32), "w")
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3, 20, 16])
-    graph = onnx.helper.make_graph(nodes, "net", [value], [onnx.ValueInfoProto(name="y")], [weight])
-    path = tmp_path / "net.onnx"
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
-    return path, onnx.numpy_helper.to_array(weight).copy()
-
-
-def test_onnx_file_may_have_random_weights_or_those_of_another_file(onnx_file, tmp_path):
-    path, weight = onnx_file
+def test_onnx_file_may_have_random_weights_or_those_of_another_file(tmp_path):
+    path, weight = tmp_path / "net.onnx", random((5, 3, 3, 3))
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])
+    onnx.save(net(conv, stored={"w": weight}, shape=("batch", 3, 20, 16)), str(path))
     bare = load_model(str(path), weights="none")
     assert bare.weights_source == "random"
     assert not torch.equal(bare.module.conv.weight, torch.from_numpy(weight))
@@ -410,9 +400,9 @@ def test_layer_that_begins_as_zeros_shows_what_it_reads():
 def picture(request, tmp_path_factory):
     """A picture with smooth and sharp parts."""
     width, height = request.param
-    random = np.random.default_rng(0)
-    small = image.fromarray(random.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
-    pixels = np.clip(np.asarray(small, np.float64) + random.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    small = image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
+    pixels = np.clip(np.asarray(small, np.float64) + rng.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
     file = tmp_path_factory.mktemp("picture") / "a.png"
     image.fromarray(pixels).save(file)
     return file

@@ -89,6 +89,7 @@ class Calls(nn.Module):
         return torch.softmax(x.sum(-1), -1) * torch.arange(4, dtype=torch.float32)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_calls_of_every_kind_compute_what_they_did_and_are_captured(tmp_path, decomposed):
     module, shape = Calls().eval(), (1, 3, 8, 7)
@@ -123,6 +124,7 @@ def test_weights_of_the_module_are_weights_of_its_archive(tmp_path):
     check_numbers(load_model(str(path), weights=str(tmp_path / "w.pth"), trust_code=True).module, other, shape)
 
 
+@pytest.mark.slow
 def test_layers_are_layers_again_so_that_weights_are_drawn_anew_and_the_head_is_replaced(tmp_path):
     path = save(tmp_path / "m.pt2", tiny_resnet().eval(), (1, 3, 32, 32))
     loaded, again = (load_model(str(path), weights=weights, trust_code=True).module for weights in ("default", "none"))

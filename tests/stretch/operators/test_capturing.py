@@ -118,6 +118,7 @@ def test_captured_functions_compute_what_torch_computes(function):
         (lambda x: x[:, ::2], "only ranges of channels"),
         (lambda x: x.split(4, dim=2)[0], "only along channels"),
         (lambda x: x.permute(0, 2, 3, 1).mean((1, 2)), "only over height and width"),
+        (lambda x: F.relu(x.permute(0, 2, 3, 1)), "cannot (be captured|capture node)"),
         (lambda x: torch.cat([x.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)], 1), "permuted"),
         (lambda x: torch.cumsum(x, 1), "function `cumsum`"),
     ],

@@ -5,13 +5,14 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
 from stretch.quantize.qdq import fold_batch_norms, quantise, to_half
 from stretch.quantize.replay import loss, runner
 from tests import onnx_runtime
+from tests.scheduler.bundles import onnx_model
 
 SHAPE = (1, 6, 8, 8)
 
@@ -77,10 +78,10 @@ class Net:
 
     def __init__(self, seed=0):
         self.random = np.random.default_rng(seed)
-        self.nodes, self.weights = [], []
+        self.nodes, self.weights = [], {}
 
     def weight(self, name, value):
-        self.weights.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+        self.weights[name] = np.asarray(value, np.float32)
         return name
 
     def conv(self, read, write, out, channels, kernel=3, group=1, bias=True):
@@ -95,9 +96,7 @@ class Net:
         self.nodes.append(helper.make_node("BatchNormalization", [read, *names], [write], name=f"{write}/bn", epsilon=epsilon))
 
     def model(self, shape, output, out_shape):
-        ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), (output, out_shape))]
-        graph = helper.make_graph(self.nodes, "g", ends[:1], ends[1:], self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        return onnx_model(self.nodes, {"x": shape}, {output: out_shape}, self.weights)
 
 
 def compute(model, x):
@@ -173,21 +172,11 @@ def network(scale=1.0):
         helper.make_node("Resize", ["r", "", "s"], ["u"], name="up", mode="nearest"),
         helper.make_node("Pad", ["u", "p"], ["y"], name="pad"),
     ]
-    values = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 14, 14)),
-    ]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-
-
-def run(model):
-    return onnx_runtime.output(model.SerializeToString(), X)
+    return onnx_model(nodes, {"x": X.shape}, {"y": (1, 4, 14, 14)}, weights)
 
 
 def test_half_precision_agrees_with_float_within_its_rounding():
-    expected = run(network())
-    got = run(to_half(network()))
+    expected, got = compute(network(), X), compute(to_half(network()), X)
     assert got.dtype == np.float32
     assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
 

@@ -41,7 +41,6 @@ def test_convolution_takes_its_kernel_and_agrees(tmp_path, kernel, shape, weight
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 10, 9, 9), (2, 16, 8, 4), (1, 3, 3, 5)])
 def test_winograd_agrees_at_every_border(tmp_path, shape):
-    nodes = [networks.conv("x", "c", "w", "b", **THREE), ("Relu", ["c"], "r", {}), ("Sum", ["r", "r"], "y", {})]
     c = shape[1]
     nodes = [("Relu", ["x"], "i", {}), networks.conv("i", "c", "w", "b", **THREE), ("Add", ["c", "i"], "a", {}), ("Relu", ["a"], "y", {})]
     weights = {"w": networks.numbers(c, c, 3, 3, seed=1), "b": networks.numbers(c, seed=2)}

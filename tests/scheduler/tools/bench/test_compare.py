@@ -203,9 +203,6 @@ def test_effort_that_is_none_is_refused(wrong):
         MeasurementLength(**wrong)
 
 
-times = st.lists(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=12), min_size=1, max_size=MOST_STARTS)
-
-
 def test_interval_of_starts_of_one_round_is_students_on_logarithms():
     stats = pytest.importorskip("scipy.stats")
     values = [3.0, 3.1, 2.9, 3.3, 3.2]

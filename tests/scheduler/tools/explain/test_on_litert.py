@@ -48,11 +48,6 @@ def test_first_unsupported_operator_and_partitions_are_those_of_operators_alone(
     assert result.partitions == sum(a and not b for a, b in pairwise([*taken, False]))
 
 
-@pytest.mark.slow
-def test_tensors_between_the_parts_are_counted(foreign):
-    assert explain_file(foreign["two_parts"], "litert").copies == 2
-
-
 def test_other_devices_are_refused(foreign):
     with pytest.raises(UnknownNameError, match="device of litert `gpu`"):
         explain_file(foreign["add"], "litert", "gpu")

@@ -25,7 +25,7 @@ FIRST = {
 }
 
 
-@pytest.mark.representatives(4)
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_unsupported_operator_is_the_one_that_stops_its_own_build(foreign, name):
     result = explain_file(foreign[name], "opencl")
@@ -56,6 +56,7 @@ def test_fixed_file_is_supported_and_equivalent(foreign, tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["fixed.onnx"]
 
 
+@pytest.mark.slow
 def test_double_that_has_no_kernel_is_written_in_single_precision(foreign, tmp_path):
     result = fix_file(explain_file(foreign["doubles"], "onnxruntime", "cpu"), "onnxruntime", "cpu", tmp_path / "single.onnx")
     assert (result.fix.operators, result.fix.steps) == ((2, 0), ("write doubles in single precision",))

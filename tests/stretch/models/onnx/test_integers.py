@@ -259,33 +259,22 @@ def test_recurrent_layer_rounded_by_its_own_ranges_computes_what_the_runtime_doe
     agrees(tmp_path, net(node, stored=stored, shape=(4, 2, 5)), random((4, 2, 5)), 0.03)
 
 
+def product(read="q", zero="wz"):
+    """A product of bytes with stored ones."""
+    return helper.make_node("QLinearMatMul", [read, *"szw", "ws", zero, *"tu"], ["r"])
+
+
 QGEMM = helper.make_node("QGemm", [*"qszw", "ws", "wz", *"btu"], ["r"], domain=MS)
 
 
 @pytest.mark.parametrize(
     ("node", "stored", "reason"),
     [
-        (helper.make_node("QLinearMatMul", [*"xszw", "ws", "wz", *"tu"], ["r"]), W, "its input 0 is not rounded to bytes"),
-        (
-            helper.make_node("QLinearMatMul", [*"qszw", "ws", "z", *"tu"], ["r"]),
-            W,
-            "its input 3 is of type int8, and its zero point of type uint8",
-        ),
-        (
-            helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"]),
-            W | {"ws": np.float32(np.nan)},
-            "its scale is no real number",
-        ),
-        (
-            helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"]),
-            W | {"ws": np.ones(3, np.float32)},
-            "3 scales for the shape",
-        ),
-        (
-            helper.make_node("QLinearMatMul", [*"qszw", "ws", "wz", *"tu"], ["r"]),
-            W | {"wz": np.zeros(3, np.int8)},
-            "3 numbers of type int8 for 1 scales",
-        ),
+        (product("x"), W, "its input 0 is not rounded to bytes"),
+        (product(zero="z"), W, "its input 3 is of type int8, and its zero point of type uint8"),
+        (product(), W | {"ws": np.float32(np.nan)}, "its scale is no real number"),
+        (product(), W | {"ws": np.ones(3, np.float32)}, "3 scales for the shape"),
+        (product(), W | {"wz": np.zeros(3, np.int8)}, "3 numbers of type int8 for 1 scales"),
         (helper.make_node("QLinearMatMul", [*"qszw"], ["r"]), W, "its scale depends on what the network reads, or is left out"),
         (helper.make_node("QLinearGlobalAveragePool", [*"qsztu"], ["r"], channels_last=1, domain=MS), {}, "its channels are last"),
         (helper.make_node("QLinearUnknown", [*"qsztu"], ["r"], domain=MS), {}, "there is no rule for this operator"),

@@ -207,6 +207,11 @@ def test_operator_computes_what_the_runtime_does(tmp_path, case):
     agrees(tmp_path, case)
 
 
+def resized(*sizes, **attrs):
+    """An image of other sizes."""
+    return Case("Resize", [random(X), None, None, whole(1, *sizes)], attrs)
+
+
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
@@ -254,21 +259,15 @@ def test_operator_computes_what_the_runtime_does(tmp_path, case):
         (Case("LpPool", [random(IMAGE)], {"kernel_shape": [2, 2], "ceil_mode": 1}), "has gaps or overhangs"),
         (Case("GlobalLpPool", [random(IMAGE)], {"p": 0}), "it is of the norm 0"),
         (Case("ConvTranspose", [random(IMAGE), random((4, 3, 3, 3))], {"output_shape": [9, 9]}), "leaves its padding"),
-        (Case("Resize", [random(X), None, None, whole(1, 8, 6, 3)]), r"it resizes \[1, 4, 6, 3\] to \[1, 8, 6, 3\]"),
+        (resized(8, 6, 3), r"it resizes \[1, 4, 6, 3\] to \[1, 8, 6, 3\]"),
         (Case("Resize", [random(X), None, np.ones(2, np.float32)]), "2 scales for 4 axes"),
         (
             Case("Resize", [random(X), None, np.array([1, 1, 1.2, 2], np.float32)], {"mode": "cubic"}),
             "by 1.2, 2, no whole number of pixels",
         ),
-        (Case("Resize", [random(X), None, None, whole(1, 4, 5, 5)], {"mode": "cubic", "cubic_coeff_a": -0.5}), "not torch's"),
-        (
-            Case("Resize", [random(X), None, None, whole(1, 4, 5, 5)], {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"}),
-            "coordinates `asymmetric`",
-        ),
-        (
-            Case("Resize", [random(X), None, None, whole(1, 4, 5, 5)], {"coordinate_transformation_mode": "tf_crop_and_resize"}),
-            "coordinates `tf_crop_and_resize`",
-        ),
+        (resized(4, 5, 5, mode="cubic", cubic_coeff_a=-0.5), "not torch's"),
+        (resized(4, 5, 5, mode="cubic", coordinate_transformation_mode="asymmetric"), "coordinates `asymmetric`"),
+        (resized(4, 5, 5, coordinate_transformation_mode="tf_crop_and_resize"), "coordinates `tf_crop_and_resize`"),
         *[
             (Case(op, [random((1, 4, 9))], {"kernel_shape": [3], "strides": [2], "pads": [0, 1], **attrs}), "differs between sides")
             for op, attrs in (("MaxPool", {"ceil_mode": 1}), ("AveragePool", {}))

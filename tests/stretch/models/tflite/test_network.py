@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
 from stretch.capture import capture
-from stretch.export.onnx import save_onnx, to_onnx
+from stretch.export.onnx import save_onnx, to_numpy, to_onnx
 from stretch.export.tflite.source import read_source
 from stretch.models.load import load_model
 from stretch.models.tflite import read_module
@@ -22,15 +22,11 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
 
 
-def arrays(weights):
-    return {name: {key: value.detach().numpy() for key, value in weight.items()} for name, weight in weights.items()}
-
-
 def exported(name, shape, folder, half=False):
     """A network's module, its graph, and the TFLite file that nn-stretch writes of it."""
     module = load_model(name, weights="none").module
     captured = capture(module, shape)
-    save_onnx(to_onnx(captured.graph, arrays(captured.weights)), folder / "m.onnx")
+    save_onnx(to_onnx(captured.graph, to_numpy(captured.weights)), folder / "m.onnx")
     source = read_source(folder / "m.onnx")
     (folder / "m.tflite").write_bytes(graphs.tflite_bytes(source.graph, source, half=half))
     return module, captured.graph, folder / "m.tflite"

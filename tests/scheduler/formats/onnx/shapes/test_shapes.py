@@ -420,8 +420,8 @@ def whole_of(shape):
     return KnownTensor(shape, 7)
 
 
-def numbers(*each):
-    return ShapeNode(tuple(KnownTensor((), 7, (n,)) for n in each), {})
+def numbers(*values, kind=7):
+    return ShapeNode(tuple(KnownTensor((), kind, (n,)) for n in values), {})
 
 
 def scaled(*scales, attrs=None):
@@ -436,9 +436,7 @@ def scaled(*scales, attrs=None):
         ("Exp", node([X, X]), "it has 2 inputs"),
         ("Exp", typed(7), "its input 0 is of type int64"),
         ("Cast", node([X], {"to": 16}), "casts to type 16"),
-        ("Cast", node([X]), "casts to type 0"),
         ("Add", node([]), "no inputs"),
-        ("Add", node([X]), "it has 1 inputs"),
         ("Add", node([X, (1, 5, 8, 8)]), "do not go together"),
         ("Add", typed(1, 7), "differ in their element types"),
         ("Add", typed(9, 9), "of type bool"),
@@ -474,7 +472,6 @@ def scaled(*scales, attrs=None):
         ("MatMul", node([(2, 5), (7, 5)]), "5 columns meet 7 rows"),
         ("MatMul", node([(2, 5), ()]), "a single number"),
         ("MatMul", node([(2, 3, 5), (4, 5, 6)]), "do not go together"),
-        ("MatMul", node([(2, 5)]), "it has 1 inputs"),
         ("Einsum", node([(2, 5)], {"equation": b"ab->a"}), "1 inputs"),
         ("Einsum", node([(2, 5), (5, 3)], {"equation": b"ab,bc"}), "its equation is"),
         ("Einsum", node([(2, 5), (4, 3)], {"equation": b"ab,bc->ac"}), "`b` has two sizes"),
@@ -539,12 +536,8 @@ def scaled(*scales, attrs=None):
         ("Range", numbers(0, 9, 0), "its step is 0"),
         ("Range", ShapeNode((KnownTensor((), 7), KnownTensor((), 7, (9,)), KnownTensor((), 7, (1,))), {}), "no short constant"),
         ("Range", node([(), (), ()]), "no single constants"),
-        ("Range", ShapeNode((KnownTensor((), 1, (0.0,)), KnownTensor((), 1, (9.0,)), KnownTensor((), 1, (0.0,))), {}), "from 0 to 9 by 0"),
-        (
-            "Range",
-            ShapeNode((KnownTensor((), 1, (0.0,)), KnownTensor((), 1, (math.inf,)), KnownTensor((), 1, (1.0,))), {}),
-            "from 0 to inf by 1",
-        ),
+        ("Range", numbers(0.0, 9.0, 0.0, kind=1), "from 0 to 9 by 0"),
+        ("Range", numbers(0.0, math.inf, 1.0, kind=1), "from 0 to inf by 1"),
         ("Conv", node([X, (1, 3, 3000, 3000)]), "larger than its input"),
         ("Conv", node([(1, 1, 224, 224), (1, 1, 3000, 3000)], {"pads": [1500] * 4}), "3000 × 3000 on 224 × 224 pixels is too much"),
         ("Conv", node([X, (4, 3, 3, 3)], {"pads": [1 << 40] * 4}), "its pads is"),
