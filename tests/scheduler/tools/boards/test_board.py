@@ -68,6 +68,15 @@ def test_second_run_copies_nothing(there, server, on, tiny_bundle):
     assert server.kept(there) == before
 
 
+def test_aarch64_system_computes_what_the_bundle_states(server, aarch64, on, tiny_bundle):
+    done = spawn("", "run", tiny_bundle, *QUICK, *on(aarch64), "--json")
+    assert done.code == 0, done.err + done.out
+    data = json.loads(done.out)
+    assert data["on"]["host"] == "aarch64"
+    assert data["check"]["stored"] is True
+    assert data["max_error"] < 1e-4
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
