@@ -8,8 +8,9 @@ import math
 import os
 import signal
 import tempfile
-from collections.abc import Collection
-from contextlib import suppress
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -60,6 +61,26 @@ def interrupt_main(thread: int) -> None:
         signal.pthread_kill(thread, signal.SIGINT)
     else:
         _thread.interrupt_main()
+
+
+@contextmanager
+def interruption_waits() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end of the block, whether it ends well or not.
+
+    Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if pressed:
+            raise KeyboardInterrupt
 
 
 def shared_file() -> tuple[int, str, bool]:

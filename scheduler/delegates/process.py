@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from predictors.errors import StretchError
+from predictors.system import interruption_waits
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, Invocation, NodePlace, delegates, get_delegate
 from scheduler.shared import describe, opened, shared_like
@@ -122,15 +123,17 @@ class ChildProcess:
 
     def _start(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            # An interrupt at the terminal is for the parent, which then ends its children.
-            start_new_session=True,
-        )
-        self._end = weakref.finalize(self, _end, self._process)
+        # a child that was begun and not registered yet would outlive an interrupted parent
+        with interruption_waits():
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                # An interrupt at the terminal is for the parent, which then ends its children.
+                start_new_session=True,
+            )
+            self._end = weakref.finalize(self, _end, self._process)
 
     def end(self) -> None:
         """End the child, at once."""

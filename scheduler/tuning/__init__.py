@@ -1,11 +1,8 @@
 """Tuning: which candidate is quickest, measured so that noise does not decide, and tuned parameters on disk, one file a device and driver."""
 
-import contextlib
 import hashlib
-import signal
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -215,23 +212,3 @@ def shipped_path(kind: str) -> Path:
 def shipped_entries(kind: str) -> list[Entry]:
     """What is shipped for a kind of device; nothing for most."""
     return read_entries(shipped_path(kind), kind, ANY_DRIVER)
-
-
-@contextlib.contextmanager
-def interruption_waits() -> Iterator[None]:
-    """Let Ctrl-C take effect at the end of the block, whether it ends well or not.
-
-    Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.
-    """
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-        if pressed:
-            raise KeyboardInterrupt

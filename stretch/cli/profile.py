@@ -16,8 +16,8 @@ from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fits.store import fit_path
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
+from predictors.system import interruption_waits
 from scheduler.tools.boards.board import Board, open_board
-from scheduler.tuning import interruption_waits
 from stretch.cli.boards import flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from predictors.system import interruption_waits
 from scheduler.delegates.base import Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import device_traits, find_device, missing, open_device
@@ -35,7 +36,6 @@ from scheduler.delegates.opencl.tuner import (
 from scheduler.memory import Planner
 from scheduler.memory.plan import plan_offset
 from scheduler.progress import Progress, silent
-from scheduler.tuning import interruption_waits
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle

@@ -29,6 +29,7 @@ from predictors.host import HOST
 from predictors.measurements.networks import Source
 from predictors.measurements.tables import KernelLatency, Latency
 from predictors.models.fitted import Grain
+from predictors.system import interruption_waits
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import AsyncInvocation, UnableError
@@ -49,7 +50,6 @@ from scheduler.measure.steady import (
     time_together,
 )
 from scheduler.runtime.threads import QueueThread
-from scheduler.tuning import interruption_waits
 from stretch.environment import processor_name
 from stretch.tools.profiling.places import Place, write_network
 from stretch.tools.profiling.styles import STYLES, Drawing, draw

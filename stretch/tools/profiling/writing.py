@@ -21,8 +21,8 @@ from predictors.measurements.litert import MAX_BYTES, ORDER, network_ms, read_op
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, Measurements, Source, load_measurements, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
+from predictors.system import interruption_waits
 from scheduler.measure.steady import LinkTimes, Reads
-from scheduler.tuning import interruption_waits
 
 
 @dataclass(frozen=True)
