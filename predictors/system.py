@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import tempfile
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -70,15 +69,17 @@ def interruption_waits() -> Iterator[None]:
     Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.
     """
     usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield
-        return
     pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        if usual is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    except ValueError:  # another thread, where Ctrl-C raises nothing
+        usual = None
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        if usual is signal.default_int_handler:
+            signal.signal(signal.SIGINT, usual)
         if pressed:
             raise KeyboardInterrupt
 
