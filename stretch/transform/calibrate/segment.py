@@ -681,8 +681,8 @@ class FitTask:
     def _offer(self, family: Sequence[Heritage], backbones: Sequence[BranchOutput]) -> float:
         """Fit the join of the segment as it is, in each way, and keep the best segment so far; gives the least error."""
         rows, least = [backbone.rows for backbone in backbones], float("inf")
+        start_joins(self.segment, self.part, family)  # what the first fit is drawn to; behind a trunk every weight is set anew
         for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunks(family) for ridge in TRUNK_RIDGES)]:
-            start_joins(self.segment, self.part, family)
             fit_join(self.part, self.segment, rows, self._wanted, ridge, trunk)
             error = self._error(backbones)
             least = min(least, error)
