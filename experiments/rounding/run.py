@@ -72,7 +72,7 @@ class Rounding(Seed):
 
     def _rounded(self, case: Case, model: Any, precision: dict[str, str]) -> Any:
         """The network with roundings, ranges from images as it is now."""
-        from stretch.train.rounded import RoundedModel
+        from stretch.stages.rounded import RoundedModel
 
         images = self.normalise(self.train_set.some(RANGES).images)
         return RoundedModel(model.eval(), precision, [images], json.loads(TENSORS.read_text())[case.name])
@@ -106,7 +106,7 @@ def write_tensors() -> None:
 
     from predictors.devices import load_device
     from stretch.stages.design import read_design
-    from stretch.train.rounded import RoundedModel
+    from stretch.stages.rounded import RoundedModel
     from stretch.transform import build
 
     original = captured(network())

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from stretch.models.load import LoadedModel
     from stretch.stages.build import Images
     from stretch.stages.network import CapturedNetwork, Phase
+    from stretch.stages.rounded import Ranges
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError
     from stretch.transform.refine import Refined
@@ -79,6 +80,7 @@ class Branched:
         mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
         built: Fingerprint of `model` as it was built; None after a dry run.
+        ranges: Scales and zero points that it was refined with in int8, by subgraph and tensor.
     """
 
     plan: PlanResult
@@ -100,6 +102,7 @@ class Branched:
     mapping: Mapping[str, str] = field(default_factory=dict)
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
+    ranges: "Ranges" = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         """What was planned and made, in a few lines."""
@@ -156,7 +159,8 @@ class Branched:
             return with_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
 
         calibrated_on = images.fingerprints if images else ()
-        facts = BundleFacts.of(self.plan, *self._weights(trained), preprocessing=self.preprocessing, calibrated_on=calibrated_on)
+        known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
+        facts = BundleFacts.of(self.plan, *self._weights(trained), **known)
         how = {"controls": controls, "agreeing": agreeing, "progress": tell}
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
@@ -496,8 +500,10 @@ def branch(
                     branched.calibration = calibrate(branched.model, captured, fitted.fitted)
                 if refine is not None:
                     with phase("refine"):
-                        outcome = refine_and_compare(branched.model, captured, fitted, Refinement(refine), progress=tell)
+                        precision = planned.config.precision
+                        outcome = refine_and_compare(branched.model, captured, fitted, Refinement(refine), progress=tell, precision=precision)
                     branched.refinement, branched.agreement, said = outcome.refinement, outcome.after, outcome.warnings
+                    branched.ranges = outcome.ranges
                 else:
                     with phase("compare"):
                         branched.agreement, said = compare_on(branched.model, captured, fitted.held_back)

@@ -109,6 +109,7 @@ def refine_bundle(
     from scheduler.bundle.preprocessing import IMAGENET
     from scheduler.placement.mapping import place_processors
     from stretch.api.arguments import random_state_kept
+    from stretch.export.precision import planned_precision
     from stretch.export.reweigh import export_reweighed
     from stretch.export.staging import check_target, sweep
     from stretch.stages.build import divide_images, refine_and_compare, with_files
@@ -138,7 +139,7 @@ def refine_bundle(
             if synthetic:
                 preprocessing = loaded.manifest.model.preprocessing or IMAGENET
                 made = synthesise(original, model.design, preprocessing, Synthesis(synthetic), tell)
-            outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, made)
+            outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, made, planned_precision(loaded.manifest))
 
             def agreeing(written: "Bundle") -> Agreement | None:
                 return with_files(outcome.after, written, original, divided, run_images, mapping, said, tell)
@@ -147,7 +148,7 @@ def refine_bundle(
             began = loaded.manifest.weights
             weights = _weights(began, synthetic) if outcome.kept == "refined" else began
             how = {"agreeing": agreeing, "progress": tell}
-            manifest = export_reweighed(loaded, target, original, model, weights, divided.fingerprints, **how)
+            manifest = export_reweighed(loaded, target, original, model, weights, divided.fingerprints, outcome.ranges, **how)
         kept.remove()
     finally:
         # one that nothing was written to

@@ -1,6 +1,6 @@
 """Replacement of a bundle's weights; the graphs stay and are checked against torch again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from scheduler.formats.onnx import OnnxFile
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.checks import check_export
-from stretch.export.lowering import RANGES
+from stretch.export.lowering import RANGES, stated_ranges
 from stretch.export.onnx import Arrays, save_onnx, to_numpy
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.operators.lowerings import lowerings
@@ -32,6 +32,7 @@ def export_reweighed(
     model: BranchedModel,
     weights: WeightsInfo,
     calibrated_on: Sequence[str] = (),
+    ranges: Mapping[str, Mapping[str, tuple[float, int]]] | None = None,
     *,
     agreeing: Callable[[Bundle], Agreement | None],
     progress: Progress = silent,
@@ -39,25 +40,27 @@ def export_reweighed(
     """Write a copy of a float bundle with the weights of a network of its design, each changed file checked against torch.
 
     Controls and predictions stay. Files compiled or converted from the old weights are dropped, as are int8 ranges
-    trained with them.
+    trained with them; `ranges` are those of the new ones.
 
     Args:
         bundle: The bundle; in fp32.
         out: Folder of the new one, possibly the same; a bundle there is replaced atomically.
         model: The branched network with its new weights, on the CPU and in evaluation mode.
         calibrated_on: Fingerprints of the images that the new weights were fitted to.
+        ranges: Scale and zero point by subgraph and tensor that they were refined with in int8.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place.
     """
     manifest = bundle.manifest
     arrays = to_numpy(op_weights(model))
-    changed = [sub.file for sub in manifest.subgraphs] + [manifest.whole]
+    properties = {sub.file: stated_ranges((ranges or {}).get(sub.name, {})) for sub in manifest.subgraphs} | {manifest.whole: {}}
+    changed = list(properties)
     with staged(out) as folder:
         kept = copy_files(bundle, folder, leave={*changed, *(f"{file}.data" for file in changed), *derived_files(manifest)})
         files: dict[str, FileEntry] = dict(kept)
         for name in changed:
             progress(f"export {Path(name).stem}")
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            for written in save_onnx(_reweighed(bundle.file(name), arrays), folder / name):
+            for written in save_onnx(_reweighed(bundle.file(name), arrays, properties[name]), folder / name):
                 files[str(written.relative_to(folder))] = file_entry(written)
         new_manifest = msgspec.structs.replace(manifest, weights=weights, files=files, tflite=None, aot={}, contexts={}, agreement=None)
         new_manifest = msgspec.structs.replace(new_manifest, calibrated_on=tuple(dict.fromkeys((*manifest.calibrated_on, *calibrated_on))))
@@ -74,16 +77,16 @@ def derived_files(manifest: Manifest) -> set[str]:
     return derived | ({manifest.tflite} if manifest.tflite is not None else set())
 
 
-def _reweighed(path: Path, weights: Arrays) -> onnx.ModelProto:
-    """A file's model with other weights."""
+def _reweighed(path: Path, weights: Arrays, ranges: Mapping[str, str]) -> onnx.ModelProto:
+    """A file's model with other weights, and the property that states their ranges."""
     model = onnx.load(str(path))
     for part in OnnxFile(path, model).operators:
         arrays = weights.get(part.op.name, {})
         for key, name in zip(lowerings.get(part.op.kind).stored, part.weights, strict=False):
             if key in arrays:
                 _put(model, name, arrays[key])
-    properties = [(entry.key, entry.value) for entry in model.metadata_props if entry.key != RANGES]
-    onnx.helper.set_model_props(model, dict(properties))
+    properties = {entry.key: entry.value for entry in model.metadata_props if entry.key != RANGES}
+    onnx.helper.set_model_props(model, {**properties, **ranges})
     return model
 
 

@@ -1,7 +1,7 @@
 """Stages behind a design: the control, images to calibrate and compare with, refinement, and the agreement of a bundle's files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -18,9 +18,11 @@ from stretch.capture.results import pairs
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.measure import one_sided
+from stretch.export.lowering import CALIBRATION_IMAGES
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
 from stretch.quantize.images import fingerprint, load_images
+from stretch.stages.rounded import Ranges, RoundedModel, rounded_branches
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
 from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
@@ -184,6 +186,7 @@ class Outcome:
     after: Agreement | None  # The same of what was kept.
     kept: str  # ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
     warnings: list[str]  # What a person should know.
+    ranges: Ranges = field(default_factory=dict)  # Of int8 tensors that it was refined with.
 
 
 def refine_and_compare(
@@ -194,13 +197,16 @@ def refine_and_compare(
     checkpoint: Checkpoint | None = None,
     progress: Progress = silent,
     synthetic: Sequence[torch.Tensor] = (),
+    precision: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Refine a network, on a GPU where there is one, and keep its start unless it is as close to the original afterwards.
 
     Closer is what sees the original's class more often, or as often with outputs that are less far off. The images held back have no
     part in the steps, nor in which state of them is the best: they decide between the first network and the best. Batches of
-    `synthetic` are made from the original itself, (n, channels, height, width).
+    `synthetic` are made from the original itself, (n, channels, height, width). `precision` is the planned one of each processor: where it
+    is int8, the last steps see what rounding does.
     """
+    rounding, said_of_rounding = _rounding(model, precision or {})
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
@@ -208,15 +214,45 @@ def refine_and_compare(
     try:
         if torch.cuda.is_available():
             model.to("cuda")
-        refinement = refine(model, captured, images.fitted, how, progress, checkpoint, synthetic)
+        refinement = refine(model, captured, images.fitted, how, progress, checkpoint, synthetic, rounding)
     finally:
         model.to(place)
     progress("compare")
     after, said = compare_on(model, captured, images.held_back)
     if refinement.after < refinement.before and not (before and after and _worse(after, before)):
-        return Outcome(refinement, before, after, "refined", said)
+        ranges = rounding.network.ranges if rounding is not None and rounding.network is not None else {}
+        return Outcome(refinement, before, after, "refined", [*said, *said_of_rounding], ranges)
     model.load_state_dict(start)
-    return Outcome(replace(refinement, after=refinement.before), before, before, "start", [*said_before, KEPT])
+    refinement = replace(refinement, after=refinement.before, rounded_before=None, rounded_after=None)
+    return Outcome(refinement, before, before, "start", [*said_before, KEPT])
+
+
+class _Rounding:
+    """Makes the rounded form of a network, in which processors in int8 round.
+
+    Attributes:
+        network: What was made last.
+    """
+
+    def __init__(self, precision: Mapping[str, str]) -> None:
+        self._precision = precision
+        self.network: RoundedModel | None = None
+
+    def __call__(self, model: BranchedModel, images: Sequence[torch.Tensor]) -> RoundedModel:
+        self.network = RoundedModel(model, self._precision, torch.cat(list(images))[:CALIBRATION_IMAGES].split(BATCH))
+        return self.network
+
+
+def _rounding(model: BranchedModel, precision: Mapping[str, str]) -> tuple[_Rounding | None, list[str]]:
+    """What rounds a network as int8 does; None, and why, where branches in int8 are rounded otherwise."""
+    int8 = {name: "int8" if at == "int8" else "fp32" for name, at in precision.items()}
+    if "int8" not in int8.values():
+        return None, []
+    try:
+        rounded_branches(model, int8)
+    except StretchError as error:
+        return None, [f"refined in fp32 alone, without int8's rounding: {error.message}"]
+    return _Rounding(int8), []
 
 
 def _worse(after: Agreement, before: Agreement) -> bool:

@@ -28,11 +28,11 @@ from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files
 from stretch.stages.design import read_design
+from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
 from stretch.train.images import Normalise, preprocessing
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, prepare, sample
-from stretch.train.rounded import Ranges, RoundedModel
 from stretch.train.supernet import Subnet, Supernet, designs_between
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors

@@ -24,9 +24,9 @@ from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
+from stretch.stages.rounded import RoundedModel
 from stretch.train.images import ImageSource, Normalise, crop_and_flip, load_data
 from stretch.train.recipe import Recipe, RoundingConfig
-from stretch.train.rounded import RoundedModel
 from stretch.train.supernet import Supernet, fastest_designs, random_designs
 from stretch.transform.build import build
 from stretch.transform.calibrate import calibrate, whole_design

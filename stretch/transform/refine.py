@@ -1,4 +1,4 @@
-"""Refinement of a network by gradient descent on unlabelled images: first segment by segment, then end to end."""
+"""Refinement of a network by gradient descent on unlabelled images: first segment by segment, then end to end, then as int8 rounds it."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import torch
@@ -187,10 +187,31 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
 DROPPED = 0.5
 
 
+class Rounded(Protocol):
+    """A branched network that computes with rounded weights and tensors (`stretch.stages.rounded`).
+
+    Attributes:
+        scales: Of every tensor that is rounded to int8, (n,).
+        zeros: Their zero points, (n,).
+    """
+
+    scales: torch.Tensor
+    zeros: torch.Tensor
+
+    def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """What one segment writes, for what it reads."""
+        ...
+
+
+#: Makes the rounded form of a network, which shares its weights; ranges are those that its tensors take on batches of images.
+Rounding = Callable[[BranchedModel, Sequence[torch.Tensor]], Rounded]
+
+
 @dataclass(frozen=True)
 class SegmentPair:
     """One segment of both networks."""
 
+    name: str
     end: str  # The tensor at its end.
     branched: nn.Module
     original: nn.Module  # The original's.
@@ -225,6 +246,7 @@ class SegmentPairs:
         parameters: Weights of those segments, and of the parts that read what they write.
         count: How many of them have several branches.
         norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
+        rounded: What computes the branched network's segments, all of them; itself, those that differ alone, if None.
     """
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
@@ -232,10 +254,12 @@ class SegmentPairs:
         if next(original.parameters()).is_cuda:  # where depthwise convolutions are three times as fast with channels last
             original, model = (network.to(memory_format=torch.channels_last) for network in (original, model))
         stages = [
-            SegmentPair(part.end, model.get_submodule(part.name), original.get_submodule(part.name)) for part in model.design.segments
+            SegmentPair(part.name, part.end, model.get_submodule(part.name), original.get_submodule(part.name))
+            for part in model.design.segments
         ]
         same = _same(model, captured)
         self._branched, self._original = model, original
+        self.rounded: Rounded | None = None
         self._before, self._stages = stages[:same], stages[same:]
         modules = [*(stage.branched for stage in self._stages), *(model.after if self._stages else ())]
         self.parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
@@ -253,15 +277,15 @@ class SegmentPairs:
             generator: Decides which part; of the device of `x`.
         """
         theirs = self._arriving(x)
-        ours = dict(theirs)
-        here = there = theirs[BACKBONE]
+        ours = dict(theirs) if self.rounded is None else self._arriving(x, original=False)
+        here, there = ours[BACKBONE], theirs[BACKBONE]
         measured = Errors()
         for stage in self._stages:
             if apart and here.shape == there.shape:
                 chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROPPED
                 here = torch.where(chosen, there, here.detach())
             with _Reading(stage.branched) as reading:
-                here = ours[stage.end] = stage.branched(here)
+                here = ours[stage.end] = self._computed(stage, here)
             with torch.no_grad(), _Reading(stage.original) as original:
                 there = theirs[stage.end] = stage.original(there)
             if here.shape == there.shape:
@@ -284,10 +308,10 @@ class SegmentPairs:
         """
         results = []
         for x in images.split(batch):
-            values = self._arriving(x)
+            values = self._arriving(x, original=original)
             value = values[BACKBONE]
             for stage in self._stages:
-                value = values[stage.end] = (stage.original if original else stage.branched)(value)
+                value = values[stage.end] = stage.original(value) if original else self._computed(stage, value)
             results.append([value] if self._chain else self._results(self._original if original else self._branched, values))
         return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
@@ -306,15 +330,20 @@ class SegmentPairs:
         return not self._branched.sides and len(self._branched.original_outputs) == 1
 
     @torch.no_grad()
-    def _arriving(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What both networks have where the first segment begins that differs, by name; `BACKBONE` is what that reads."""
+    def _arriving(self, x: torch.Tensor, *, original: bool = True) -> dict[str, torch.Tensor]:
+        """What a network has where the first segment begins that differs, by name; `BACKBONE` is what that reads."""
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
-            value = stage.original(value)
+            value = stage.original(value) if original else self._computed(stage, value)
             if not self._chain:
                 values[stage.end] = value
         return values | {BACKBONE: value}
+
+    def _computed(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
+        """What a segment of the branched network writes."""
+        output: torch.Tensor = stage.branched(x) if self.rounded is None else self.rounded.segment(stage.name, x)
+        return output
 
     def _results(self, model: BranchedModel, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The outputs of one of the networks, from the ends of its segments."""
@@ -459,6 +488,7 @@ class Refinement:
     #: and falls to zero with the cosine of what is done, in either phase.
     rate: float = 1e-3
     apart: float = 0.3  # Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
+    rounded: float = 0.2  # Share of it, the last, in which processors in int8 round, where there are any.
     looks: int = 20  # How often the network is judged on the images held back.
     seed: int = 0  # Of views and batches.
 
@@ -472,12 +502,14 @@ class Refined:
     images: int  # Images held back.
     steps: int  # Completed steps.
     seconds: float  # Wall time.
+    rounded_before: float | None = None  # As int8 rounds it, before the steps that round; None where nothing rounds.
+    rounded_after: float | None = None  # The same of the best state.
 
 
 #: Share of the learning rate where all are refined together; and where there is no batch-norm: at all of it, errors grew tenfold.
 _TOGETHER, _CAREFUL = 0.25, 0.1
-#: The phases: whether each segment is refined by itself.
-_APART = (True, False)
+#: The phases: each segment by itself, all together, all as they are rounded.
+_PHASES = 3
 #: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
 _DECAY = 0.998
 #: Share of a phase in which the learning rate rises, and what of that is behind it at first.
@@ -492,6 +524,7 @@ def refine(
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
     synthetic: Sequence[torch.Tensor] = (),
+    rounding: Rounding | None = None,
 ) -> Refined:
     """Bring a network closer to its original by gradients, without labels.
 
@@ -499,7 +532,8 @@ def refine(
     The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
     first among them, so that the network is never worse on them than it was. While each segment is refined by itself,
     batch-norms normalise by what they see, so that large steps suit all layers, and have the statistics of the images
-    whenever the network is judged; refined together, they keep their statistics, and steps are small. Segments before the
+    whenever the network is judged; refined together, they keep their statistics, and steps are small. Where processors compute in
+    int8 the last steps see the network as it will run: what is judged and kept then is the rounded network. Segments before the
     first that differs stay as they are.
 
     Args:
@@ -510,12 +544,13 @@ def refine(
         checkpoint: Written now and then; what an interrupted refinement of the same network, images and settings left there is
             gone on from, and ends as if it had never stopped. It stays when the refinement is done.
         synthetic: Batches made by `stretch.transform.synthetic`; half of the views are of these. None is held back, or gives statistics.
+        rounding: Makes the rounded network where processors compute in int8.
 
     Raises:
         StretchError: If there are too few images, neither minutes nor steps are given, or the checkpoint is damaged,
             cannot be written or is of another refinement.
     """
-    return _Run(model, captured, images, how, progress, checkpoint, synthetic).run()
+    return _Run(model, captured, images, how, progress, checkpoint, synthetic, rounding).run()
 
 
 class _Run:
@@ -530,6 +565,7 @@ class _Run:
         progress: Progress,
         checkpoint: Checkpoint | None,
         synthetic: Sequence[torch.Tensor],
+        rounding: Rounding | None,
     ) -> None:
         count = sum(len(batch) for batch in images)
         if count < MIN_IMAGES:
@@ -561,6 +597,7 @@ class _Run:
         self._can_normalise = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
         self._wanted = self._pair.outputs(self._held, self._part, original=True)
         self._mixing = torch.Generator(self._device).manual_seed(how.seed)
+        self._rounding, self._rounded_before = rounding, 0.0
         self._phase, self._steps, self._looked, self._start = 0, 0, 0, time.perf_counter()
 
     def run(self) -> Refined:
@@ -570,12 +607,15 @@ class _Run:
         # without parameters, all of it is the original's
         if self._pair.parameters:
             remembered = self._go_on()
-            while self._phase < len(_APART):
-                self._go_through(_APART[self._phase], remembered)
+            while self._phase < _PHASES:
+                self._go_through(remembered)
                 remembered = {}
                 self._phase += 1
                 self._write(None)
-        return Refined(self._before, self._least, self._images, self._steps, self._seconds())
+        if self._pair.rounded is None:
+            return Refined(self._before, self._least, self._images, self._steps, self._seconds())
+        self._pair.rounded, least = None, self._least
+        return Refined(self._before, self._error(), self._images, self._steps, self._seconds(), self._rounded_before, least)
 
     def _go_on(self) -> dict[str, torch.Tensor]:
         """Take the state that the checkpoint has, if it has one; gives its tensors, the optimiser's among them."""
@@ -588,6 +628,8 @@ class _Run:
             self._model.load_state_dict(under(tensors, "model."))
             self._views.random.set_state(tensors["random.views"])
             self._mixing.set_state(tensors["random.mixing"])
+            if "rounding.scales" in tensors:
+                self._round(tensors)
         self._phase, self._steps, self._looked, self._least = done.phase, done.steps, done.looks, done.least
         self._start -= done.seconds
         return tensors
@@ -599,6 +641,9 @@ class _Run:
         tensors = {f"model.{key}": value for key, value in self._model.state_dict().items()}
         tensors |= {f"best.{key}": value for key, value in self._best.items()}
         tensors |= {"random.views": self._views.random.get_state(), "random.mixing": self._mixing.get_state()}
+        if (rounded := self._pair.rounded) is not None:
+            tensors |= {"rounding.scales": rounded.scales, "rounding.zeros": rounded.zeros}
+            tensors["rounding.before"] = torch.tensor(self._rounded_before, dtype=torch.float64)
         if optimiser is not None:
             tensors |= optimizer_tensors(optimiser, self._pair.parameters)
             tensors |= {f"average.{number}": average for number, average in enumerate(self._average)}
@@ -614,14 +659,30 @@ class _Run:
         )
         self._checkpoint.write(done, tensors)
 
-    def _go_through(self, apart: bool, remembered: dict[str, torch.Tensor]) -> None:
-        """Steps from one share of the work to another, each phase from the best state so far."""
+    def _round(self, remembered: Mapping[str, torch.Tensor]) -> None:
+        """Let the network compute as int8 rounds it: ranges are those of its tensors now, or those of a checkpoint."""
+        assert self._rounding is not None
+        rounded = self._pair.rounded = self._rounding(self._model, self._plain.split(self._part))
+        if remembered:
+            with torch.no_grad():
+                rounded.scales.copy_(remembered["rounding.scales"])
+                rounded.zeros.copy_(remembered["rounding.zeros"])
+            self._rounded_before = float(remembered["rounding.before"])
+        else:
+            self._rounded_before = self._least = self._error()
+
+    def _go_through(self, remembered: dict[str, torch.Tensor]) -> None:
+        """Steps of one phase, from the best state so far."""
         # one segment by itself is the network, and whole networks bear no large steps
         share = self._how.apart if self._pair.count > 1 else 0.0
-        start, stop = (0.0, share) if apart else (share, 1.0)
+        last = 1.0 if self._rounding is None else 1 - self._how.rounded
+        start, stop = ((0.0, min(share, last)), (min(share, last), last), (last, 1.0))[self._phase]
         if stop <= start:
             return
-        how, self._normalises = self._how, apart and self._can_normalise
+        how, apart, rounds = self._how, self._phase == 0, self._phase == _PHASES - 1
+        if rounds and self._pair.rounded is None:
+            self._round({})
+        self._normalises = apart and self._can_normalise
         rate = how.rate * (1.0 if self._normalises else _TOGETHER if self._can_normalise else _CAREFUL)
         optimiser, set_rate = scheduled_adam(self._pair.parameters, rate)
         views = torch.empty(how.batch, *self._held.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)

@@ -87,9 +87,11 @@ def _built(plan: "PlanAnswer | BranchedAnswer") -> Iterator[str]:
 
 def refined_words(refinement: "Refined") -> str:
     """What refining brought."""
+    rounded = refinement.rounded_after
     return (
         f"squared error of the outputs {refinement.after:.3f} of the original's square, {refinement.before:.3f} before, "
-        f"on {refinement.images} images that no step looked at"
+        + (f"{rounded:.3f} as int8 rounds it, {refinement.rounded_before:.3f} before the steps that round, " if rounded is not None else "")
+        + f"on {refinement.images} images that no step looked at"
     )
 
 

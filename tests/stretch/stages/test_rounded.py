@@ -14,9 +14,9 @@ from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_range
 from stretch.export.precision import export_precision
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.quantize.replay import replay, runner
+from stretch.stages.rounded import RoundedModel, _half, _per_channel
 from stretch.train.extract import extract
 from stretch.train.recipe import load_recipe
-from stretch.train.rounded import RoundedModel, _half, _per_channel
 from stretch.train.session import train_recipe
 from stretch.transform import build
 from tests.effort import examples

@@ -1,4 +1,4 @@
-"""Quantisation-aware training: a branched network that rounds each branch to its processor's precision, with straight-through gradients.
+"""Quantisation-aware training and refinement: a branched network that rounds each branch to its processor's precision, with straight-through gradients.
 
 What an int8 branch rounds, and in which scales, is not decided here a second time: the exporter's quantiser is asked, and
 `stretch export` is handed the same scales afterwards. So what is trained is what runs.
@@ -62,8 +62,8 @@ class RoundedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self._branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
-        self._check()
+        self._branches = rounded_branches(model, precision)
+        self._segments = {part.name: part for part in model.design.segments}
         self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
         training = model.training
         self.train(training)
@@ -97,7 +97,13 @@ class RoundedModel(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run segment after segment, in float32 between the roundings."""
-        return self._joined(x, self.branch)
+        for name in self._segments:
+            x = self.segment(name, x)
+        return x
+
+    def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """What one segment writes, for what it reads."""
+        return self._joined(name, x, self.branch)
 
     def branch(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """What the branch of one subgraph writes, rounded, for what it reads."""
@@ -111,13 +117,12 @@ class RoundedModel(nn.Module):
         rounded_branch = self._branches[name]
         return rounded_branch.run(x, self._reads[name], _to_half if rounded_branch.precision == "fp16" else rounded)
 
-    def _joined(self, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The network of branches that are computed so."""
+    def _joined(self, name: str, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """What a segment writes whose branches are computed so."""
+        part = self._segments[name]
         with torch.autocast(x.device.type, enabled=False):
-            for part in self.model.design.segments:
-                outputs = [branch(f"{part.name}.{name}", x) for name in part.names]
-                x = outputs[0] if len(outputs) == 1 else self.model.segment(part.name).join(*outputs)
-        return x
+            outputs = [branch(f"{name}.{processor}", x.float()) for processor in part.names]
+            return outputs[0] if len(outputs) == 1 else self.model.segment(name).join(*outputs)
 
     @torch.no_grad()
     def _observed(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
@@ -134,35 +139,39 @@ class RoundedModel(nn.Module):
             names = self._branches[name]
             return names.run(x, self._reads[name], _to_half if names.precision == "fp16" else observe)
 
-        for batch in images:
-            self._joined(batch, branch)
+        for x in images:
+            for part in self._segments:
+                x = self._joined(part, x, branch)
         ranges: Ranges = {}
         for (name, tensor), (low, high) in seen.items():
             scale = max(high - low, LEAST_RANGE) / LEVELS[1]
             ranges.setdefault(name, {})[tensor] = (scale, round(-low / scale))
         return ranges
 
-    def _check(self) -> None:
-        """Refuse what is rounded otherwise than here."""
-        joins = {part.name: part.join for part in self.model.design.segments if not part.whole}
-        for name, rounded_branch in self._branches.items():
-            join = joins.get(name.partition(".")[0])
-            if join is not None and join_of(join).exact:
+
+def rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dict[str, "_RoundedBranch"]:
+    """The branches by subgraph; refuses those that are rounded otherwise than here."""
+    branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
+    joins = {part.name: part.join for part in model.design.segments if not part.whole}
+    for name, rounded_branch in branches.items():
+        join = joins.get(name.partition(".")[0])
+        if join is not None and join_of(join).exact:
+            raise StretchError(
+                f"branch `{name}` computes a part of its segment, and parts are rounded as the whole segment is, which training does not do",
+                "train it without [rounding]: it computes what the original computes",
+            )
+        if rounded_branch.precision == "int8" and any(PART in op.tags for op in subgraph_of(model.graph, name).ops):
+            raise StretchError(
+                f"branch `{name}` computes grouped convolutions in parts with scales of their own, which training does not round",
+                "set the precision of its processor to fp32 in [rounding]",
+            )
+        for layer, module in rounded_branch.branch.named_children() if rounded_branch.precision != "fp32" else ():
+            if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):
                 raise StretchError(
-                    f"branch `{name}` computes a part of its segment, and parts are rounded as the whole segment is, which training does not do",
-                    "train it without [rounding]: it computes what the original computes",
-                )
-            if rounded_branch.precision == "int8" and any(PART in op.tags for op in subgraph_of(self.model.graph, name).ops):
-                raise StretchError(
-                    f"branch `{name}` computes grouped convolutions in parts with scales of their own, which training does not round",
+                    f"`{layer}` of branch `{name}` is a {type(module).__name__}, whose weights training does not round",
                     "set the precision of its processor to fp32 in [rounding]",
                 )
-            for layer, module in rounded_branch.branch.named_children() if rounded_branch.precision != "fp32" else ():
-                if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):
-                    raise StretchError(
-                        f"`{layer}` of branch `{name}` is a {type(module).__name__}, whose weights training does not round",
-                        "set the precision of its processor to fp32 in [rounding]",
-                    )
+    return branches
 
 
 #: Layers whose weights are rounded, and those that are folded into them.
