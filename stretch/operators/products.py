@@ -21,10 +21,10 @@ class PaddedConv2d(nn.Conv2d):
         super().__init__(*args, **kwargs)
         self.pads = pads
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Pad, then convolve."""
+    def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        # whoever convolves with other weights, rounded ones for example, pads too
         top, left, bottom, right = self.pads
-        return super().forward(F.pad(input, (left, right, top, bottom)))
+        return super()._conv_forward(F.pad(input, (left, right, top, bottom)), weight, bias)
 
 
 def pointwise(out: int, bias: bool) -> dict[str, Attr]:
