@@ -187,7 +187,9 @@ def held() -> tuple[int, int, int]:
     result = (0, 0, 0)
     for _ in range(50):
         gc.collect()
-        children = subprocess.run(["ps", "-ww", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True).stdout
+        children = subprocess.run(
+            ["ps", "-ww", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
+        ).stdout
         now = threading.active_count(), children.count("process import child"), len(os.listdir("/proc/self/fd"))
         if now == result:
             break

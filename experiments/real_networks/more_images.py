@@ -11,11 +11,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.gpu import facts, origin
 from experiments.real_networks.run import HELD_BACK, NETWORKS, Real
 from experiments.records import About, Facts, Row, write_record
+
+if TYPE_CHECKING:
+    import torch
+
+    from stretch.capture import Captured
+    from stretch.stages.rounded import RoundedModel
 
 HERE = Path(__file__).parent
 #: The paper's phone as its release measured it, and multiply-accumulates of a design over the original's.
@@ -49,12 +55,13 @@ class Trial:
     synthetic: int
     steps: int  # Of refinement; 0 for none.
     seed: int = 0
+    rounded: int = 20  # Percentage of the steps that see what int8 rounds.
 
     @property
     def name(self) -> str:
         """What its row is called."""
         made = f" + {self.synthetic} synthetic" if self.synthetic else ""
-        return f"{self.network}, {self.design}, {self.photographs}{made}, {self.steps} steps, seed {self.seed}"
+        return f"{self.network}, {self.design}, {self.photographs}{made}, {self.steps} steps, {self.rounded} % rounded, seed {self.seed}"
 
 
 def measured(trial: Trial, weights: Path, images: Path) -> Row:
@@ -66,7 +73,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import evaluate, plan
-    from stretch.stages.build import divide_images
+    from stretch.stages.build import divide_images, int8_rounding
     from stretch.stages.network import read_network
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
@@ -117,11 +124,30 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
             first, *others = design.segments
             marked = replace(first, branches=(replace(first.branches[0], entry="project"),))
             model.design = replace(design, segments=(marked, *others))
-        refined = refine(model, network.captured, fitted, Refinement(steps=trial.steps, seed=trial.seed), synthetic=synthetic)
+        rounding, _ = int8_rounding(model, planned.config.precision)
+        how = Refinement(steps=trial.steps, seed=trial.seed, rounded=trial.rounded / 100)
+        refined = refine(model, network.captured, fitted, how, synthetic=synthetic, rounding=rounding)
         row["refinement_s"] = round(refined.seconds, 1)
         model.design = design
         row |= agreement(network.captured, model, divided.held_back, "refined")
+        if rounding is not None:
+            row |= rounded_agreement(network.captured, rounding.network or rounding(model, fitted), divided.held_back)
     return row
+
+
+def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Sequence[torch.Tensor]") -> Row:
+    """How often a network, as int8 rounds it, sees the original's class on batches that nothing was fitted to."""
+    import torch
+
+    from stretch.evaluation.measure import AgreementSums, share_of
+
+    sums, module = AgreementSums(), original.module.eval()
+    with torch.no_grad():
+        for batch in images:
+            sums.add(network(batch.to(network.scales.device)).float().cpu().numpy(), module(batch).numpy())
+    share = share_of(sums.same, sums.images)
+    values = {"value": share.value, "low": share.low, "high": share.high, "error": sums.error}
+    return {f"rounded_{key}": round(value, 4) for key, value in values.items()}
 
 
 def _one(job: tuple[Trial, Path, Path]) -> Row:
@@ -159,6 +185,7 @@ def record(files: Sequence[Path], name: str) -> None:
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`.",
             "Sequential: the plain network of as many multiply-accumulates. Shortened: that first branch alone. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
+            "`rounded`: as int8 rounds weights and tensors on all processors, which the last fifth of the steps saw.",
             "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU, so seconds say little of one alone.",
         ],
         **origin(runs),
@@ -172,7 +199,7 @@ def main() -> int:
     parser.add_argument("files", type=Path, nargs="*", help="for record: what measure wrote")
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
-    parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,steps[,seed]; repeat")
+    parser.add_argument("--trial", action="append", default=[], help="network,design,photographs,synthetic,steps[,seed[,rounded]]; repeat")
     parser.add_argument("--side-by-side", type=int, default=4, help="trials at a time")
     parser.add_argument("--name", default="more_images", help="for record: the record's name")
     parser.add_argument("--out", type=Path, help="for measure: file of the numbers")

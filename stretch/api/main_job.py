@@ -501,7 +501,9 @@ def branch(
                 if refine is not None:
                     with phase("refine"):
                         precision = planned.config.precision
-                        outcome = refine_and_compare(branched.model, captured, fitted, Refinement(refine), progress=tell, precision=precision)
+                        outcome = refine_and_compare(
+                            branched.model, captured, fitted, Refinement(refine), progress=tell, precision=precision
+                        )
                     branched.refinement, branched.agreement, said = outcome.refinement, outcome.after, outcome.warnings
                     branched.ranges = outcome.ranges
                 else:

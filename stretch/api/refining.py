@@ -139,7 +139,9 @@ def refine_bundle(
             if synthetic:
                 preprocessing = loaded.manifest.model.preprocessing or IMAGENET
                 made = synthesise(original, model.design, preprocessing, Synthesis(synthetic), tell)
-            outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, made, planned_precision(loaded.manifest))
+            outcome = refine_and_compare(
+                model, original, divided, Refinement(minutes, steps), kept, tell, made, planned_precision(loaded.manifest)
+            )
 
             def agreeing(written: "Bundle") -> Agreement | None:
                 return with_files(outcome.after, written, original, divided, run_images, mapping, said, tell)

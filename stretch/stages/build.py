@@ -206,7 +206,7 @@ def refine_and_compare(
     `synthetic` are made from the original itself, (n, channels, height, width). `precision` is the planned one of each processor: where it
     is int8, the last steps see what rounding does.
     """
-    rounding, said_of_rounding = _rounding(model, precision or {})
+    rounding, said_of_rounding = int8_rounding(model, precision or {})
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
@@ -227,8 +227,11 @@ def refine_and_compare(
     return Outcome(refinement, before, before, "start", [*said_before, KEPT])
 
 
-class _Rounding:
+class Int8Rounding:
     """Makes the rounded form of a network, in which processors in int8 round.
+
+    Args:
+        precision: By processor.
 
     Attributes:
         network: What was made last.
@@ -239,11 +242,12 @@ class _Rounding:
         self.network: RoundedModel | None = None
 
     def __call__(self, model: BranchedModel, images: Sequence[torch.Tensor]) -> RoundedModel:
+        """The rounded form, with the ranges that tensors take on batches of images now."""
         self.network = RoundedModel(model, self._precision, torch.cat(list(images))[:CALIBRATION_IMAGES].split(BATCH))
         return self.network
 
 
-def _rounding(model: BranchedModel, precision: Mapping[str, str]) -> tuple[_Rounding | None, list[str]]:
+def int8_rounding(model: BranchedModel, precision: Mapping[str, str]) -> tuple[Int8Rounding | None, list[str]]:
     """What rounds a network as int8 does; None, and why, where branches in int8 are rounded otherwise."""
     int8 = {name: "int8" if at == "int8" else "fp32" for name, at in precision.items()}
     if "int8" not in int8.values():
@@ -252,7 +256,7 @@ def _rounding(model: BranchedModel, precision: Mapping[str, str]) -> tuple[_Roun
         rounded_branches(model, int8)
     except StretchError as error:
         return None, [f"refined in fp32 alone, without int8's rounding: {error.message}"]
-    return _Rounding(int8), []
+    return Int8Rounding(int8), []
 
 
 def _worse(after: Agreement, before: Agreement) -> bool:

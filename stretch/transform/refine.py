@@ -484,8 +484,8 @@ class Refinement:
     minutes: float | None = None  # Wall time that it may take; None for no bound.
     steps: int | None = None  # Steps at most; None for as many as the time allows.
     batch: int = 64  # Views of a step.
-    #: Largest learning rate of Adam; a quarter of it where all are refined together, a tenth for networks without batch-norms. It rises at first
-    #: and falls to zero with the cosine of what is done, in either phase.
+    #: Largest learning rate of Adam; a quarter of it where all are refined together, a tenth for networks without batch-norms, a twentieth where
+    #: int8 rounds. It rises at first and falls to zero with the cosine of what is done, in each phase.
     rate: float = 1e-3
     apart: float = 0.3  # Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
     rounded: float = 0.2  # Share of it, the last, in which processors in int8 round, where there are any.
@@ -506,8 +506,8 @@ class Refined:
     rounded_after: float | None = None  # The same of the best state.
 
 
-#: Share of the learning rate where all are refined together; and where there is no batch-norm: at all of it, errors grew tenfold.
-_TOGETHER, _CAREFUL = 0.25, 0.1
+#: Share of the learning rate where all are refined together; where there is no batch-norm: at all of it, errors grew tenfold; and where int8 rounds.
+_TOGETHER, _CAREFUL, _ROUNDED = 0.25, 0.1, 0.05
 #: The phases: each segment by itself, all together, all as they are rounded.
 _PHASES = 3
 #: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
@@ -683,7 +683,8 @@ class _Run:
         if rounds and self._pair.rounded is None:
             self._round({})
         self._normalises = apart and self._can_normalise
-        rate = how.rate * (1.0 if self._normalises else _TOGETHER if self._can_normalise else _CAREFUL)
+        together = _ROUNDED if rounds else _TOGETHER if self._can_normalise else _CAREFUL
+        rate = how.rate * (1.0 if self._normalises else together)
         optimiser, set_rate = scheduled_adam(self._pair.parameters, rate)
         views = torch.empty(how.batch, *self._held.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)
         step = Replayed(lambda: self._step(views, optimiser, apart), self._device, [self._mixing])
