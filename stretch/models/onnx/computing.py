@@ -255,12 +255,17 @@ def _hard_sigmoid(site: OnnxSite) -> fx.Node:
 
 @rule("PRelu")
 def _prelu(site: OnnxSite) -> fx.Node:
-    """A slope for all elements or for each channel."""
-    slope, channels = site.known(1, "slope"), site.shape[1]
-    aligned = slope.reshape((1,) * (len(site.shape) - slope.ndim) + slope.shape)
-    if slope.size not in (1, channels) or (slope.size > 1 and aligned.shape[1] != channels):
-        raise StretchError(f"its slopes have the shape {list(slope.shape)}, not one number a channel")
-    return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+    """A slope for all elements or for each channel is a layer of torch; of others the two halves are added."""
+    slope, shape = site.value(1), site.shape
+    if isinstance(slope, np.ndarray) and len(shape) > 1:
+        sizes = (1,) * (len(shape) - slope.ndim) + slope.shape
+        if slope.size == 1 or (slope.size == sizes[1] == shape[1]):
+            return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+    slopes = site.tensor(1)
+    below = site.builder.call(operator.mul, site.builder.call(torch.clamp, site.x, None, 0.0), slopes)
+    result = site.builder.call(operator.add, site.builder.call(torch.relu, site.x), below)
+    need(shape_of(result) == shape, f"its slopes have the shape {list(shape_of(slopes))} for {list(shape)}")
+    return result
 
 
 def _type_of(like: Value) -> torch.dtype:

@@ -80,7 +80,8 @@ def _slice(site: OnnxSite) -> fx.Node:
             # The same places, counted from the other end.
             turned.append(axis)
             first, last = size - 1 - first, size - 1 - last
-        items[axis] = slice(first, last, abs(step) if abs(step) != 1 else None)
+        if (first, last, abs(step)) != (0, size, 1):
+            items[axis] = slice(first, last, abs(step) if abs(step) != 1 else None)
     x = site.builder.call(torch.flip, site.x, turned) if turned else site.x
     return x if items == [slice(None)] * len(items) else site.builder.call(operator.getitem, x, tuple(items))
 

@@ -40,7 +40,7 @@ ELEMENTS = [
     *[Case("Shrink", [random(SMALL, scale=2)], {"lambd": 0.5, "bias": bias}) for bias in (0.0, 0.3, 0.5)],
     Case("Mod", [random(SMALL, scale=3), np.full((1,), 0.7, np.float32)], {"fmod": 1}),
     *[Case("HardSigmoid", [random(SMALL, scale=4)], {"alpha": alpha, "beta": 0.5}) for alpha in (0.2, 1 / 6)],
-    *[Case("PRelu", [random(SMALL), random(shape, 1)]) for shape in ((4, 1, 1), (1,), (1, 4, 1, 1))],
+    *[Case("PRelu", [random(SMALL), random(shape, 1)]) for shape in ((4, 1, 1), (1,), (1, 4, 1, 1), (3, 1), (2,))],
     *[
         Case(op, [np.round(random(SMALL)), np.zeros((), np.float32)])
         for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
@@ -102,7 +102,6 @@ MOVES = [
     Case("Concat", [random(X), random((1, 4, 6, 2), 1)], {"axis": -1}),
     Case("Slice", [random(X), whole(1), whole(3), whole(1)]),
     Case("Slice", [random(X), whole(0, -3), whole(2**62, -1), whole(1, 2), whole(2, 1)]),
-    Case("Slice", [random(X), whole(0), whole(4), whole(1)]),
     Case("Slice", [random(X), whole(3), whole(0), whole(1), whole(-1)]),
     Case("Slice", [random(X), whole(-1, 0), whole(-(2**62), 2), whole(-1, 1), whole(-2, 1)]),
     Case("Trilu", [random(X), np.array(1)], {"upper": 0}),
@@ -215,7 +214,7 @@ def resized(*sizes, **attrs):
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case("PRelu", [random(SMALL), random((3, 1))]), "not one number a channel"),
+        (Case("PRelu", [random(SMALL), random((2, 4, 3, 2))]), r"its slopes have the shape \[2, 4, 3, 2\]"),
         (Case("Shrink", [random(SMALL)], {"lambd": -1.0}), "its lambd is -1"),
         (Case("IsInf", [random(SMALL)], {"detect_positive": 0, "detect_negative": 0}), "looks for no infinity"),
         (Case("Cast", [random(SMALL)], {"to": 14}), "casts to type 14"),
