@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from stretch.models.builder import Builder  # noqa: E402
 from stretch.models.onnx import read_module  # noqa: E402
-from stretch.models.onnx.computing import UNSCALED, added, multiplied, times  # noqa: E402
+from stretch.models.onnx.computing import UNSCALED, folded, times  # noqa: E402
 from stretch.models.onnx.network import OnnxSite  # noqa: E402
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole  # noqa: E402
 from tests.scheduler.formats.onnx.shapes.test_shapes import windows  # noqa: E402
@@ -449,13 +449,13 @@ def run(site, result, kind):
 
 def test_other_layers_and_numbers_stay_as_they_are():
     site, x = product(nn.Conv2d, unscaled=False)
-    assert multiplied(site, x, random((5, 1, 1), 3)) is None
-    assert added(site, x, random((5, 1, 1), 3)) is None
+    assert folded(site, x, random((5, 1, 1), 3), scales=True) is None
+    assert folded(site, x, random((5, 1, 1), 3), scales=False) is None
     site, x = product(nn.Conv2d)
-    assert multiplied(site, x, random((4, 4))) is None
-    assert multiplied(site, x, random((2, 5, 1, 1))) is None
-    assert added(site, x, random((4,))) is None
-    assert multiplied(site, site.builder.input, np.float32(2).reshape(())) is None
+    assert folded(site, x, random((4, 4)), scales=True) is None
+    assert folded(site, x, random((2, 5, 1, 1)), scales=True) is None
+    assert folded(site, x, random((4,)), scales=False) is None
+    assert folded(site, site.builder.input, np.float32(2).reshape(()), scales=True) is None
 
 
 def test_any_tensor_is_scaled():
