@@ -15,10 +15,9 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
-from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted, there
+from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, counted, there
 from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned
-from stretch.models.onnx.network import RULES, OnnxSite, Value, known_tensor, rule
+from stretch.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
 from stretch.operators.products import PaddedConv2d
 
@@ -26,10 +25,8 @@ _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 def _made(site: OnnxSite) -> tuple[int, ...]:
-    """The shape of a node's first result, by the rules that check bundles."""
-    attrs = {key: value.encode() if isinstance(value, str) else value for key, value in site.attrs.items()}
-    inputs = [KnownTensor(shape_of(x)) if isinstance(x, fx.Node) else None if x is None else known_tensor(x) for x in site.inputs]
-    return SHAPES[site.op](ShapeNode(tuple(inputs), attrs, site.results)).shape
+    """The shape of a node's first result."""
+    return cost_of(site.op, site.inputs, site.attrs, site.results).shape
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -93,8 +90,14 @@ def _triangle(site: OnnxSite) -> fx.Node:
     return site.builder.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
 
 
-RULES["Expand"] = lambda site: site.builder.method("expand", site.x, *_made(site))
-RULES["Tile"] = lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats"))
+RULES.update(
+    {
+        "Expand": lambda site: site.builder.method("expand", site.x, *_made(site)),
+        "Shape": lambda site: np.array(site.shape[site.attrs.get("start", 0) : site.attrs.get("end", len(site.shape))], np.int64),
+        "Size": lambda site: np.array(prod(site.shape), np.int64),
+        "Tile": lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats")),
+    }
+)
 
 
 def _padded(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
