@@ -414,8 +414,10 @@ def _affine_grid(site: OnnxSite) -> fx.Node:
 
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
-_MAX_POOLS = {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d}
-_AVERAGE_POOLS = {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d}
+_POOLS = {
+    "max_pool": {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d},
+    "avg_pool": {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d},
+}
 
 #: Functions whose results are never below zero, and those whose results are not where what they read is not.
 _POSITIVE = {torch.relu, F.relu6, torch.sigmoid, F.hardsigmoid, torch.softmax, torch.abs, torch.exp}
@@ -490,10 +492,6 @@ class Window:
             behind.append(first if last < first and counts[0] == counts[1] else last)
         return replace(self, behind=tuple(behind))
 
-    def pool(self, kind: str, **more: Any) -> nn.Module:
-        """A pool of one of our kinds, whose sides may be padded differently."""
-        return padded_pool(kind, {"kernel": self.kernel, "stride": self.stride, "padding": (*self.before, *self.behind), **more})
-
 
 def _weighted(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
     weight, bias = site.known(1, "weight"), site.optional(2, "bias")
@@ -550,14 +548,21 @@ def _max_pool(site: OnnxSite) -> fx.Node:
     # Where nothing is below zero, zeros are never larger than the largest either.
     floor = isinstance(earlier, fx.Node) and nonnegative(earlier, site.builder, of_input=False)
     window = window.unpadded(*([-inf, 0.0] if floor else [-inf]))
-    window = window if up else window.evened()
-    make = _MAX_POOLS[len(site.shape)]
+    return _pooled(site, window if up else window.evened(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
+
+
+def _pooled(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any) -> fx.Node:
+    """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
+    make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.halved:
-        return site.builder.module(make(window.kernel, window.stride, window.before, window.dilation, ceil_mode=up), window.x, site.name)
+        return site.builder.module(make(*sizes.values(), window.before, **more), window.x, site.name)
     if len(window.kernel) == 2:
-        return site.builder.module(window.pool("max_pool", ceil_mode=up, dilation=window.dilation), window.x, site.name)
-    need(not up, f"its padding {list(window.before)} and {list(window.behind)} differs between sides, and it rounds up")
-    return site.builder.module(make(window.kernel, window.stride, 0, window.dilation), window.padded(site.builder, -inf), site.name)
+        module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **more})
+        return site.builder.module(module, window.x, site.name)
+    if more["ceil_mode"] or not more.get("count_include_pad", True):
+        sides = f"its padding {list(window.before)} and {list(window.behind)} differs between sides"
+        raise StretchError(f"{sides}, and it rounds up or leaves padding out of its means")
+    return site.builder.module(make(*sizes.values(), 0, **more), window.padded(site.builder, fill), site.name)
 
 
 @rule("AveragePool")
@@ -569,20 +574,12 @@ def _average_pool(site: OnnxSite) -> fx.Node:
 def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
     """The mean of each window. `counted`: whether padding counts; `up`: whether windows may overhang."""
     window = replace(Window.of(site, site.pair("kernel_shape")), x=x)
-    halved = window.halved
     if not any((*window.before, *window.behind)) and not up:
         inner = window.unpadded(0.0).evened()
         window = inner if inner.halved else window
         # Without padding it does not matter, and torch's own networks count it.
-        halved, counted = True, True
-    make = _AVERAGE_POOLS[len(site.shape)]
-    if halved:
-        return site.builder.module(make(window.kernel, window.stride, window.before, up, counted), window.x, site.name)
-    if len(window.kernel) == 2:
-        return site.builder.module(window.pool("avg_pool", ceil_mode=up, count_include_pad=counted), window.x, site.name)
-    if not counted or up:
-        raise StretchError(f"its padding {list(window.before)} and {list(window.behind)} differs between sides and is left out of the mean")
-    return site.builder.module(make(window.kernel, window.stride, 0, False, True), window.padded(site.builder), site.name)
+        counted = True
+    return _pooled(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
 
 
 @rule("LpPool")
@@ -604,21 +601,13 @@ def _norm_of_image(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
-@rule("GlobalMaxPool")
-def _global_max(site: OnnxSite) -> fx.Node:
-    _check_image(site)
-    return site.builder.module(nn.AdaptiveMaxPool2d(1), site.x, site.name)
+def pooled_to_one(site: OnnxSite, layer: Any = nn.AdaptiveAvgPool2d) -> fx.Node:
+    """The mean of each channel of an image, or what another layer takes of it, as an image of one pixel."""
+    need(len(site.shape) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
+    return site.builder.module(layer(1), site.x, site.name)
 
 
-@rule("GlobalAveragePool")
-def pooled_to_one(site: OnnxSite) -> fx.Node:
-    """The mean of each channel of an image, as an image of one pixel."""
-    _check_image(site)
-    return site.builder.module(nn.AdaptiveAvgPool2d(1), site.x, site.name)
-
-
-def _check_image(site: OnnxSite) -> None:
-    need(len(shape_of(site.x)) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
+RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(pooled_to_one, layer=nn.AdaptiveMaxPool2d)})
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
