@@ -12,7 +12,6 @@ from typing import Any
 
 from predictors import system
 from predictors.errors import StretchError, first_line
-from predictors.shapes import Shape
 
 #: Element counts above which a weight says nothing of a shape.
 LARGE = 1024
@@ -41,16 +40,6 @@ def infer_shapes(model: Any, name: str) -> list[Any]:
 
     graph = onnx.load_model_from_string(answer).graph
     return [*graph.input, *graph.value_info, *graph.output]
-
-
-def fixed_shapes(model: Any, name: str) -> dict[str, Shape]:
-    """Shapes of the tensors whose sizes can all be worked out, by name; as `infer_shapes`."""
-    shapes = {}
-    for value in infer_shapes(model, name):
-        sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        if value.type.tensor_type.HasField("shape") and all(size > 0 for size in sizes):
-            shapes[value.name] = sizes
-    return shapes
 
 
 def without_weights(model: Any) -> Any:

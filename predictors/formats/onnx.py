@@ -14,7 +14,7 @@ from typing import Any
 
 from predictors.errors import StretchError, UsageError, need
 from predictors.files import read_bytes
-from predictors.formats.inference import fixed_shapes
+from predictors.formats.inference import infer_shapes
 from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
@@ -247,12 +247,17 @@ def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]
 
 
 def _infer(path: Path, model: Any) -> dict[str, Shape]:
-    """Shapes of all tensors that ONNX can tell."""
+    """Shapes of all tensors whose sizes ONNX can tell."""
     # What an exporter wrote down for another size would contradict the one that is asked for.
     del model.graph.value_info[:]
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    return fixed_shapes(model, str(path))
+    shapes = {}
+    for value in infer_shapes(model, str(path)):
+        sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if value.type.tensor_type.HasField("shape") and all(size > 0 for size in sizes):
+            shapes[value.name] = sizes
+    return shapes
 
 
 class _OnnxLowering:
