@@ -23,8 +23,7 @@ if not PLAIN:
     with suppress(ImportError):
         fcntl, resource = import_module("fcntl"), import_module("resource")
 
-#: Whether a process can become two, and a folder be opened as a file is.
-FORKS = not PLAIN and hasattr(os, "fork")
+#: Whether a folder can be opened as a file is.
 OPENS_FOLDERS = not PLAIN and hasattr(os, "O_DIRECTORY")
 
 

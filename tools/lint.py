@@ -313,7 +313,7 @@ _SYSTEM = re.compile(
     re.M,
 )
 #: Where that may stand: the form of Linux, and programs that run there alone.
-_OF_LINUX = ("predictors/system.py", "predictors/formats/inference.py", "scheduler/tools/boards/", "stretch/train/")
+_OF_LINUX = ("predictors/system.py", "scheduler/tools/boards/", "stretch/train/")
 
 
 def systems(names: list[str]) -> Iterator[str]:

@@ -4,17 +4,14 @@ For some files that inference ends with a signal, does not end or takes gigabyte
 more outputs than it says): a file of any origin is worked out in a process of its own, with limits.
 """
 
-import os
 import subprocess
 import sys
-import warnings
 from contextlib import suppress
 from math import prod
 from typing import Any
 
 from predictors import system
 from predictors.errors import StretchError, first_line
-from predictors.shapes import Shape
 
 #: Element counts above which a weight says nothing of a shape.
 LARGE = 1024
@@ -22,36 +19,27 @@ LARGE = 1024
 #: Processor seconds, and bytes beside what this process has, that the inference of one file may take.
 LIMIT_S, LIMIT_BYTES = 20, 4 << 30
 
+#: Seconds that are waited for each of those, for other processes may be served first.
+_WAITS = 3
+
 #: Opset from which pooling windows are counted as runtimes compute them, and the first whose operators mean the same in it.
 _WINDOWS, _ALIKE = 22, 18
 
 
-def infer_shapes(model: Any, name: str, *, trusted: bool = False) -> list[Any]:
+def infer_shapes(model: Any, name: str) -> list[Any]:
     """The `onnx.ValueInfoProto` of inputs, of tensors as far as they can be worked out, and of outputs.
 
     Args:
         model: An `onnx.ModelProto`; not changed.
         name: What messages call it.
-        trusted: Whether its operators were checked one by one, so that no process is needed.
     """
-    content = without_weights(model).SerializeToString()
-    ok, answer = _answer(content) if trusted else _in_child(content)
+    ok, answer = _in_child(without_weights(model).SerializeToString())
     if not ok:
         raise StretchError(f"the shapes of {name} {answer.decode()}", "export it again")
     import onnx
 
     graph = onnx.load_model_from_string(answer).graph
     return [*graph.input, *graph.value_info, *graph.output]
-
-
-def fixed_shapes(model: Any, name: str, *, trusted: bool = False) -> dict[str, Shape]:
-    """Shapes of the tensors whose sizes can all be worked out, by name; as `infer_shapes`."""
-    shapes = {}
-    for value in infer_shapes(model, name, trusted=trusted):
-        sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        if value.type.tensor_type.HasField("shape") and all(size > 0 for size in sizes):
-            shapes[value.name] = sizes
-    return shapes
 
 
 def without_weights(model: Any) -> Any:
@@ -89,57 +77,32 @@ def _answer(content: bytes) -> tuple[bool, bytes]:
 
 
 def _in_child(content: bytes) -> tuple[bool, bytes]:
-    """`_answer` of a process that may end in any way."""
-    if not system.FORKS:
-        command = [sys.executable, "-c", f"from {__name__} import _serve; _serve()"]
-        with suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(command, input=content, capture_output=True, timeout=LIMIT_S, check=False)
-            if done.stdout and not done.returncode:
-                return bool(done.stdout[0]), done.stdout[1:]
-        return False, _FAILS
-    import onnx.shape_inference  # noqa: F401 (the child must not import anything)
-
-    reading, writing = os.pipe()
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # the child runs C++ alone, and ends
-        child = os.fork()
-    if not child:
-        try:
-            os.close(reading)
-            _limit()
-            ok, answer = _answer(content)
-            with os.fdopen(writing, "wb") as pipe:
-                pipe.write(bytes([ok]) + answer)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    try:
-        with os.fdopen(reading, "rb") as pipe:
-            answer = pipe.read()
-    finally:
-        _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status) or not answer:
-        return False, _FAILS
-    return bool(answer[0]), answer[1:]
+    """`_answer` of a process of its own, which may end in any way."""
+    # the same modules as here, and none from the folder where the command runs
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import _serve; _serve()"
+    with suppress(subprocess.TimeoutExpired):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, input=content, capture_output=True, timeout=LIMIT_S * _WAITS, check=False)
+        if done.stdout and not done.returncode:
+            return bool(done.stdout[0]), done.stdout[1:]
+    return False, b"cannot be worked out: the onnx library fails at them"
 
 
 def _serve() -> None:
-    """`_answer` of what stands on stdin."""
-    ok, answer = _answer(sys.stdin.buffer.read())
+    """Write `_answer` of what stands on stdin to stdout."""
+    import onnx.shape_inference  # noqa: F401 (its memory is not that of the file)
+
+    content = sys.stdin.buffer.read()
+    _limit()
+    ok, answer = _answer(content)
     sys.stdout.buffer.write(bytes([ok]) + answer)
 
 
-#: What is said of shapes where the library's process ends otherwise than with an answer.
-_FAILS = b"cannot be worked out: the onnx library fails at them"
-
-
 def _limit() -> None:
-    """Hold the process to its limits; no report of its end is printed or kept."""
-    import faulthandler
-
+    """Hold the process to its limits, where the system has any; no dump of its memory is kept."""
     resource = system.resource
-    faulthandler.disable()
-    with open("/dev/null", "w") as nothing:
-        os.dup2(nothing.fileno(), 2)
+    if resource is None:
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
     try:

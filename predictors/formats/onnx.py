@@ -6,6 +6,7 @@ ONNX's own shape inference gives it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from predictors.errors import StretchError, UsageError, need
 from predictors.files import read_bytes
-from predictors.formats.inference import fixed_shapes
+from predictors.formats.inference import infer_shapes
 from predictors.graph import Op, OpGraph, free_name
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
@@ -23,8 +24,8 @@ from predictors.shapes import Shape, same_padding
 #: Kind and attributes of one operator.
 Step = tuple[str, dict[str, Any]]
 
-#: The operators of a node; ValueError where its family does not have it.
-Rule = Callable[["ShapedNode"], list[Step]]
+#: The operator of a node; ValueError where its family does not have it.
+Rule = Callable[["ShapedNode"], Step]
 
 RULES: RuleTable[Rule] = RuleTable()
 
@@ -32,6 +33,9 @@ _add = RULES.add
 
 _MOVES = frozenset({"Transpose", "Slice", "Split", "Gather", "Pad", "Expand", "Tile", "Concat", "DepthToSpace", "SpaceToDepth", "Resize"})
 _REDUCES = ("Reduce", "Global", "Arg")
+
+#: Operators that give the same elements, maybe in another shape.
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})
 
 #: Operators whose name elsewhere, in torch and in fits, is another.
 _NAMES = {
@@ -53,14 +57,6 @@ class ShapedNode:
     computed: tuple[bool, ...]  # Whether each input is computed from the network's input, rather than stored.
     shape: Shape | None  # Of its first output; None where ONNX cannot tell.
 
-    @classmethod
-    def of(cls, node: Any, inputs: list[Shape | None], computed: list[bool], shape: Shape | None) -> "ShapedNode":
-        """From ONNX's own."""
-        from onnx import helper
-
-        attrs = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        return cls(node.op_type, attrs, tuple(inputs), tuple(computed), shape)
-
     @property
     def read(self) -> Shape:
         """Shape of the first input that is computed."""
@@ -79,11 +75,6 @@ class ShapedNode:
         return int(first), int(second)
 
 
-def sized(node: ShapedNode) -> Step:
-    """The same elements in another shape."""
-    return "view", {"shape": node.shape}
-
-
 def opaque(node: ShapedNode) -> Step:
     """An operator that is known by its sizes alone."""
     assert node.shape is not None
@@ -93,97 +84,86 @@ def opaque(node: ShapedNode) -> Step:
     kernel = "copy" if node.kind in _MOVES else "reduce" if node.kind.startswith(_REDUCES) else "elementwise"
     work = (1, 1, channels, max(1, prod(node.read) // prod(out)) if kernel == "reduce" else 1, max(1, prod(out) // channels))
     if node.kind in ("MatMul", "Gemm"):
-        kernel, weights = "matmul", weights
+        kernel = "matmul"
         work = (node.read[-1], out[-1], prod(out[:-2]), 1, out[-2] if len(out) > 1 else 1)
     return "opaque", attributes(out, kernel, _NAMES.get(node.kind, node.kind.lower()), work, weights)
 
 
-def _padding(node: ShapedNode, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+def _window(node: ShapedNode, kernel: tuple[int, int]) -> dict[str, Any]:
+    """How a window slides over an image."""
+    stride, dilation = node.pair("strides", 1), node.pair("dilations", 1)
     auto = node.attrs.get("auto_pad", b"NOTSET").decode()
     if auto in ("NOTSET", "VALID"):
-        top, left, bottom, right = node.attrs.get("pads", (0, 0, 0, 0)) if auto == "NOTSET" else (0, 0, 0, 0)
-        return int(top), int(left), int(bottom), int(right)
-    top, left, bottom, right = same_padding(node.read[2:], kernel, stride, dilation, odd_first=auto == "SAME_LOWER")
-    return top, left, bottom, right
+        pads = node.attrs.get("pads", (0, 0, 0, 0)) if auto == "NOTSET" else (0, 0, 0, 0)
+        top, left, bottom, right = (int(n) for n in pads)
+    else:
+        top, left, bottom, right = same_padding(node.read[2:], kernel, stride, dilation, odd_first=auto == "SAME_LOWER")
+    return {"kernel": kernel, "stride": stride, "dilation": dilation, "padding": (top, left, bottom, right)}
 
 
 @_add("Conv")
-def _conv(node: ShapedNode) -> list[Step]:
+def _conv(node: ShapedNode) -> Step:
     weight = node.stored(1)
     if weight is None or len(weight) != 4:
         raise ValueError("its weight is not stored")
-    kernel = (weight[2], weight[3])
-    stride, dilation = node.pair("strides", 1), node.pair("dilations", 1)
-    attrs = {
-        "out_channels": weight[0],
-        "kernel": kernel,
-        "stride": stride,
-        "dilation": dilation,
-        "padding": _padding(node, kernel, stride, dilation),
-        "groups": int(node.attrs.get("group", 1)),
-        "bias": node.stored(2) is not None,
-    }
-    return [("conv", attrs)]
+    window = _window(node, (weight[2], weight[3]))
+    groups, bias = int(node.attrs.get("group", 1)), node.stored(2) is not None
+    return "conv", {"out_channels": weight[0], **window, "groups": groups, "bias": bias}
 
 
 @_add("MaxPool", "AveragePool")
-def _pool(node: ShapedNode) -> list[Step]:
-    kernel, stride, dilation = node.pair("kernel_shape", 1), node.pair("strides", 1), node.pair("dilations", 1)
-    attrs: dict[str, Any] = {
-        "kernel": kernel,
-        "stride": stride,
-        "padding": _padding(node, kernel, stride, dilation),
-        "ceil_mode": bool(node.attrs.get("ceil_mode", 0)),
-    }
+def _pool(node: ShapedNode) -> Step:
+    attrs = _window(node, node.pair("kernel_shape", 1)) | {"ceil_mode": bool(node.attrs.get("ceil_mode", 0))}
     if node.kind == "MaxPool":
-        return [("max_pool", attrs | {"dilation": dilation})]
-    return [("avg_pool", attrs | {"count_include_pad": bool(node.attrs.get("count_include_pad", 0))})]
+        return "max_pool", attrs
+    del attrs["dilation"]
+    return "avg_pool", attrs | {"count_include_pad": bool(node.attrs.get("count_include_pad", 0))}
 
 
 @_add("Gemm")
-def _gemm(node: ShapedNode) -> list[Step]:
+def _gemm(node: ShapedNode) -> Step:
     weight = node.stored(1)
     if weight is None or node.attrs.get("transA", 0):
         raise ValueError("its weight is not stored")
-    return [("linear", {"out_features": weight[0] if node.attrs.get("transB", 0) else weight[1], "bias": node.stored(2) is not None})]
+    return "linear", {"out_features": weight[0] if node.attrs.get("transB", 0) else weight[1], "bias": node.stored(2) is not None}
 
 
 @_add("MatMul")
-def _matmul(node: ShapedNode) -> list[Step]:
+def _matmul(node: ShapedNode) -> Step:
     weight = node.stored(1)
     if weight is None or len(weight) != 2:
         raise ValueError("a product of two tensors")
-    return [("linear", {"out_features": weight[1], "bias": False})]
+    return "linear", {"out_features": weight[1], "bias": False}
 
 
 @_add("Add", "Mul")
-def _pairwise(node: ShapedNode) -> list[Step]:
+def _pairwise(node: ShapedNode) -> Step:
     if not all(node.computed):
         raise ValueError("one of them is stored")
-    return [(node.kind.lower(), {})]
+    return node.kind.lower(), {}
 
 
 @_add("Concat")
-def _concat(node: ShapedNode) -> list[Step]:
+def _concat(node: ShapedNode) -> Step:
     if node.attrs.get("axis") != 1 or not all(node.computed):
         raise ValueError("not along channels")
-    return [("concat", {})]
+    return "concat", {}
 
 
 def _plain(kind: str, **attrs: Any) -> Rule:
-    return lambda node: [(kind, dict(attrs))]
+    return lambda node: (kind, dict(attrs))
 
 
 RULES.update({node: _plain(name) for name in kinds for node in kinds.get(name).nodes})
 RULES.update(
     {
-        "BatchNormalization": lambda node: [("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))})],
+        "BatchNormalization": lambda node: ("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))}),
         # without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
         "Clip": _plain("relu6"),
         "Flatten": _plain("flatten"),
         "GlobalAveragePool": _plain("global_avg_pool", keepdims=True),
         "GlobalMaxPool": _plain("global_max_pool", keepdims=True),
-        "LeakyRelu": lambda node: [("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))})],
+        "LeakyRelu": lambda node: ("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))}),
         "Softmax": _plain("softmax"),
     }
 )
@@ -267,12 +247,17 @@ def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]
 
 
 def _infer(path: Path, model: Any) -> dict[str, Shape]:
-    """Shapes of all tensors that ONNX can tell."""
+    """Shapes of all tensors whose sizes ONNX can tell."""
     # What an exporter wrote down for another size would contradict the one that is asked for.
     del model.graph.value_info[:]
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    return fixed_shapes(model, str(path))
+    shapes = {}
+    for value in infer_shapes(model, str(path)):
+        sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if value.type.tensor_type.HasField("shape") and all(size > 0 for size in sizes):
+            shapes[value.name] = sizes
+    return shapes
 
 
 class _OnnxLowering:
@@ -287,65 +272,49 @@ class _OnnxLowering:
     def graph(self, inputs: list[Any]) -> OpGraph:
         """The operator graph; of several outputs one operator that reads them all."""
         for index, value in enumerate(inputs):
-            self._append(value.name if index else "input", "input", (), {"shape": self._shapes[value.name]}, value.name)
+            self._append(value.name if index else "input", ("input", {"shape": self._shapes[value.name]}), (), value.name)
         for node in self._graph.node:
             self._lower(node)
         ends = list(dict.fromkeys(self._maker[output.name] for output in self._graph.output if output.name in self._maker))
         need(bool(ends), f"{self._path} computes nothing from its input")
         last = ends[0]
         if len(ends) > 1:
-            last = self._append("outputs", "view", tuple(ends), {"shape": self._ops[ends[0]].shape}, "")
+            last = self._append("outputs", ("view", {"shape": self._ops[ends[0]].shape}), tuple(ends), "")
         return OpGraph.build(self._path.stem, self._ops.values(), last)
 
     def _lower(self, node: Any) -> None:
+        from onnx.helper import get_attribute_value
+
         reads = [name for name in node.input if name in self._maker]
         if node.op_type in _CONSTANTS or not reads:
             # Computed from weights alone, before the network runs.
             self._stored.update((name, self._shapes.get(name, ())) for name in node.output)
             return
-        seen = ShapedNode.of(
-            node, [self._shape(name) for name in node.input], [name in self._maker for name in node.input], self._shape(node.output[0])
-        )
+        attrs = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+        inputs, computed = tuple(map(self._shape, node.input)), tuple(name in self._maker for name in node.input)
+        seen = ShapedNode(node.op_type, attrs, inputs, computed, self._shape(node.output[0]))
         if seen.shape is None:
             raise StretchError(
                 f"the shape of `{node.output[0]}`, which `{node.op_type}` gives in {self._path}, cannot be inferred",
                 "simplify the model, with onnxsim",
             )
-        name = self._emit(self._steps(seen, reads), reads, node)
+        sources = tuple(self._maker[name] for name in reads)
+        name = self._append(node.name or f"{node.op_type}_{len(self._ops)}", self._step(seen, sources), sources, node.output[0])
         for output in node.output[1:]:
             if output in self._shapes:
-                self._append(output, "view", (name,), {"shape": self._shapes[output]}, output)
+                self._append(output, ("view", {"shape": self._shapes[output]}), (name,), output)
 
-    def _steps(self, seen: ShapedNode, reads: list[str]) -> list[Step]:
-        """The operators of a node, if their shape is the one that ONNX gives; else one of that shape."""
-        rule = RULES.get(seen.kind)
-        try:
-            steps = rule(seen) if rule else None
-            if steps and self._result(steps, reads) == seen.shape:
-                return steps
-        except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
-            pass
-        return [sized(seen) if seen.kind in ("Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast") else opaque(seen)]
+    def _step(self, seen: ShapedNode, sources: tuple[str, ...]) -> Step:
+        """The operator of a node, if its shape is the one that ONNX gives; else one of that shape."""
+        with suppress(KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
+            kind, attrs = RULES[seen.kind](seen)
+            known, ins = kind_of(kind), [self._ops[source].shape for source in sources]
+            if len(ins) >= known.min_inputs and known.shape(ins, attrs) == seen.shape:
+                return kind, attrs
+        return ("view", {"shape": seen.shape}) if seen.kind in _VIEWS else opaque(seen)
 
-    def _result(self, steps: list[Step], reads: list[str]) -> Shape:
-        ins = [self._ops[self._maker[name]].shape for name in reads]
-        for kind, attrs in steps:
-            known = kind_of(kind)
-            if len(ins) < known.min_inputs:
-                raise ValueError(kind)
-            ins = [known.shape(ins, attrs)]
-        return ins[0]
-
-    def _emit(self, steps: list[Step], reads: list[str], node: Any) -> str:
-        sources = tuple(self._maker[name] for name in reads)
-        for number, (kind, attrs) in enumerate(steps):
-            last = number == len(steps) - 1
-            wanted = node.name or f"{node.op_type}_{len(self._ops)}"
-            sources = (self._append(wanted if last else f"{wanted}.{kind}", kind, sources, attrs, node.output[0] if last else ""),)
-        return sources[0]
-
-    def _append(self, wanted: str, kind: str, sources: tuple[str, ...], attrs: dict[str, Any], tensor: str) -> str:
-        name = free_name(wanted, self._ops.__contains__)
+    def _append(self, wanted: str, step: Step, sources: tuple[str, ...], tensor: str) -> str:
+        name, (kind, attrs) = free_name(wanted, self._ops.__contains__), step
         shape = kind_of(kind).shape([self._ops[source].shape for source in sources], attrs)
         need(prod(shape) >= 1, f"`{wanted}` of {self._path} gives an empty tensor")
         self._ops[name] = Op(name, kind, sources, attrs, shape)

@@ -125,8 +125,6 @@ def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
     x = node.inputs[0]
     if len(state.shape(x)) != 4:
         raise UnsupportedError(f"its input has rank {len(state.shape(x))}, convolutions are over images")
-    if node.attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        raise UnsupportedError("auto_pad is not computed, write the pads out")
     weight = as_float(state.constant(node.inputs[1]))
     n, c, h, w = state.shape(x)
     on, om, oh, ow = state.shape(node.output)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.formats.inference import fixed_shapes
 from scheduler.delegates.base import Array
 from scheduler.formats.onnx import open_onnx
 
@@ -83,11 +82,7 @@ def read_graph(model: Path) -> KernelGraph:
         # Precision is the delegate's: a cast between reals only says where half precision begins and ends.
         op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
         nodes.append(KernelNode(name, op, tuple(node.input), node.output[0], attrs, (name,)))
-    shapes = fixed_shapes(proto, str(model), trusted=True) | {name: array.shape for name, array in constants.items()} | inputs | outputs
-    for written in nodes:
-        if written.output not in shapes:
-            raise StretchError(f"`{written.output}` of {model} has no fixed shape", "export the model with fixed shapes")
-    return KernelGraph(nodes, constants, shapes, tuple(inputs), tuple(outputs))
+    return KernelGraph(nodes, constants, dict(opened.shapes), tuple(inputs), tuple(outputs))
 
 
 def _real(values: Array) -> Array:

@@ -26,9 +26,6 @@ from scheduler.delegates.opencl.launch import (
 )
 from scheduler.delegates.opencl.schedule import Options, Schedules
 
-#: Kernels index elements with 32-bit integers.
-MAX_ELEMENTS = 2**31 - 1
-
 
 class UnsupportedError(UnableError):
     """An operator that no kernel here computes; the message is the reason."""
@@ -50,9 +47,6 @@ class KernelLowering:
         self._blocked: dict[str, TensorView] = {}
         self._plain: dict[str, TensorView] = {name: plain(name, self.graph.shapes[name], "input") for name in self.graph.inputs}
         self._slices = concat_slices(self.graph, self.blocking)
-        for name, shape in self.graph.shapes.items():
-            if prod(shape) > MAX_ELEMENTS:
-                raise UnsupportedError(f"tensor `{name}` has more than {MAX_ELEMENTS} elements, the opencl delegate's limit")
 
     def shape(self, name: str) -> Shape:
         """Shape of a tensor."""

@@ -245,8 +245,6 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
     """MaxPool and AveragePool of images."""
     if len(state.shape(node.inputs[0])) != 4:
         raise UnsupportedError("windows over images only are pooled")
-    if node.attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        raise UnsupportedError("auto_pad is not computed, write the pads out")
     x, y = state.blocked(node.inputs[0]), state.result(node.output)
     n, c, h, w = x.image
     _, _, oh, ow = y.image

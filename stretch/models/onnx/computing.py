@@ -50,72 +50,45 @@ def _matmul(site: OnnxSite) -> fx.Node:
 #: Says of a node that it is a product of weights that are still in steps: what follows scales it.
 UNSCALED = "unscaled"
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
+def folded(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> fx.Node | None:
+    """A product with stored numbers as its bias, or with its weights times them; None where they are no part of a layer.
 
-def added(site: OnnxSite, x: Value, bias: Value) -> fx.Node | None:
-    """A product of matrices, or one of whole numbers, with these numbers as its bias; None for anything else."""
-    if not isinstance(x, fx.Node) or not isinstance(bias, np.ndarray):
+    Any product of matrices takes a bias; only one of whole numbers (`UNSCALED`) is scaled, and biased however the numbers broadcast.
+    """
+    layer = site.builder.behind(x) if isinstance(x, fx.Node) else None
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or not isinstance(numbers, np.ndarray):
         return None
-    layer = site.builder.behind(x)
-    if isinstance(layer, nn.Linear) and layer.bias is None and bias.shape == (layer.out_features,):
-        return _again(site, x, linear(layer.weight.detach().numpy(), bias.astype(np.float32)))
-    if not isinstance(layer, _CONVOLUTIONS) or layer.bias is not None or not x.meta.get(UNSCALED):
+    assert isinstance(x, fx.Node)
+    whole = x.meta.get(UNSCALED, False)
+    each = isinstance(layer, nn.Linear) and numbers.shape == (layer.out_features,)
+    rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
+    seen = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
+    by_channel = seen.ndim == rank and seen.size in (1, shape_of(x)[axis]) and seen.size == seen.shape[axis]
+    if not by_channel or numbers.dtype.kind not in "fiu" or not (whole if scales else layer.bias is None and (whole or each)):
         return None
-    numbers = _by_channel(x, layer, bias)
-    return None if numbers is None else _again(site, x, _convolution(layer, layer.weight.detach().numpy(), numbers))
-
-
-def multiplied(site: OnnxSite, x: Value, factor: Value) -> fx.Node | None:
-    """A product of whole numbers with its weights in another scale; None for anything else."""
-    if not isinstance(x, fx.Node) or not isinstance(factor, np.ndarray) or not x.meta.get(UNSCALED):
-        return None
-    layer = site.builder.behind(x)
-    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    numbers = _by_channel(x, layer, factor)
-    if numbers is None:
-        return None
-    weight = layer.weight.detach().numpy()
-    weight = weight * numbers.reshape(-1, *(1,) * (weight.ndim - 1))
-    bias = None if layer.bias is None else layer.bias.detach().numpy() * numbers
-    return _again(site, x, linear(weight, bias) if isinstance(layer, nn.Linear) else _convolution(layer, weight, bias))
+    channels = np.broadcast_to(seen.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
+    weight, bias = layer.weight.detach().numpy(), channels
+    if scales:
+        weight = weight * channels.reshape(-1, *(1,) * (weight.ndim - 1))
+        bias = None if layer.bias is None else layer.bias.detach().numpy() * channels
+    module = copy.deepcopy(layer)
+    module.bias = None if bias is None else nn.Parameter(torch.empty(len(bias)))
+    read = x.args[0]
+    assert isinstance(read, fx.Node)
+    built = site.builder.module(filled(module, weight=weight, bias=bias), read, str(x.target))
+    built.meta[UNSCALED] = whole
+    return built
 
 
 def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
     """A tensor times stored numbers, by its weights where it is a product of whole ones."""
     if factor.size == 1 and factor.item() == 1:
         return x
-    result = multiplied(site, x, factor)
+    result = folded(site, x, factor, scales=True)
     if result is not None:
         return result
     return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
-
-
-def _again(site: OnnxSite, x: fx.Node, module: nn.Module) -> fx.Node:
-    """What a layer gives, by another module in its place."""
-    read = x.args[0]
-    assert isinstance(read, fx.Node)
-    built = site.builder.module(module, read, str(x.target))
-    built.meta[UNSCALED] = x.meta.get(UNSCALED, False)
-    return built
-
-
-def _convolution(layer: nn.Module, weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
-    """A convolution like another one, with these weights."""
-    convolution = copy.deepcopy(layer)
-    convolution.bias = None if bias is None else nn.Parameter(torch.empty(len(weight)))
-    return filled(convolution, weight=weight, bias=bias)
-
-
-def _by_channel(x: fx.Node, layer: nn.Module, numbers: np.ndarray) -> np.ndarray | None:
-    """Numbers that go with each channel that a layer gives; None where they differ otherwise."""
-    rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
-    if numbers.ndim > rank or numbers.dtype.kind not in "fiu":
-        return None
-    whole = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
-    if whole.size not in (1, shape_of(x)[axis]) or whole.size != whole.shape[axis]:
-        return None
-    return np.broadcast_to(whole.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
 
 
 #: Operators that are a function of torch, most by the same name.
@@ -133,7 +106,7 @@ _PLAIN = {
 }
 
 _PAIRS = {
-    **{"Add": operator.add, "Div": operator.truediv, "Mul": operator.mul, "Pow": operator.pow, "Sub": operator.sub},
+    **{"Div": operator.truediv, "Pow": operator.pow, "Sub": operator.sub},
     **{"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor},
     **{"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor},
     **{"Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le},
@@ -187,20 +160,16 @@ def _of_several(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> f
     return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
 
 
-@rule("Add")
-def _add(site: OnnxSite) -> fx.Node:
-    """A sum; numbers that are added to a product of matrices become its bias."""
-    both = (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
-    results = (layer_norm(site.builder, x, bias, site.name) or added(site, x, bias) for x, bias in both)
-    return next((result for result in results if result is not None), None) or _pair(site, operator.add)
-
-
-@rule("Mul")
-def _mul(site: OnnxSite) -> fx.Node:
-    """A product; that of a layer of whole numbers with their scale is the layer."""
-    both = (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ()
-    results = (multiplied(site, x, other) for x, other in both)
-    return next((result for result in results if result is not None), None) or _pair(site, operator.mul)
+@rule("Add", "Mul")
+def _sum_or_product(site: OnnxSite) -> fx.Node:
+    """Of two tensors; stored numbers become part of the layer that gives the other one."""
+    scales = site.op == "Mul"
+    for x, other in (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ():
+        norm = None if scales else layer_norm(site.builder, x, other, site.name)
+        result = norm or folded(site, x, other, scales=scales)
+        if result is not None:
+            return result
+    return _pair(site, operator.mul if scales else operator.add)
 
 
 @rule("Swish")
@@ -255,12 +224,17 @@ def _hard_sigmoid(site: OnnxSite) -> fx.Node:
 
 @rule("PRelu")
 def _prelu(site: OnnxSite) -> fx.Node:
-    """A slope for all elements or for each channel."""
-    slope, channels = site.known(1, "slope"), site.shape[1]
-    aligned = slope.reshape((1,) * (len(site.shape) - slope.ndim) + slope.shape)
-    if slope.size not in (1, channels) or (slope.size > 1 and aligned.shape[1] != channels):
-        raise StretchError(f"its slopes have the shape {list(slope.shape)}, not one number a channel")
-    return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+    """A slope for all elements or for each channel is a layer of torch; of others the two halves are added."""
+    slope, shape = site.value(1), site.shape
+    if isinstance(slope, np.ndarray) and len(shape) > 1:
+        sizes = (1,) * (len(shape) - slope.ndim) + slope.shape
+        if slope.size == 1 or (slope.size == sizes[1] == shape[1]):
+            return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+    slopes = site.tensor(1)
+    below = site.builder.call(operator.mul, site.builder.call(torch.clamp, site.x, None, 0.0), slopes)
+    result = site.builder.call(operator.add, site.builder.call(torch.relu, site.x), below)
+    need(shape_of(result) == shape, f"its slopes have the shape {list(shape_of(slopes))} for {list(shape)}")
+    return result
 
 
 def _type_of(like: Value) -> torch.dtype:

@@ -15,10 +15,9 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
-from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, KnownTensor, ShapeNode, counted, there
+from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, counted, there
 from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned
-from stretch.models.onnx.network import RULES, OnnxSite, Value, known_tensor, rule
+from stretch.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
 from stretch.operators.products import PaddedConv2d
 
@@ -26,10 +25,8 @@ _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 def _made(site: OnnxSite) -> tuple[int, ...]:
-    """The shape of a node's first result, by the rules that check bundles."""
-    attrs = {key: value.encode() if isinstance(value, str) else value for key, value in site.attrs.items()}
-    inputs = [KnownTensor(shape_of(x)) if isinstance(x, fx.Node) else None if x is None else known_tensor(x) for x in site.inputs]
-    return SHAPES[site.op](ShapeNode(tuple(inputs), attrs, site.results)).shape
+    """The shape of a node's first result."""
+    return cost_of(site.op, site.inputs, site.attrs, site.results).shape
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -80,7 +77,8 @@ def _slice(site: OnnxSite) -> fx.Node:
             # The same places, counted from the other end.
             turned.append(axis)
             first, last = size - 1 - first, size - 1 - last
-        items[axis] = slice(first, last, abs(step) if abs(step) != 1 else None)
+        if (first, last, abs(step)) != (0, size, 1):
+            items[axis] = slice(first, last, abs(step) if abs(step) != 1 else None)
     x = site.builder.call(torch.flip, site.x, turned) if turned else site.x
     return x if items == [slice(None)] * len(items) else site.builder.call(operator.getitem, x, tuple(items))
 
@@ -92,8 +90,14 @@ def _triangle(site: OnnxSite) -> fx.Node:
     return site.builder.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
 
 
-RULES["Expand"] = lambda site: site.builder.method("expand", site.x, *_made(site))
-RULES["Tile"] = lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats"))
+RULES.update(
+    {
+        "Expand": lambda site: site.builder.method("expand", site.x, *_made(site)),
+        "Shape": lambda site: np.array(site.shape[site.attrs.get("start", 0) : site.attrs.get("end", len(site.shape))], np.int64),
+        "Size": lambda site: np.array(prod(site.shape), np.int64),
+        "Tile": lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats")),
+    }
+)
 
 
 def _padded(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
@@ -410,8 +414,10 @@ def _affine_grid(site: OnnxSite) -> fx.Node:
 
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
-_MAX_POOLS = {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d}
-_AVERAGE_POOLS = {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d}
+_POOLS = {
+    "max_pool": {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d},
+    "avg_pool": {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d},
+}
 
 #: Functions whose results are never below zero, and those whose results are not where what they read is not.
 _POSITIVE = {torch.relu, F.relu6, torch.sigmoid, F.hardsigmoid, torch.softmax, torch.abs, torch.exp}
@@ -486,10 +492,6 @@ class Window:
             behind.append(first if last < first and counts[0] == counts[1] else last)
         return replace(self, behind=tuple(behind))
 
-    def pool(self, kind: str, **more: Any) -> nn.Module:
-        """A pool of one of our kinds, whose sides may be padded differently."""
-        return padded_pool(kind, {"kernel": self.kernel, "stride": self.stride, "padding": (*self.before, *self.behind), **more})
-
 
 def _weighted(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
     weight, bias = site.known(1, "weight"), site.optional(2, "bias")
@@ -546,14 +548,21 @@ def _max_pool(site: OnnxSite) -> fx.Node:
     # Where nothing is below zero, zeros are never larger than the largest either.
     floor = isinstance(earlier, fx.Node) and nonnegative(earlier, site.builder, of_input=False)
     window = window.unpadded(*([-inf, 0.0] if floor else [-inf]))
-    window = window if up else window.evened()
-    make = _MAX_POOLS[len(site.shape)]
+    return _pooled(site, window if up else window.evened(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
+
+
+def _pooled(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any) -> fx.Node:
+    """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
+    make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.halved:
-        return site.builder.module(make(window.kernel, window.stride, window.before, window.dilation, ceil_mode=up), window.x, site.name)
+        return site.builder.module(make(*sizes.values(), window.before, **more), window.x, site.name)
     if len(window.kernel) == 2:
-        return site.builder.module(window.pool("max_pool", ceil_mode=up, dilation=window.dilation), window.x, site.name)
-    need(not up, f"its padding {list(window.before)} and {list(window.behind)} differs between sides, and it rounds up")
-    return site.builder.module(make(window.kernel, window.stride, 0, window.dilation), window.padded(site.builder, -inf), site.name)
+        module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **more})
+        return site.builder.module(module, window.x, site.name)
+    if more["ceil_mode"] or not more.get("count_include_pad", True):
+        sides = f"its padding {list(window.before)} and {list(window.behind)} differs between sides"
+        raise StretchError(f"{sides}, and it rounds up or leaves padding out of its means")
+    return site.builder.module(make(*sizes.values(), 0, **more), window.padded(site.builder, fill), site.name)
 
 
 @rule("AveragePool")
@@ -565,20 +574,12 @@ def _average_pool(site: OnnxSite) -> fx.Node:
 def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
     """The mean of each window. `counted`: whether padding counts; `up`: whether windows may overhang."""
     window = replace(Window.of(site, site.pair("kernel_shape")), x=x)
-    halved = window.halved
     if not any((*window.before, *window.behind)) and not up:
         inner = window.unpadded(0.0).evened()
         window = inner if inner.halved else window
         # Without padding it does not matter, and torch's own networks count it.
-        halved, counted = True, True
-    make = _AVERAGE_POOLS[len(site.shape)]
-    if halved:
-        return site.builder.module(make(window.kernel, window.stride, window.before, up, counted), window.x, site.name)
-    if len(window.kernel) == 2:
-        return site.builder.module(window.pool("avg_pool", ceil_mode=up, count_include_pad=counted), window.x, site.name)
-    if not counted or up:
-        raise StretchError(f"its padding {list(window.before)} and {list(window.behind)} differs between sides and is left out of the mean")
-    return site.builder.module(make(window.kernel, window.stride, 0, False, True), window.padded(site.builder), site.name)
+        counted = True
+    return _pooled(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
 
 
 @rule("LpPool")
@@ -600,21 +601,13 @@ def _norm_of_image(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
-@rule("GlobalMaxPool")
-def _global_max(site: OnnxSite) -> fx.Node:
-    _check_image(site)
-    return site.builder.module(nn.AdaptiveMaxPool2d(1), site.x, site.name)
+def pooled_to_one(site: OnnxSite, layer: Any = nn.AdaptiveAvgPool2d) -> fx.Node:
+    """The mean of each channel of an image, or what another layer takes of it, as an image of one pixel."""
+    need(len(site.shape) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
+    return site.builder.module(layer(1), site.x, site.name)
 
 
-@rule("GlobalAveragePool")
-def pooled_to_one(site: OnnxSite) -> fx.Node:
-    """The mean of each channel of an image, as an image of one pixel."""
-    _check_image(site)
-    return site.builder.module(nn.AdaptiveAvgPool2d(1), site.x, site.name)
-
-
-def _check_image(site: OnnxSite) -> None:
-    need(len(shape_of(site.x)) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
+RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(pooled_to_one, layer=nn.AdaptiveMaxPool2d)})
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:

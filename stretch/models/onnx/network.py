@@ -15,11 +15,10 @@ from torch import fx
 from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.registry import RuleTable
-from predictors.shapes import Shape
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, KnownTensor, ShapeNode, there
+from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import (
     MAX_KNOWN,
@@ -41,7 +40,7 @@ MOVING = frozenset(
     {
         *("ArgMax", "ArgMin", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
         *("GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Pad", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice"),
-        *("SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Upsample", "Where", "Clip"),
+        *("Shape", "Size", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Upsample", "Where", "Clip"),
     }
 )
 
@@ -183,6 +182,9 @@ def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
 #: The oldest opset in which the evaluator knows scales; they meant the same before.
 _SCALED = 21
 
+#: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
+_OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
+
 #: Operators whose result is part of what they read, and may be empty: exporters cut the shapes of single numbers out of others.
 _CUTTING = ("Slice",)
 
@@ -198,19 +200,16 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
     """
     from onnx.reference import ReferenceEvaluator
 
-    _check_size(node, reads, attrs)
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(reads)]
-    lone = onnx.NodeProto()
-    lone.CopyFrom(node)
-    del lone.input[:]
-    lone.input.extend(names)
-    graph = helper.make_graph(
-        [lone], "known", [onnx.ValueInfoProto(name=n) for n in names if n], [onnx.ValueInfoProto(name=n) for n in lone.output]
-    )
+    if node.op_type not in _CUTTING:
+        need(node.op_type in SHAPES and node.domain in _OWN, "it is not computed from what the file stores")
+        cost = cost_of(node.op_type, reads, attrs, len(node.output))
+        fits = max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN
+        need(fits, "it makes a stored tensor too large")
     spoken = max(opset, _SCALED) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", spoken)])
+    feed = {name: x for name, x in zip(node.input, reads, strict=True) if name}
+    function = helper.make_function("known", "node", [*feed], node.output, [node], [helper.make_opsetid("", spoken)])
     try:
-        run_result = ReferenceEvaluator(model).run(None, {name: x for name, x in zip(names, reads, strict=True) if name})
+        run_result = ReferenceEvaluator(function).run(None, feed, attributes={})
     # The evaluator raises whatever numpy does.
     except Exception as error:
         raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
@@ -233,19 +232,18 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
     return [site.builder.evaluated(built)]
 
 
-def _check_size(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]) -> None:
-    if node.op_type in _CUTTING and node.domain in ("", "ai.onnx"):
-        return
-    rule = SHAPES.get(node.op_type)
-    if rule is None or node.domain not in ("", "ai.onnx"):
-        raise StretchError("it is not computed from what the file stores")
-    seen = {key: known_tensor(value) if isinstance(value, np.ndarray) else value for key, value in attrs.items()}
-    cost = rule(ShapeNode(tuple(None if x is None else known_tensor(x) for x in reads), seen, len(node.output)))
-    need(max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN, "it makes a stored tensor too large")
+def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
+    """What the rules that check bundles say of a node."""
+    seen = {key: value.encode() if isinstance(value, str) else _known(value) for key, value in attrs.items()}
+    return SHAPES[op](ShapeNode(tuple(map(_known, inputs)), seen, results))
 
 
-def known_tensor(x: np.ndarray) -> KnownTensor:
-    """What a rule of shapes knows of an array."""
+def _known(x: Any) -> Any:
+    """What these rules know of a tensor that the network computes, or the file stores; anything else as it is."""
+    if isinstance(x, fx.Node):
+        return KnownTensor(shape_of(x))
+    if not isinstance(x, np.ndarray):
+        return x
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
     return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= SHORT else None)
@@ -265,44 +263,6 @@ _SINGLE = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Identity", "Mul"
 
 #: What exporters call axes of any length that have no name.
 _NAMELESS = frozenset({"None", "none", "unk"})
-
-
-@dataclass(frozen=True)
-class OnnxSource:
-    """What a file holds."""
-
-    path: Path  # The file.
-    nodes: Sequence[Any]  # Its `onnx.NodeProto`s, in order.
-    stored: Mapping[str, np.ndarray]  # Its weights and other stored tensors by name.
-    ends: tuple[End, ...]  # Its inputs.
-    shapes: Mapping[str, Shape]  # Of each, batch first, by its argument, as the network reads it.
-    last: frozenset[str]  # Arguments of those that are images whose channels are last, which are turned before anything else is done.
-    outputs: tuple[str, ...]  # Names of its outputs.
-    opset: int  # Which version of ONNX's operators it speaks.
-
-
-def read_source(path: Path, input_shape: InputShapes | None = None) -> OnnxSource:
-    """Read an ONNX file.
-
-    Args:
-        path: The file; weights beside it are read where they lie in its folder.
-        input_shape: Of its input or of several, as `stretch.models.builder.settled` takes them, images as N×C×H×W; what the
-            file states if None, with a batch of 1 where it leaves that open.
-    """
-    model = decode(path)
-    graph = model.graph
-    need(not model.functions, f"{path} defines functions of its own", "export it with functions inlined")
-    if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
-        raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
-    stored = _stored(path, graph)
-    # files of old list their weights among the inputs
-    inputs = [value for value in graph.input if value.name not in stored]
-    readers = _Readers(graph.node)
-    turned = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
-    ends = named_ends(path, [_stated(value, last, readers) for value, last in zip(inputs, turned, strict=True)])
-    last = frozenset(end.argument for end, turn in zip(ends, turned, strict=True) if turn)
-    outputs = tuple(dict.fromkeys(value.name for value in graph.output))
-    return OnnxSource(path, list(graph.node), stored, ends, settled(path, ends, input_shape), last, outputs, _opset(path, model))
 
 
 class _Readers:
@@ -398,26 +358,26 @@ def _symbol(name: str) -> str:
     return name if name.isidentifier() and name not in _NAMELESS else ""
 
 
-#: Nodes that tell the shape of what they read.
-_TOLD = ("Shape", "Size")
-
 #: Attributes of ONNX that are tensors, and those that are graphs.
 _TENSOR, _GRAPHS = 4, (5, 10)
-
-#: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
-_OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
     """The network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
 
-    Weights that are stored in int8 become reals, and what rounds activations is left out.
+    Weights that are stored in int8 become reals, and what rounds activations is left out. Those beside the file are read where they
+    lie in its folder.
+
+    Args:
+        path: The file.
+        input_shape: Of its input or of several, as `stretch.models.builder.settled` takes them, images as N×C×H×W; what the
+            file states if None, with a batch of 1 where it leaves that open.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
     What the module says of its inputs: `stretch.models.builder.finished`.
     """
     try:
-        return _Lowering(read_source(Path(path), input_shape)).network()
+        return _Lowering(Path(path), input_shape).network()
     except StretchError as error:
         if error.message.isprintable():
             raise
@@ -430,36 +390,48 @@ def _shown(text: str) -> str:
 
 
 class _Lowering:
-    def __init__(self, source: OnnxSource) -> None:
-        self._source = source
-        self._builder = Builder(source.shapes)
-        self._values: dict[str, Value] = {**source.stored}
-        for end in source.ends:
-            arguments = self._builder.inputs[end.argument]
-            self._values[end.name] = turned(self._builder, arguments, TO_LAST) if end.argument in source.last else arguments
+    def __init__(self, path: Path, input_shape: InputShapes | None) -> None:
+        model = decode(path)
+        graph = model.graph
+        need(not model.functions, f"{path} defines functions of its own", "export it with functions inlined")
+        if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
+            raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
+        self._path, self._nodes, self._opset = path, list(graph.node), _opset(path, model)
+        self._outputs = dict.fromkeys(value.name for value in graph.output)
+        self._values: dict[str, Value] = {**_stored(path, graph)}
+        # files of old list their weights among the inputs
+        inputs, readers = [value for value in graph.input if value.name not in self._values], _Readers(graph.node)
+        last = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
+        self._ends = named_ends(path, [_stated(*pair, readers) for pair in zip(inputs, last, strict=True)])
+        self._shapes = settled(path, self._ends, input_shape)
+        self._builder = Builder(self._shapes)
+        #: Images whose channels are last, which are turned before anything else is done.
+        self._last = [end for end, turns in zip(self._ends, last, strict=True) if turns]
+        for end in self._ends:
+            x = self._builder.inputs[end.argument]
+            self._values[end.name] = turned(self._builder, x, TO_LAST) if end in self._last else x
         self._steps: dict[str, Steps] = {}
         self._rounded = 0
 
     def network(self) -> fx.GraphModule:
         """The network."""
-        for i, node in enumerate(self._source.nodes):
+        for i, node in enumerate(self._nodes):
             what = f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
-            with reading(self._source.path, what, "export the network without it, or give the module itself as `module:factory`"):
+            with reading(self._path, what, "export the network without it, or give the module itself as `module:factory`"):
                 self._lower(node)
-        returned = by_name([(name, self._result(name)) for name in self._source.outputs])
-        network = self._builder.finish(returned, "Network")
-        return finished(self._source.path, network, self._source.shapes, self._source.ends, self._warnings())
+        returned = by_name([(name, self._result(name)) for name in self._outputs])
+        return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings())
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
-        value = there(self._values.get(name), f"{self._source.path} returns `{name[:80]}`, which nothing computes")
+        value = there(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
         return value if isinstance(value, fx.Node) else self._builder.stored(value, name)
 
     def _warnings(self) -> list[str]:
         """What is other than in the file."""
-        path, warnings = self._source.path, []
-        for name in [end.name for end in self._source.ends if end.argument in self._source.last]:
-            what = "the input" if len(self._source.ends) == 1 else f"the input `{name[:80]}`"
+        path, warnings = self._path, []
+        for end in self._last:
+            what = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"
             warnings.append(f"{what} of {path} has its channels last and is turned at once: here they are second, as in all networks")
         if self._rounded:
             warnings.append(
@@ -483,17 +455,14 @@ class _Lowering:
 
     def _results(self, node: Any, reads: list[Value]) -> Sequence[Result]:
         attrs = self._attributes(node)
-        answer = self._told(node, reads, attrs)
-        if answer is not None:
-            return [answer]
         op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
         function = RULES.get(op)
         words = {key: value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in attrs.items()}
         known = [read for read in reads if not isinstance(read, fx.Node)]
         if len(known) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
-                return computed(node, known, attrs, self._source.opset)
-            return by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._source.opset, Builder((1,))))
+                return computed(node, known, attrs, self._opset)
+            return by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._opset, Builder((1,))))
         if function is None:
             where = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
             raise StretchError(REASONS.get(op, f"there is no rule for this operator{where}"))
@@ -502,7 +471,7 @@ class _Lowering:
         shared = None if op in ROUNDING else common(op, steps)
         if shared is not None:
             reads = [shared.reals(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads]
-        built = function(OnnxSite(reads, op, name, words, len(node.output), self._source.opset, self._builder, steps))
+        built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             reals = [isinstance(result, fx.Node) and result.meta["val"].is_floating_point() for result in results]
@@ -514,18 +483,8 @@ class _Lowering:
         """Attributes by name; stored tensors as arrays."""
         need(all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute), "it holds a graph")
         return {
-            item.name: array(self._source.path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item)
-            for item in node.attribute
+            item.name: array(self._path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item) for item in node.attribute
         }
-
-    def _told(self, node: Any, reads: list[Value], attrs: dict[str, Any]) -> Value:
-        """What a node tells of the shape of a tensor of the network; None for any other node."""
-        if node.op_type not in _TOLD or not reads or not isinstance(reads[0], fx.Node):
-            return None
-        shape = shape_of(reads[0])
-        if node.op_type == "Size":
-            return np.array(int(np.prod(shape)), np.int64)
-        return np.array(shape[attrs.get("start", 0) : attrs.get("end", len(shape))], np.int64)
 
 
 def _plain_name(name: str, op: str) -> str:

@@ -92,14 +92,9 @@ class TfliteSite(OperatorInputs[TfliteView]):
 
     def image(self, i: int = 0) -> fx.Node:
         """Input `i`, N×H×W×C in the file, as N×C×H×W."""
-        value = self.value(i)
-        if isinstance(value, np.ndarray) and value.ndim == 4:
-            return self.builder.stored(value.transpose(0, 3, 1, 2), f"{self.name}_{i}")
-        seen = self.seen(i)
-        if seen.form == "image":
-            return seen.node
-        need(len(seen.shape) == 4, f"it reads a tensor of shape {list(seen.shape)}, which is no image")
-        return turned(self.builder, plain(self.builder, seen), (0, 3, 1, 2))
+        need(len(self.shape(i)) == 4, f"it reads a tensor of shape {list(self.shape(i))}, which is no image")
+        value = _as_image(self, i)
+        return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
 
     def setting(self, name: str) -> int:
         """A setting that is a whole number."""
@@ -173,7 +168,10 @@ def _as_image(site: TfliteSite, i: int) -> Any:
     whole = (1,) * (4 - len(shape)) + shape
     if isinstance(value, np.ndarray):
         return value.reshape(whole).transpose(0, 3, 1, 2)
-    return site.image(i) if len(shape) == 4 else turned(site.builder, site.builder.call(torch.reshape, site.plain(i), whole), (0, 3, 1, 2))
+    if site.seen(i).form == "image":
+        return site.seen(i).node
+    x = site.plain(i)
+    return turned(site.builder, x if whole == shape else site.builder.call(torch.reshape, x, whole), (0, 3, 1, 2))
 
 
 #: Writes what an operator computes, and gives its results.

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import fx, nn
 
 from predictors.errors import StretchError, need
-from scheduler.formats.onnx.shapes.node import TYPE_NAMES
-from stretch.models.builder import blended, chosen, filled, shape_of, turned
-from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, rule
+from scheduler.formats.onnx.shapes.node import TYPE_NAMES, there
+from stretch.models.builder import Builder, chosen, shape_of, turned
+from stretch.models.onnx.computing import linear
+from stretch.models.onnx.network import TO_FIRST, TO_LAST
+from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, plain, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
 _EACH = {
@@ -25,33 +25,42 @@ _EACH = {
     "LOGICAL_NOT": "Not",
     "LOGICAL_OR": "Or",
     "LOGISTIC": "Sigmoid",
+    "PRELU": "PRelu",
+    **dict.fromkeys(("RELU6", "RELU_0_TO_1", "RELU_N1_TO_1"), "Clip"),
     **{
         code: code.title().replace("_", "")
         for code in (
-            *("ABS", "ADD", "CEIL", "COS", "DIV", "ELU", "EQUAL", "EXP", "FLOOR", "GELU", "GREATER", "HARD_SWISH", "LEAKY_RELU", "LESS"),
-            *("LOG", "MUL", "NEG", "POW", "RELU", "ROUND", "SIGN", "SIN", "SQRT", "SUB", "TANH"),
+            *("ABS", "ADD", "CAST", "CEIL", "COS", "DIV", "ELU", "EQUAL", "EXP", "FLOOR", "GELU", "GREATER", "HARD_SWISH", "LEAKY_RELU"),
+            *("LESS", "LOG", "MUL", "NEG", "POW", "RELU", "ROUND", "SIGN", "SIN", "SQRT", "SUB", "TANH"),
         )
     },
+}
+
+_TYPES = {("float32" if name == "float" else name): number for number, name in TYPE_NAMES.items()}
+
+#: What ONNX's attributes are for operators that have settings; half precision is computed in single.
+_ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
+    "CAST": lambda site: {"to": there(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
+    "GELU": lambda site: {"approximate": "tanh" if site.settings.get("approximate") else "none"},
+    "LEAKY_RELU": lambda site: {"alpha": float(site.settings.get("alpha", 0.0))},
+    "RELU6": lambda site: {"min": 0.0, "max": 6.0},
+    "RELU_0_TO_1": lambda site: {"min": 0.0, "max": 1.0},
+    "RELU_N1_TO_1": lambda site: {"min": -1.0, "max": 1.0},
 }
 
 #: Operators on single elements that are a function of torch.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FLOOR_DIV": operator.floordiv,
     "NOT_EQUAL": torch.ne,
-    "RELU6": F.relu6,
     "RSQRT": torch.rsqrt,
     "SELECT": torch.where,
     "SELECT_V2": torch.where,
     "SQUARE": torch.square,
 }
 
-_TYPES = {("float32" if name == "float" else name): number for number, name in TYPE_NAMES.items()}
-
 
 def _each(op: str, site: TfliteSite) -> TfliteView:
-    attrs: dict[str, Any] = {"alpha": float(site.settings.get("alpha", 0.0))} if op == "LeakyRelu" else {}
-    if op == "Gelu":
-        attrs = {"approximate": "tanh" if site.settings.get("approximate") else "none"}
+    attrs = _ATTRIBUTES[site.code](site) if site.code in _ATTRIBUTES else {}
     values, order = aligned(site, range(len(site.inputs)))
     return order.like(site.activated(site.onnx(op, values, **attrs)))
 
@@ -80,33 +89,6 @@ def _limit(site: TfliteSite) -> TfliteView:
         if (before if low is not None else behind) is None and (low is None or behind is None or low <= behind):
             a, low, high = earlier, before if low is None else low, behind if high is None else high
     return order.like(site.onnx("Clip", [a], **{name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}))
-
-
-@rule("RELU_N1_TO_1", "RELU_0_TO_1")
-def _bounded(site: TfliteSite) -> TfliteView:
-    seen = site.seen(0)
-    return seen.like(site.onnx("Clip", [seen.node], min=-1.0 if site.code == "RELU_N1_TO_1" else 0.0, max=1.0))
-
-
-@rule("PRELU")
-def _prelu(site: TfliteSite) -> TfliteView:
-    """A slope for each channel, or for each element."""
-    slope, seen = site.known(1, "slope"), site.seen(0)
-    channels = seen.shape[-1]
-    if slope.size in (1, channels) and slope.size == slope.shape[-1] and (seen.form == "image" or len(seen.shape) == 2):
-        built = filled(nn.PReLU(slope.size), weight=slope.reshape(-1).astype(np.float32))
-        return seen.like(site.builder.module(built, seen.node if seen.form != "row" else site.plain(), site.name))
-    (x, by), order = aligned(site, (0, 1))
-    below = site.onnx("Mul", [site.onnx("Clip", [x], max=0.0), by])
-    return order.like(site.onnx("Add", [site.onnx("Relu", [x]), below]))
-
-
-@rule("CAST")
-def _cast(site: TfliteSite) -> TfliteView:
-    """Another element type; half precision is computed in single."""
-    seen, to = site.seen(0), site.kinds[0]
-    need(to in _TYPES, f"it casts to {to}")
-    return seen.like(site.onnx("Cast", [seen.node], to=_TYPES[to]))
 
 
 def _axes(site: TfliteSite) -> list[int]:
@@ -175,19 +157,18 @@ def _fully_connected(site: TfliteSite) -> TfliteView:
         x = x if bias is None else site.builder.call(torch.add, x, site.seen(2).node)
         return TfliteView(site.activated(x))
     need(weight.ndim == 2 and weight.dtype == np.float32, f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
-    seen = site.seen(0)
-    layer = filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight=weight, bias=bias)
-    keep = bool(site.settings.get("keep_num_dims"))
+    seen, keep = site.seen(0), bool(site.settings.get("keep_num_dims"))
     if not keep and seen.form == "image" and np.prod(seen.shape[1:]) == weight.shape[1]:
         seen = flattened(site.builder, seen.node)
     if seen.form == "row" and seen.shape[1] == weight.shape[1]:
         height, width, channels = seen.size
-        ordered = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
-        return TfliteView(site.activated(site.builder.module(filled(layer, weight=np.ascontiguousarray(ordered)), seen.node, site.name)))
-    x = site.plain() if seen is site.seen(0) or seen.form != "plain" else seen.node
-    if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
-        x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
-    return TfliteView(site.activated(site.builder.module(layer, x, site.name)))
+        weight = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
+        x = seen.node
+    else:
+        x = plain(site.builder, seen)
+        if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
+            x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
+    return TfliteView(site.activated(site.builder.module(linear(weight, bias), x, site.name)))
 
 
 @rule("BATCH_MATMUL")
@@ -200,8 +181,6 @@ def _matmul(site: TfliteSite) -> TfliteView:
 
 
 # Operators that move, cut, join and repeat.
-
-_TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def _axis(order: TfliteView, axis: int) -> int:
@@ -216,46 +195,45 @@ def _ordered(site: TfliteSite, i: int = 0) -> TfliteView:
     return seen if seen.form == "image" else TfliteView(site.plain(i))
 
 
-def _reshaped(site: TfliteSite, shape: list[int]) -> TfliteView:
+def _reshaped(builder: Builder, seen: TfliteView, shape: list[int]) -> TfliteView:
     """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
-    before = site.shape()
+    before = seen.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
         known = -prod(shape)
         shape = [n if n != -1 else prod(before) // known if known else 0 for n in shape]
     need(prod(shape) == prod(before), f"it makes {shape} of {list(before)}")
-    seen = site.seen(0)
     if tuple(shape) == before:
         return seen
     if seen.form == "image" and shape == [before[0], prod(before[1:])]:
-        return flattened(site.builder, seen.node)
+        return flattened(builder, seen.node)
     if seen.form == "row" and tuple(shape) == (before[0], *seen.size):
         height, width, channels = seen.size
-        return TfliteView(site.builder.call(torch.reshape, seen.node, (before[0], channels, height, width)), "image")
+        return TfliteView(builder.call(torch.reshape, seen.node, (before[0], channels, height, width)), "image")
     if len(before) == 2 and tuple(shape) == (before[0], 1, 1, before[1]) and seen.form == "plain":
-        return TfliteView(site.builder.call(torch.reshape, seen.node, (*before, 1, 1)), "image")
-    return TfliteView(site.builder.call(torch.reshape, site.plain(), tuple(shape)))
+        return TfliteView(builder.call(torch.reshape, seen.node, (*before, 1, 1)), "image")
+    return TfliteView(builder.call(torch.reshape, plain(builder, seen), tuple(shape)))
 
 
 @rule("RESHAPE")
 def _reshape(site: TfliteSite) -> TfliteView:
     value = site.value(1)
     shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
-    return _reshaped(site, shape)
+    return _reshaped(site.builder, site.seen(0), shape)
 
 
 @rule("SQUEEZE")
 def _squeeze(site: TfliteSite) -> TfliteView:
     shape = site.shape()
     axes = {int(axis) % len(shape) for axis in site.settings.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
-    return _reshaped(site, [n for i, n in enumerate(shape) if i not in axes])
+    return _reshaped(site.builder, site.seen(0), [n for i, n in enumerate(shape) if i not in axes])
 
 
 @rule("EXPAND_DIMS")
 def _expand_dims(site: TfliteSite) -> TfliteView:
     shape, (axis,) = list(site.shape()), site.numbers(1, "axis")
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
-    return _reshaped(site, shape)
+    return _reshaped(site.builder, site.seen(0), shape)
 
 
 @rule("TRANSPOSE")
@@ -263,9 +241,9 @@ def _transpose(site: TfliteSite) -> TfliteView:
     """Between the orders of TensorFlow and torch nothing moves: an image is kept as torch has it."""
     order, seen = tuple(site.numbers(1, "order")), site.seen(0)
     need(sorted(order) == list(range(len(seen.shape))), f"it orders {len(seen.shape)} axes as {order}")
-    if seen.form == "image" and order == _TO_FIRST:
+    if seen.form == "image" and order == TO_FIRST:
         return TfliteView(seen.node)
-    if seen.form == "plain" and order == _TO_LAST:
+    if seen.form == "plain" and order == TO_LAST:
         return TfliteView(seen.node, "image")
     return TfliteView(turned(site.builder, site.plain(), order))
 
@@ -295,23 +273,21 @@ def _split(site: TfliteSite) -> list[TfliteView]:
     return [order.like(part) for part in site.onnx("Split", [order.node], site.results, axis=axis, split=sizes)]
 
 
-def _sliced(site: TfliteSite, order: TfliteView, ranges: list[slice]) -> TfliteView:
-    """A part of each axis of the file."""
-    items = [slice(None)] * len(ranges)
-    for axis, (item, size) in enumerate(zip(ranges, order.shape, strict=True)):
-        if (item.start, item.stop, item.step) != (0, size, 1):
-            items[_axis(order, axis)] = slice(item.start, item.stop, item.step if item.step != 1 else None)
-    return order if items == [slice(None)] * len(items) else order.like(site.builder.call(operator.getitem, order.node, tuple(items)))
+def _sliced(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
+    """The part between bounds of each axis of the file, with steps."""
+    order = _ordered(site)
+    begins, ends, steps = map(np.array, bounds)
+    axes = np.array([_axis(order, axis) for axis in range(len(order.shape))])
+    return order.like(site.onnx("Slice", [order.node, begins, ends, axes, steps]))
 
 
 @rule("SLICE")
 def _slice(site: TfliteSite) -> TfliteView:
-    begins, sizes, order = site.numbers(1, "begin"), site.numbers(2, "size"), _ordered(site)
-    need(len(begins) == len(sizes) == len(order.shape), f"it cuts {begins} and {sizes} out of {list(order.shape)}")
-    ends = [whole if size == -1 else begin + size for begin, size, whole in zip(begins, sizes, order.shape, strict=True)]
-    if any(not 0 <= begin < end <= whole for begin, end, whole in zip(begins, ends, order.shape, strict=True)):
-        raise StretchError(f"it cuts {begins} and {sizes} out of {list(order.shape)}")
-    return _sliced(site, order, [slice(begin, end, 1) for begin, end in zip(begins, ends, strict=True)])
+    begins, sizes, shape = site.numbers(1, "begin"), site.numbers(2, "size"), site.shape()
+    ends = [whole if size == -1 else begin + size for begin, size, whole in zip(begins, sizes, shape, strict=False)]
+    fits = all(0 <= begin < end <= whole for begin, end, whole in zip(begins, ends, shape, strict=False))
+    need(fits and len(begins) == len(sizes) == len(shape), f"it cuts {begins} and {sizes} out of {list(shape)}")
+    return _sliced(site, begins, ends, [1] * len(shape))
 
 
 @rule("STRIDED_SLICE")
@@ -332,11 +308,8 @@ def _strided_slice(site: TfliteSite) -> TfliteView:
         first = None if site.setting("begin_mask") >> axis & 1 else begin
         last = None if site.setting("end_mask") >> axis & 1 else end
         ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
-    sliced = _sliced(site, _ordered(site), ranges)
-    if not gone:
-        return sliced
-    within = TfliteSite([sliced], site.code, site.name, {}, 1, site.builder)
-    return _reshaped(within, [n for axis, n in enumerate(sliced.shape) if axis not in gone])
+    sliced = _sliced(site, *zip(*((part.start, part.stop, part.step) for part in ranges), strict=True))
+    return _reshaped(site.builder, sliced, [n for axis, n in enumerate(sliced.shape) if axis not in gone])
 
 
 @rule("GATHER")
@@ -460,18 +433,15 @@ def _transposed(site: TfliteSite) -> TfliteView:
     if any(m >= s for m, s in zip(more, stride, strict=True) if m):
         raise StretchError(f"it makes {wanted} of {list(shape_of(x))}, more than its windows reach")
     even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
-    sizes = (weight.shape[0], weight.shape[1], tuple(kernel), tuple(stride))
-    conv_transpose2d = nn.ConvTranspose2d(*sizes, tuple(before) if even else 0, tuple(more), bias=bias is not None, device="meta")
-    result = site.builder.module(filled(conv_transpose2d, weight=weight, bias=bias), x, site.name)
-    if not even:
-        result = _cut(site, result, before, wanted[1:3])
+    pads = before * 2 if even else [0] * 4
+    result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=more)
+    for axis in () if even else (0, 1):
+        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], wanted[1 + axis])
     return TfliteView(site.activated(result), "image")
 
 
-def _cut(site: TfliteSite, x: fx.Node, before: Sequence[int], sizes: Sequence[int]) -> fx.Node:
-    for axis, (start, size) in enumerate(zip(before, sizes, strict=True), 2):
-        x = site.builder.call(torch.narrow, x, axis, start, size)
-    return x
+#: What ONNX calls the places of pixels, by the setting.
+_COORDINATES = {"align_corners": "align_corners", "half_pixel_centers": "half_pixel"}
 
 
 def _sizes(site: TfliteSite) -> list[int]:
@@ -480,21 +450,13 @@ def _sizes(site: TfliteSite) -> list[int]:
     return sizes
 
 
-def _places(new: int, old: int, *, aligned: bool, half: bool) -> np.ndarray:
-    """Where each new pixel lies among the old ones."""
-    scale = (old - 1) / (new - 1) if aligned and new > 1 else old / new
-    at = np.arange(new, dtype=np.float64)
-    return (at + 0.5) * scale - 0.5 if half else at * scale
-
-
 @rule("RESIZE_BILINEAR")
 def _bilinear(site: TfliteSite) -> TfliteView:
-    x, sizes = site.image(), _sizes(site)
-    aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
-    if aligned != half:
-        return TfliteView(site.builder.call(F.interpolate, x, size=sizes, mode="bilinear", align_corners=aligned), "image")
-    places = [_places(new, old, aligned=aligned, half=half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
-    return TfliteView(blended(site.builder, x, places, site.name), "image")
+    x, ways = site.image(), [way for name, way in _COORDINATES.items() if site.settings.get(name)]
+    need(len(ways) <= 1, "it aligns both the corners and the centres of pixels")
+    sizes = np.array([*shape_of(x)[:2], *_sizes(site)])
+    coordinates = ways[0] if ways else "asymmetric"
+    return TfliteView(site.onnx("Resize", [x, None, None, sizes], mode="linear", coordinate_transformation_mode=coordinates), "image")
 
 
 @rule("RESIZE_NEAREST_NEIGHBOR")

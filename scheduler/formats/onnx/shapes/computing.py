@@ -1,7 +1,7 @@
 """Operators that compute: elements, sums along axes, normalisations, products, windows, recurrent layers."""
 
 import math
-from dataclasses import dataclass
+from functools import partial
 
 from predictors.errors import StretchError, need
 from predictors.operators import Kind, kinds
@@ -308,43 +308,37 @@ def _einsum(node: ShapeNode) -> Cost:
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A kind of recurrent layer."""
+def _recurrent(node: ShapeNode, gates: int, states: int) -> Cost:
+    """Shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN).
 
-    gates: int  # Products with what arrives that each step makes.
-    states: int  # Tensors that are handed from step to step.
-
-    def __call__(self, node: ShapeNode) -> Cost:
-        """Shapes of all steps' outputs, and of the last states (ONNX operators, LSTM, GRU and RNN)."""
-        x = node.tensor(0, REALS)
-        need(len(x.shape) == 3, f"its input has the shape {list(x.shape)}")
-        need(not node.whole("layout", 0), "its batch comes first")
-        direction = node.word("direction", "forward")
-        need(direction in _DIRECTIONS, f"its direction is `{direction[:20]}`")
-        (steps, batch, width), ways, size = x.shape, _DIRECTIONS[direction], node.whole("hidden_size", 0)
-        need(size > 0, f"its hidden_size is {size}")
-        state = (ways, batch, size)
-        self._check(node, width, ways, size, state)
-        need(1 <= node.results <= 1 + self.states, f"it has {node.results} results")
-        outputs = (KnownTensor((steps, ways, batch, size), x.type), *[KnownTensor(state, x.type)] * self.states)
-        return Cost(outputs[: node.results], steps * batch * ways * self.gates * size * (width + size))
-
-    def _check(self, node: ShapeNode, width: int, ways: int, size: int, state: Shape) -> None:
-        """Refuse weights that do not fit what arrives and each other."""
-        rows = self.gates * size
-        need(node.tensor(1, REALS).shape == (ways, rows, width), f"its weights have the shape {list(node.shape(1))}")
-        need(node.tensor(2, REALS).shape == (ways, rows, size), f"its recurrent weights have the shape {list(node.shape(2))}")
-        need(node.optional(4) is None, "its sequences have lengths of their own")
-        peepholes = {5 + self.states: (ways, 3 * size)} if self.states == 2 else {}
-        wanted = {3: (ways, 2 * rows), **{5 + i: state for i in range(self.states)}, **peepholes}
-        need(len(node.inputs) <= 1 + max(wanted), f"it has {len(node.inputs)} inputs")
-        for i, shape in wanted.items():
-            tensor = node.optional(i)
-            need(tensor is None or (tensor.type in REALS and tensor.shape == shape), f"its input {i} is not of the shape {list(shape)}")
+    Args:
+        node: A layer.
+        gates: Products with what arrives that each step makes.
+        states: Tensors that are handed from step to step.
+    """
+    x = node.tensor(0, REALS)
+    need(len(x.shape) == 3, f"its input has the shape {list(x.shape)}")
+    need(not node.whole("layout", 0), "its batch comes first")
+    direction = node.word("direction", "forward")
+    need(direction in _DIRECTIONS, f"its direction is `{direction[:20]}`")
+    (steps, batch, width), ways, size = x.shape, _DIRECTIONS[direction], node.whole("hidden_size", 0)
+    need(size > 0, f"its hidden_size is {size}")
+    state, rows = (ways, batch, size), gates * size
+    need(node.tensor(1, REALS).shape == (ways, rows, width), f"its weights have the shape {list(node.shape(1))}")
+    need(node.tensor(2, REALS).shape == (ways, rows, size), f"its recurrent weights have the shape {list(node.shape(2))}")
+    need(node.optional(4) is None, "its sequences have lengths of their own")
+    wanted = {3: (ways, 2 * rows), **{5 + i: state for i in range(states)}, **({7: (ways, 3 * size)} if states == 2 else {})}
+    need(len(node.inputs) <= 1 + max(wanted), f"it has {len(node.inputs)} inputs")
+    for i, shape in wanted.items():
+        tensor = node.optional(i)
+        need(tensor is None or (tensor.type in REALS and tensor.shape == shape), f"its input {i} is not of the shape {list(shape)}")
+    need(1 <= node.results <= 1 + states, f"it has {node.results} results")
+    outputs = (KnownTensor((steps, ways, batch, size), x.type), *[KnownTensor(state, x.type)] * states)
+    return Cost(outputs[: node.results], steps * batch * ways * rows * (width + size))
 
 
-RULES.update({"GRU": _Layer(3, 1), "LSTM": _Layer(4, 2), "RNN": _Layer(1, 1)})
+_LAYERS = {"GRU": (3, 1), "LSTM": (4, 2), "RNN": (1, 1)}
+RULES.update({op: partial(_recurrent, gates=gates, states=states) for op, (gates, states) in _LAYERS.items()})
 
 
 #: Elements a convolution may lay out in rows for a matrix product: a gigabyte of reals.

@@ -295,20 +295,32 @@ def _gather(node: ShapeNode) -> Cost:
     return Cost((KnownTensor(shape, x.type, values),), math.prod(shape))
 
 
-@rule("GatherElements")
-def _gather_elements(node: ShapeNode) -> Cost:
+def _elements(node: ShapeNode) -> tuple[KnownTensor, KnownTensor]:
+    """A tensor, and indices along one of its axes that are no more than it has beside that axis."""
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
-    _check_beside(x, indices, axis)
+    fits = len(indices.shape) == len(x.shape) and all(i == axis or n <= x.shape[i] for i, n in enumerate(indices.shape))
+    need(fits, f"its indices have the shape {list(indices.shape)} for {list(x.shape)}")
     _check_range(indices, x.shape[axis])
+    return x, indices
+
+
+@rule("GatherElements")
+def _gather_elements(node: ShapeNode) -> Cost:
+    x, indices = _elements(node)
     return gives(indices.shape, indices.size, x.type)
 
 
-def _check_beside(x: KnownTensor, indices: KnownTensor, axis: int) -> None:
-    """Indices must have the axes of what they point into, and be no larger beside the one along which they point."""
-    need(len(indices.shape) == len(x.shape), f"its indices have the shape {list(indices.shape)} for {list(x.shape)}")
-    fits = all(i == axis or n <= x.shape[i] for i, n in enumerate(indices.shape))
-    need(fits, f"its indices have the shape {list(indices.shape)} for {list(x.shape)}")
+def _written(x: KnownTensor, updates: KnownTensor, wanted: tuple[int, ...]) -> Cost:
+    """The tensor with others of this shape written into it."""
+    need(updates.shape == wanted and updates.type == x.type, f"it writes {list(updates.shape)} where {list(wanted)} goes")
+    return gives(x.shape, x.size + updates.size, x.type)
+
+
+@rule("ScatterElements")
+def _scatter_elements(node: ShapeNode) -> Cost:
+    x, indices = _elements(node)
+    return _written(x, node.tensor(2), indices.shape)
 
 
 def _pointed(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...]:
@@ -330,20 +342,8 @@ def _gather_nd(node: ShapeNode) -> Cost:
 
 @rule("ScatterND")
 def _scatter_nd(node: ShapeNode) -> Cost:
-    x, indices, updates = node.tensor(0), node.tensor(1, _INT64), node.tensor(2)
-    wanted = (*indices.shape[:-1], *_pointed(x, indices, 0))
-    need(updates.shape == wanted and updates.type == x.type, f"it writes {list(updates.shape)} where {list(wanted)} goes")
-    return gives(x.shape, x.size + updates.size, x.type)
-
-
-@rule("ScatterElements")
-def _scatter_elements(node: ShapeNode) -> Cost:
-    x, indices, updates = node.tensor(0), node.tensor(1, INDICES), node.tensor(2)
-    axis = node.axis("axis", 0, len(x.shape))
-    _check_beside(x, indices, axis)
-    _check_range(indices, x.shape[axis])
-    need(updates.shape == indices.shape and updates.type == x.type, f"it writes {list(updates.shape)} where {list(indices.shape)} goes")
-    return gives(x.shape, x.size + updates.size, x.type)
+    x, indices = node.tensor(0), node.tensor(1, _INT64)
+    return _written(x, node.tensor(2), (*indices.shape[:-1], *_pointed(x, indices, 0)))
 
 
 @rule("OneHot")

@@ -12,7 +12,7 @@ from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.graph import fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Blocking, Launch
-from scheduler.delegates.opencl.lowering import MAX_ELEMENTS, UnsupportedError
+from scheduler.delegates.opencl.lowering import UnsupportedError
 from scheduler.delegates.opencl.schedule import COSTS, KernelProblem, Schedules, analytic_cycles, rank_tiles, tile_cycles
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.memory.plan import plan_naive
@@ -134,13 +134,6 @@ def test_output_that_is_read_inside_as_well_and_output_that_is_an_input(tmp_path
     nodes = [("Relu", ["x"], "y", {}), ("Tanh", ["y"], "z", {}), ("Identity", ["x"], "same", {})]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 5, 3, 3)}, ["y", "z", "same"], {})
     assert networks.error(path) <= 1e-6
-
-
-def test_tensor_beyond_32_bit_indices_is_refused(tmp_path):
-    side = int(MAX_ELEMENTS**0.5) + 1
-    path = networks.save(tmp_path / "m.onnx", [("Relu", ["x"], "y", {})], {"x": (1, 1, side, side)}, ["y"], {})
-    with pytest.raises(UnsupportedError, match="more than"):
-        networks.launches(path)
 
 
 def test_weights_that_are_computed_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.builder import MAX_KNOWN, Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed, read_source, rule
+from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed, rule
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.oracle import net, random
@@ -33,23 +33,23 @@ def save(path, model, **more):
 
 
 def test_open_batch_is_one_and_an_open_size_must_be_given(tmp_path):
-    assert read_source(save(tmp_path / "b.onnx", small(shape=("batch", 4, 5, 3)))).shapes == {"x": (1, 4, 5, 3)}
+    assert read_module(save(tmp_path / "b.onnx", small(shape=("batch", 4, 5, 3)))).input_shape == (1, 4, 5, 3)
     path = save(tmp_path / "s.onnx", small(shape=("batch", 4, "h", "w")))
     with pytest.raises(UsageError, match=r"the size of the input `x` of .*s\.onnx is open") as caught:
-        read_source(path)
+        read_module(path)
     assert "--input" in caught.value.hint
-    assert read_source(path, (1, 4, 8, 8)).shapes == {"x": (1, 4, 8, 8)}
+    assert read_module(path, (1, 4, 8, 8)).input_shape == (1, 4, 8, 8)
     with pytest.raises(UsageError, match="has 4 axes, a shape of 3 is given"):
-        read_source(path, (4, 8, 8))
+        read_module(path, (4, 8, 8))
 
 
 def test_weights_beside_the_file_are_read(tmp_path):
     path = save(tmp_path / "m.onnx", small(), save_as_external_data=True, location="w.bin", size_threshold=0)
     assert (tmp_path / "w.bin").is_file()
-    np.testing.assert_array_equal(read_source(path).stored["w"], WEIGHT)
+    np.testing.assert_array_equal(read_module(path).conv.weight.detach(), WEIGHT)
     (tmp_path / "w.bin").write_bytes(b"\0" * 9)
     with pytest.raises(StretchError, match="`w` lies beyond the end of its file"):
-        read_source(path)
+        read_module(path)
 
 
 @pytest.mark.parametrize("location", ["../w.bin", "{outside}", "link.bin", "", "missing.bin", "sub/../../w.bin", "."])
@@ -65,7 +65,7 @@ def test_weights_outside_of_the_folder_are_not_read(tmp_path, location):
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value=location.format(outside=outside))
     with pytest.raises(StretchError, match="no file in the model's folder"):
-        read_source(save(folder / "m.onnx", model))
+        read_module(save(folder / "m.onnx", model))
 
 
 def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read(tmp_path):
@@ -77,7 +77,7 @@ def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="w.bin")
     with pytest.raises(StretchError, match=r"has 4\.3 GB of weights beside it, 2\.1 GB are read"):
-        read_source(save(tmp_path / "m.onnx", model))
+        read_module(save(tmp_path / "m.onnx", model))
 
 
 def without_input():
@@ -242,7 +242,7 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
 
 def made(op, *reads, opset=17, **attrs):
     """What a node makes of stored tensors."""
-    node = helper.make_node(op, ["" if x is None else "r" for x in reads], ["y"], **attrs)
+    node = helper.make_node(op, ["" if x is None else f"r{i}" for i, x in enumerate(reads)], ["y"], **attrs)
     return computed(node, list(reads), attrs, opset)
 
 

@@ -375,7 +375,9 @@ WAYS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
 def test_pixels_are_those_of_the_runtime(tmp_path, way, size, code):
     table = "ResizeBilinearOptions" if code == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
     result = agrees(write(tmp_path / "m.tflite", op(code, ["x", "s"], table=table, **way), stored={"s": np.array(size, np.int32)}))
-    if (code == "RESIZE_BILINEAR" and way) or (size == (12, 10) and not way.get("align_corners") and code == "RESIZE_NEAREST_NEIGHBOR"):
+    if (code == "RESIZE_BILINEAR" and way and size != X[1:3]) or (
+        size == (12, 10) and not way.get("align_corners") and code == "RESIZE_NEAREST_NEIGHBOR"
+    ):
         assert functions(result) == ["interpolate"]
 
 
