@@ -576,7 +576,11 @@ class _Run:
         self._device = next(model.parameters()).device
         together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
         others = torch.cat(list(synthetic)) if synthetic else None
-        self._identity = {} if checkpoint is None else _identity(model, captured, {"images": together, "synthetic": others}, how)
+        self._identity = (
+            {}
+            if checkpoint is None
+            else _identity(model, captured, {"images": together, "synthetic": others}, how, rounds=rounding is not None)
+        )
         self._found = None if checkpoint is None else checkpoint.read(self._identity)
         self._pair = SegmentPairs(model, captured)
         chosen = held_back(count)
@@ -765,10 +769,12 @@ class _Run:
         return {key: value.clone() for key, value in self._model.state_dict().items()}
 
 
-def _identity(model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], how: Refinement) -> dict[str, str]:
+def _identity(
+    model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], how: Refinement, *, rounds: bool
+) -> dict[str, str]:
     """Fingerprints of all that decides how a refinement goes."""
     weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
-    settings = f"{how} on {next(model.parameters()).device.type}"
+    settings = f"{how} on {next(model.parameters()).device.type}" + (" with rounding" if rounds else "")
     return {
         "weights": fingerprint(weights | {f"branched.{key}": value for key, value in model.state_dict().items()}),
         "images": fingerprint({name: batch for name, batch in images.items() if batch is not None}),

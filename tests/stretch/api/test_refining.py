@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,6 +17,8 @@ from scheduler.checks.verify import verify_bundle  # noqa: E402
 from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle  # noqa: E402
 from stretch.capture import capture  # noqa: E402
 from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
+from stretch.export.lowering import read_ranges, scales_of  # noqa: E402
+from stretch.export.precision import export_precision  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform import refine as checkpoints  # noqa: E402
 from tests.stretch.cli.commands import tree  # noqa: E402
@@ -151,6 +154,27 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     assert answer.agreement.error_after <= answer.agreement.error_before
     assert any("no list of class scores" in warning for warning in answer.warnings)
     assert load_bundle(tmp_path / "b").manifest.agreement.error == answer.agreement.error_after
+
+
+def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
+    """Whatever images they are exported with later."""
+    torch.manual_seed(0)
+    captured = capture(Maps().eval(), (1, 3, 32, 32), "maps")
+    model, precision = build(captured, cpu_and("gpu", captured.graph, "sum")), {"cpu": "int8", "gpu": "fp32"}
+    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision), "0.1.0")
+    answer = refine_bundle(tmp_path / "b", images, **(ASKED | {"steps": 20}))
+    assert answer.kept == "refined"
+    assert answer.refinement.rounded_after <= answer.refinement.rounded_before
+    bundle = load_bundle(tmp_path / "b")
+    noise = [np.random.default_rng(5).standard_normal((1, 3, 32, 32)).astype(np.float32)]
+    export_precision(bundle, tmp_path / "int8", precision, noise, "noise", min_cosine=0.1)
+    lowered = load_bundle(tmp_path / "int8")
+    for sub in bundle.manifest.subgraphs:
+        if sub.processor == "cpu":
+            file = bundle.file(sub.file)
+            ranges, scales = read_ranges(onnx.load(file), file), scales_of(onnx.load(lowered.file(sub.file)))
+            assert ranges
+            assert all(scales[name] == pytest.approx(scale) for name, scale in ranges.items())
 
 
 @pytest.mark.slow

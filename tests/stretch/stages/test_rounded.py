@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
+from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_ranges
 from stretch.export.precision import export_precision
@@ -36,17 +38,33 @@ def rounded(result, design, precision=PRECISION):
 
 def written(result, module, folder):
     """The bundle that is exported from a rounded module, int8 and fp16 as it was trained, from other images than its ranges."""
-    facts = BundleFacts("mi9", False, "trained", precision=PRECISION, ranges=module.ranges)
+    precision = {name: PRECISION[name] for name in module.model.design.processors}
+    facts = BundleFacts("mi9", False, "trained", precision=precision, ranges=module.ranges)
     export_bundle(folder / "float", result, module.model, None, facts, "0", controls=False)
     images = list(inputs(result, 4, seed=7).numpy()[:, None])
-    export_precision(load_bundle(folder / "float"), folder / "lower", PRECISION, images, "synthetic", min_cosine=0.1)
+    export_precision(load_bundle(folder / "float"), folder / "lower", precision, images, "synthetic", min_cosine=0.1)
     return load_bundle(folder / "lower")
 
 
-@pytest.mark.parametrize("model", ["tiny_resnet"])
+class Conv2dSame(nn.Conv2d):
+    """TensorFlow's padding, which timm's class of this name computes: more below and to the right than above."""
+
+    def forward(self, x):
+        return super().forward(torch.nn.functional.pad(x, (0, 1, 0, 1)))
+
+
+def padded():
+    """A network whose convolutions pad their sides differently."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(Conv2dSame(c, d, 3, stride=2), nn.BatchNorm2d(d), nn.ReLU()) for c, d in ((3, 8), (8, 16))]
+    return capture(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)).eval(), (1, 3, 32, 32))
+
+
+@pytest.mark.parametrize("model", ["tiny_resnet", "padded"])
 def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp_path, model):
-    result = captured(model)
-    module = rounded(result, cpu_and("gpu", result.graph, "project")).eval()
+    result = padded() if model == "padded" else captured(model)
+    design = identity_design(result.graph) if model == "padded" else cpu_and("gpu", result.graph, "project")
+    module = rounded(result, design).eval()
     bundle = written(result, module, tmp_path)
     runs = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
     tensors = replay(bundle.manifest, runs, inputs(result, 1, seed=3).numpy())

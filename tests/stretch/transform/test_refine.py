@@ -12,10 +12,14 @@ import stretch
 import stretch.transform.refine as module
 from predictors.errors import StretchError
 from stretch.evaluation.agreement import compare
+from stretch.planning.design.branch_design import BranchScale
+from stretch.stages.build import int8_rounding
 from stretch.transform import build
 from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Errors, Refinement, SegmentPairs, Views, refine
-from tests.stretch.designs import cpu_and, identity_design
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
 from tests.stretch.several import form
+
+INT8 = {"cpu": "int8", "gpu": "int8"}
 
 
 def images(result, count=64, seed=0):
@@ -60,6 +64,34 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     assert any(key.endswith("running_mean") for key in changed) == (part == 16)
 
 
+def test_last_steps_bring_the_network_that_int8_rounds_closer(captured):
+    result = captured("tiny_resnet")
+    model = build(result, cpu_and("gpu", result.graph, "sum"))
+    x = images(result)
+    rounding, said = int8_rounding(model, INT8)
+    assert not said
+    how = Refinement(steps=12, batch=16, rate=2e-2, rounded=1.0, looks=4)
+    refined = refine(model, result, [x], how, rounding=rounding)
+    assert refined.rounded_after < 0.9 * refined.rounded_before
+    # the ranges of what is written are those that the steps saw
+    held = x[::4]
+    assert refined.rounded_after == pytest.approx(off(rounding.network, result, held), rel=1e-3)
+    assert refined.after == pytest.approx(off(model, result, held), rel=1e-3)
+
+
+def test_exact_branches_are_refined_in_fp32_which_is_said(captured):
+    result = captured("tiny_resnet")
+    segment = branchable(result.graph)[0]
+    rows = result.graph.by_name[segment.end].shape[2]
+    bands = (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows)))
+    branches = [BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bands]
+    model = build(result, divided(result.graph, part_of(segment, "rows", branches)))
+    rounding, said = int8_rounding(model, INT8)
+    assert rounding is None
+    assert said == [said[0]]
+    assert "refined in fp32 alone, without int8's rounding: branch `s1.cpu` computes a part of its segment" in said[0]
+
+
 @pytest.mark.slow
 def test_identity_design_stays_the_original_bit_for_bit(captured):
     result = captured("tiny_resnet")
@@ -93,21 +125,24 @@ class Interrupt:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(1,), (3,), (1, 1, 2)], ids=str)
+@pytest.mark.parametrize("numbers", [(1,), (3,), (1, 1, 2), (5,)], ids=str)
 def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_path, numbers):
-    """In the first phase, in the second, and more than once."""
+    """In the first phase, in the second, more than once, and where int8 rounds."""
     result = captured("tiny_resnet")
-    x, how = images(result, 32), Refinement(steps=8, batch=8, rate=2e-3, apart=0.5, looks=4)
+    x, how = images(result, 32), Refinement(steps=10, batch=8, rate=2e-3, apart=0.4, looks=5)
     whole = build(result, cpu_and("gpu", result.graph, "sum"))
-    expected = refine(whole, result, [x], how)
+    rounding, _ = int8_rounding(whole, INT8)
+    expected = refine(whole, result, [x], how, rounding=rounding)
     # written behind each step, so that it goes on from the one before the interruption
     for number in numbers:
         started = build(result, cpu_and("gpu", result.graph, "sum"))
         with pytest.raises(KeyboardInterrupt):
-            refine(started, result, [x], how, Interrupt(number), Checkpoint(tmp_path, every_s=0))
+            refine(started, result, [x], how, Interrupt(number), Checkpoint(tmp_path, every_s=0), rounding=rounding)
     model = build(result, cpu_and("gpu", result.graph, "sum"))
-    refined = refine(model, result, [x], how, checkpoint=Checkpoint(tmp_path, every_s=0))
+    refined = refine(model, result, [x], how, checkpoint=Checkpoint(tmp_path, every_s=0), rounding=rounding)
     assert refined.steps == expected.steps
+    assert refined.rounded_before == pytest.approx(expected.rounded_before, rel=1e-3)
+    assert refined.rounded_after == pytest.approx(expected.rounded_after, rel=1e-3)
     assert refined.before == pytest.approx(expected.before, rel=1e-5)
     assert refined.after == pytest.approx(expected.after, rel=1e-4)
     assert refined.after < refined.before
