@@ -1,10 +1,16 @@
-"""`stretch run`: a bundle against its sequential controls."""
+"""Verbs that run a bundle or files: `run`, `explain`, `compare`."""
 
 import json
 import os
 
 import numpy as np
+import onnx
 import pytest
+
+from scheduler.tools.bench.subject import unavailable
+from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, conv_onnx
+from tests.stretch.cli.commands import LOOSE, call, spawn, succeed
+from tests.stretch.tools.report.html.reading import checked
 
 
 def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace(stretch, bundle_dir, tmp_path):
@@ -87,3 +93,146 @@ def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so
     assert (code, data["check"], data["max_error"]) == (0, None, None)
     _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null")
     assert "results not checked: a delegate computes nothing" in out
+
+
+def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(succeeds, bundle_dir):
+    data, _ = succeeds("explain", bundle_dir, "--json")
+    for sub in data["subgraphs"]:
+        names = {node.name for node in onnx.load(bundle_dir / f"{sub['name']}.onnx").graph.node}
+        ops = [op for op in data["ops"] if op["subgraph"] == sub["name"]]
+        assert names <= {op["name"] for op in ops}
+        assert all(op["reason"] for op in ops)
+        assert all({"name", "subgraph", "processor", "delegate", "reason", "ms"} <= set(op) for op in ops)
+    ops = {op["name"]: op for op in data["ops"]}
+    assert ops["stem/conv"]["ms"] >= 0
+    assert ops["stem/conv"]["source"] == "measured"
+    assert ops["stem/relu"]["ms"] is None
+    assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
+
+
+def test_device_gives_predicted_times_of_its_kernels(succeeds, bundle_dir):
+    data, err = succeeds("explain", bundle_dir, "--device", "pixel6", "--json")
+    assert data["device"] == "pixel6"
+    ops = {op["subgraph"] + "/" + op["op"]: op for op in data["ops"]}
+    assert ops["s1.gpu/conv"]["source"] == "predicted"
+    assert ops["s1.gpu/conv"]["ms"] > 0
+    assert "merged into" in ops["s1.gpu/relu"]["reason"]
+    assert "not fitted to measurements" in err
+    assert all(sub["ms"] > 0 for sub in data["subgraphs"])
+
+
+def relu_file(folder, opset=18):
+    """A file of two operators as anybody writes them."""
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 4)) for name in ("x", "y")]
+    chain = [onnx.helper.make_node("Relu", ["x"], ["r"], "relu"), onnx.helper.make_node("Softmax", ["r"], ["y"], "softmax", axis=1)]
+    graph = onnx.helper.make_graph(chain, "foreign", ends[:1], ends[1:])
+    path = folder / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), str(path))
+    return path
+
+
+def test_people_read_counts_and_a_line_per_operator(succeeds, tmp_path):
+    out, _ = succeeds("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu")
+    assert "takes 2 of 2 operators" in out
+    assert "all operators are supported" in out
+    assert any(line.startswith("softmax") for line in out.splitlines())
+
+
+SHORT = ("--rounds", 3, "--starts", 2, "--warmup", 4)
+
+
+def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    conv_onnx(tmp_path / "m.onnx")
+    page = tmp_path / "m.html"
+    done = succeed(
+        capsys, "compare", "--measure", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json"
+    )
+    answer = done.data
+    assert [item["name"] for item in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
+    assert answer["contenders"][1]["max_error"] == 0
+    assert (answer["seed"], answer["starts"], answer["rounds"]) == (3, 2, 3)
+    assert answer["versions"]["onnxruntime"] == answer["contenders"][0]["runtime_version"]
+    seen = checked(page.read_text())
+    assert "m.onnx (2), onnxruntime" in seen.text
+    (tmp_path / "m.json").write_text(done.out)
+    right = call(capsys, "verify", "m.json", "--json")
+    assert (right.code, json.loads(right.out)["ok"]) == (0, True)
+    assert "says what its 12 times of 2 contenders say" in call(capsys, "verify", "m.json").out
+    (tmp_path / "m.onnx").write_bytes(b"another")
+    wrong = call(capsys, "verify", "m.json")
+    assert wrong.code == 1
+    assert "problem: m.onnx" in wrong.out
+
+
+def test_table_names_contenders_machine_and_verdict(capsys, tmp_path):
+    done = succeed(capsys, "compare", "--measure", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
+    for word in ("m.onnx, onnxruntime", "processor  ", "governor  ", "temperature", "nothing was compared with it"):
+        assert word in done.out
+
+
+def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
+    path = conv_onnx(tmp_path / "m.onnx", shape=("n", CHANNELS, "h", "w"), out=("n", FILTERS, "h", "w"))
+    refused = call(capsys, "compare", "--measure", path, "--with", "onnxruntime", *SHORT)
+    assert (refused.code, refused.hint) == (2, f"give numbers in place of the marks: --input x=?x{CHANNELS}x?x?")
+    done = call(capsys, "compare", "--measure", path, "--with", "onnxruntime", "--input", f"{CHANNELS}x6x5", *SHORT, "--json")
+    assert json.loads(done.out)["files"][0]["inputs"] == {"x": f"float32 1x{CHANNELS}x6x5"}
+
+
+def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path):
+    file = tmp_path / "m.json"
+    assert "cannot read the measurement" in call(capsys, "verify", file).message
+    file.write_text("{}")
+    assert "is no measurement" in call(capsys, "verify", file).message
+    assert call(capsys, "verify", file, "--sign", "key.pem").code == 2
+
+
+def test_files_are_timed_without_torch(tmp_path):
+    if unavailable("onnxruntime"):
+        pytest.skip("onnxruntime is not installed")
+    path = conv_onnx(tmp_path / "m.onnx")
+    code = "import sys; sys.modules['torch'] = None; sys.modules['scipy'] = None"
+    done = spawn(code, "compare", "--measure", path, "--with", "onnxruntime", *SHORT, "--json")
+    assert done.code == 0, done.err
+
+
+DEVICES = ("--device", "pixel6", "--device", "mi9")
+
+
+@pytest.mark.torch
+def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_path):
+    page = tmp_path / "c.html"
+    words = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--set", "macs=0.97:1.03")
+    done = succeed(capsys, "compare", *words, "--html", page, "--json")
+    rows = json.loads(done.out)["rows"]
+    assert [row["name"] for row in rows] == [f"{name} on {device}" for name in ("tiny_resnet", "tiny_vgg") for device in ("pixel6", "mi9")]
+    for row in rows:
+        assert (row["kind"] == "refused") == (row["ms"] is None) == (row["reason"] is not None)
+    assert any(row["ms"] for row in rows)
+    seen = checked(page.read_text())
+    for row in rows:
+        assert row["name"] in seen.text
+
+
+@pytest.mark.torch
+def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, tiny_bundle):
+    model = ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE)
+    mapping = {
+        "plan": call(capsys, "branch", *model, "--dry-run", "--json"),
+        "front": call(capsys, "search", *model, "--processors", "cpu,gpu", "--top", 3, "--json"),
+        "measured": call(capsys, "run", tiny_bundle, "--repeat", 2, "--warmup", 0, "--json"),
+    }
+    for name, done in mapping.items():
+        assert done.code == 0, done.err
+        (tmp_path / f"{name}.json").write_text(done.out)
+    done = succeed(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in mapping), "--json")
+    rows, designs = done.data["rows"], json.loads(mapping["front"].out)["designs"]
+    assert [row["kind"] for row in rows] == ["bundle", "plan", *["design of a search"] * len(designs), "run"]
+    plan = json.loads(mapping["plan"].out)["predicted"]
+    assert rows[0]["ms"] == pytest.approx(plan["makespan_ms"]) == rows[1]["ms"]
+    assert [row["ms"] for row in rows[2:-1]] == [design["predicted_ms"] for design in designs]
+    assert rows[-1]["ms"] == json.loads(mapping["measured"].out)["median_ms"]
+    assert rows[-1]["source"] == "measured"
+    assert "measured on a machine" in done.err
+    people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
+    assert "recommended" in people.out
