@@ -2,34 +2,31 @@ import copy
 
 import numpy as np
 import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
 
-torch = pytest.importorskip("torch")
+from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.runtime.session import Session
+from stretch.api import branch
+from stretch.api.arguments import as_it_is
+from stretch.api.main_job import UNKNOWN_ACCURACY
+from stretch.models.tiny import tiny_resnet
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import save_accuracy
+from stretch.planning.design.branch_design import design_to_toml
+from stretch.sensitivity.source import sensitivity_of
+from stretch.stages.build import divide_images
+from stretch.stages.network import read_network
+from stretch.transform import build
+from stretch.transform.refine import fingerprint
+from tests import onnx_runtime
+from tests.predictors.specified import specified
+from tests.stretch.api import snapshot
+from tests.stretch.designs import cpu_and
 
-from msgspec.structs import replace  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.bundle.preprocessing import Preprocessing  # noqa: E402
-from scheduler.runtime.session import Session  # noqa: E402
-from stretch.api import branch  # noqa: E402
-from stretch.api.arguments import as_it_is  # noqa: E402
-from stretch.api.main_job import UNKNOWN_ACCURACY  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.planning.config import PlanConfig  # noqa: E402
-from stretch.planning.cost.accuracy import save_accuracy  # noqa: E402
-from stretch.planning.design.branch_design import design_to_toml  # noqa: E402
-from stretch.sensitivity.source import sensitivity_of  # noqa: E402
-from stretch.stages.build import divide_images  # noqa: E402
-from stretch.stages.network import read_network  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.refine import fingerprint  # noqa: E402
-from tests import onnx_runtime  # noqa: E402
-from tests.predictors.specified import specified  # noqa: E402
-from tests.stretch.api import snapshot  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
-
-pytestmark = pytest.mark.torch
 #: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 

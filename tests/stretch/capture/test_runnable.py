@@ -2,27 +2,24 @@
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-from predictors.errors import StretchError, UsageError  # noqa: E402
-from predictors.fusion import fuse  # noqa: E402
-from predictors.graph import OpGraph  # noqa: E402
-from stretch.capture.exported import capture_exported  # noqa: E402
-from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import load_weights  # noqa: E402
-from stretch.transform.model import Branch  # noqa: E402
-from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network  # noqa: E402
+from predictors.errors import StretchError, UsageError
+from predictors.fusion import fuse
+from predictors.graph import OpGraph
+from stretch.capture.exported import capture_exported
+from stretch.capture.runnable import capture_runnable
+from stretch.models.load import load_model
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import cut_segment
+from stretch.transform import build
+from stretch.transform.build import load_weights
+from stretch.transform.model import Branch
+from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network
 
 SHAPE = (1, 3, SIDE, SIDE)
 

@@ -3,24 +3,21 @@
 import contextlib
 
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError, UsageError  # noqa: E402
-from stretch.capture import capture as capture_any  # noqa: E402
-from stretch.capture.exported import inline  # noqa: E402
-from stretch.capture.inputs import Inputs, check_hooks, hooks_of  # noqa: E402
-from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.transform import Branch, build  # noqa: E402
-from tests.stretch.capture.patterns import Attention, Calling, network  # noqa: E402
-from tests.stretch.designs import identity_design  # noqa: E402
+from predictors.errors import StretchError, UsageError
+from stretch.capture import capture as capture_any
+from stretch.capture.exported import inline
+from stretch.capture.inputs import Inputs, check_hooks, hooks_of
+from stretch.capture.runnable import capture_runnable
+from stretch.capture.trace import capture_traced as capture
+from stretch.transform import Branch, build
+from tests.stretch.capture.patterns import Attention, Calling, network
+from tests.stretch.designs import identity_design
 
 
 @pytest.mark.slow

@@ -6,22 +6,18 @@ import warnings
 import zipfile
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from predictors.errors import StretchError, UsageError
+from stretch.capture import capture
+from stretch.models.load import load_model
+from stretch.models.pt2 import read_module
+from stretch.models.tiny import tiny_resnet
+from stretch.stages.network import read_graph
+from stretch.train.prepare import replace_head
 from tests.stretch.several import assert_equal
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-
-from stretch.capture import capture  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
-from stretch.models.pt2 import read_module  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.stages.network import read_graph  # noqa: E402
-from stretch.train.prepare import replace_head  # noqa: E402
 
 #: Largest difference from the module, as a part of its largest output.
 CLOSE = 1e-4

@@ -16,16 +16,14 @@ from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, quant_of, run
 
 pytest.importorskip("ai_edge_litert")
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+import torch
+from torch import nn
 
-from torch import nn  # noqa: E402
-
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.elementwise import MISH_TOP, StochasticDepth  # noqa: E402
-from stretch.operators.lowerings import lowerings  # noqa: E402
-from stretch.operators.pooling import adaptive_pool  # noqa: E402
-from tests.stretch.capture.patterns import Calling  # noqa: E402
+from stretch.capture.trace import capture_traced as capture
+from stretch.operators.elementwise import MISH_TOP, StochasticDepth
+from stretch.operators.lowerings import lowerings
+from stretch.operators.pooling import adaptive_pool
+from tests.stretch.capture.patterns import Calling
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}
 

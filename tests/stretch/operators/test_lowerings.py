@@ -1,20 +1,21 @@
 """Modules of every kind of operator, and of calls of torch."""
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from predictors.graph import Op  # noqa: E402
-from predictors.operators import kind_of, kinds  # noqa: E402
-from predictors.operators.opaque import CALLS  # noqa: E402
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.opaque.calls import Call, Calls, CallTensor  # noqa: E402
-from stretch.operators.lowerings import lowerings, make_module  # noqa: E402
-from stretch.operators.opaque import Opaque, Reshape  # noqa: E402
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.operators import kind_of, kinds
+from predictors.operators.opaque import CALLS
+from stretch.capture.trace import capture_traced as capture
+from stretch.opaque.calls import Call, Calls, CallTensor
+from stretch.operators.capturing import Refusal, class_name, lower_module
+from stretch.operators.lowerings import lowerings, make_module
+from stretch.operators.opaque import Opaque, Reshape
+from stretch.transform import Branch
+from tests.stretch.capture.patterns import Calling
 
 COMPUTED = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
 WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1), "ceil_mode": True}
@@ -50,7 +51,6 @@ ATTRS = {
 }
 #: Where a kind reads something else than feature maps.
 SHAPES = {"linear": (1, 4), "unflatten": (1, 4), "channels_first": (1, 9, 4)}
-
 
 ONE_SIDED = [(kind, {**ATTRS[kind], "padding": (1, 1, 0, 1)}) for kind in ("max_pool", "avg_pool")]
 
@@ -124,3 +124,178 @@ def test_operator_for_predictions_is_not_computed():
 def test_modules_tell_what_they_compute():
     assert "sub.Tensor, index.Tensor" in repr(Opaque(CALLED, (1, 1)))
     assert "(2, 6)" in repr(Reshape((2, 6)))
+
+
+def kinds(function):
+    return [op.kind for op in capture(Calling(function), (1, 4, 8, 8), "net").graph.ops[1:]]
+
+
+@pytest.mark.representatives(20)
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x + x, ["add"]),
+        (lambda x: torch.add(x, x), ["add"]),
+        (lambda x: x.mul(x), ["mul"]),
+        (lambda x: torch.cat([x, x], 1), ["concat"]),
+        (lambda x: torch.cat([x, x], dim=-3), ["concat"]),
+        (lambda x: torch.cat([x], 1), ["identity"]),
+        (lambda x: x.mean([2, 3]), ["global_avg_pool"]),
+        (lambda x: x.mean((2, 3), keepdim=True), ["global_avg_pool"]),
+        (lambda x: F.adaptive_avg_pool2d(x, (1, 1)), ["global_avg_pool"]),
+        (lambda x: F.max_pool2d(x, 3, 2, 1), ["max_pool"]),
+        (lambda x: F.avg_pool2d(x, 2), ["avg_pool"]),
+        (lambda x: F.hardtanh(x, 0.0, 6.0), ["relu6"]),
+        (lambda x: F.leaky_relu(x, 0.2), ["leaky_relu"]),
+        (lambda x: F.gelu(x, approximate="tanh"), ["gelu"]),
+        (lambda x: F.dropout(x, 0.5, False), ["dropout"]),
+        (lambda x: F.pad(x, (1, 2, 3, 4)), ["pad"]),
+        (lambda x: x.view(x.size(0), -1), ["flatten"]),
+        (lambda x: torch.flatten(x, 1), ["flatten"]),
+        (lambda x: x + 3, ["add_scalar"]),
+        (lambda x: 2 * x, ["mul_scalar"]),
+        (lambda x: x + 0, ["identity"]),
+        (lambda x: x - 1, ["add_scalar"]),
+        (lambda x: 1 - x, ["mul_scalar", "add_scalar"]),
+        (lambda x: x / 6, ["mul_scalar"]),
+        (lambda x: -x, ["mul_scalar"]),
+        (lambda x: F.relu(input=x), ["relu"]),
+        (lambda x: x.clamp(min=0), ["relu"]),
+        (lambda x: torch.clamp(x, 0, 6), ["relu6"]),
+        (lambda x: F.mish(x), ["mish"]),
+        (lambda x: F.log_softmax(x.mean((2, 3)), dim=1), ["global_avg_pool", "log_softmax"]),
+        (lambda x: x[:, 1:3], ["slice"]),
+        (lambda x: x[..., :], []),
+        (lambda x: x[:, 1].unsqueeze(1), ["slice"]),
+        (lambda x: torch.cat([torch.chunk(x, 2, dim=1)[1], torch.chunk(x, 2, dim=1)[0]], 1), ["slice", "slice", "concat"]),
+        (lambda x: torch.cat([x.split([1, 3], dim=1)[0], x.split([1, 3], dim=1)[1]], 1), ["slice", "slice", "concat"]),
+        (lambda x: x.view(1, 2, 2, 8, 8).transpose(1, 2).contiguous().view(1, -1, 8, 8), ["channel_shuffle"]),
+        (lambda x: x.view(1, 2, 2, 8, 8).permute(0, 2, 1, 3, 4).reshape(1, 4, 8, 8), ["channel_shuffle"]),
+        (lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (4,)).permute(0, 3, 1, 2), ["layer_norm"]),
+        (lambda x: F.gelu(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), ["gelu"]),
+        (lambda x: F.interpolate(x, scale_factor=2), ["upsample"]),
+        (lambda x: F.interpolate(x, size=(16, 24)), ["upsample"]),
+        (lambda x: x * x.mean((2, 3)).view(1, 4, 1, 1), ["global_avg_pool", "unflatten", "mul"]),
+        (lambda x: x * x.mean((2, 3))[:, :, None, None].expand_as(x), ["global_avg_pool", "unflatten", "mul"]),
+        (lambda x: x * x.mean((2, 3)).unsqueeze(-1).unsqueeze(-1), ["global_avg_pool", "unflatten", "mul"]),
+    ],
+)
+def test_function_lowers_to_its_kind(function, expected):
+    if not expected:
+        function = (lambda inner: lambda x: F.relu(inner(x)))(function)
+        expected = ["relu"]
+    assert kinds(function) == expected
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * F.relu6(x + 3) / 6,
+        lambda x: 1 - 2 * x,
+        lambda x: torch.cat([x.chunk(2, 1)[1:][0], x.chunk(2, 1)[0]], 1),
+        lambda x: F.gelu(x[:, 1:3]),
+        lambda x: torch.cat([x[:, -1:], x[:, 0].unsqueeze(1)], 1),
+        lambda x: x.view(1, 2, 2, 8, 8).transpose(1, 2).contiguous().view(1, -1, 8, 8),
+        lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (4,)).permute(0, 3, 1, 2),
+        lambda x: x * x.mean((2, 3)).sigmoid().view(1, 4, 1, 1).expand(1, 4, 8, 8),
+        lambda x: F.interpolate(x, size=(16, 24)),
+    ],
+)
+def test_captured_functions_compute_what_torch_computes(function):
+    captured = capture(Calling(function), (1, 4, 8, 8), "net")
+    x = torch.randn(1, 4, 8, 8)
+    torch.testing.assert_close(Branch(captured.graph)(x), function(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x + 1j, r"combines a tensor with 1j"),
+        (lambda x: x / x, "divides by something else"),
+        (lambda x: x - x, "subtracts one tensor"),
+        (lambda x: torch.cat([x, x], 2), "only along channels"),
+        (lambda x: x.mean(1), "only over height and width"),
+        (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), "mode `reflect`"),
+        (lambda x: x.view(1, 4, 64), "reshaping"),
+        (lambda x: x.view(1, 2, 2, 8, 8), "reshaped to five dimensions"),
+        (lambda x: torch.add(x, x, alpha=2), "scales one side"),
+        (lambda x: x.transpose(1, 2), "permuting dimensions"),
+        (lambda x: F.dropout(x), "drops at random"),
+        (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), "mode `bilinear`"),
+        (lambda x: F.interpolate(x, scale_factor=1.5), "whole factors"),
+        (lambda x: F.softmax(x, dim=2), "only over channels"),
+        (lambda x: x.clamp(1, 0), "clamping to 1"),
+        (lambda x: F.layer_norm(x, (8,)), "only over channels"),
+        (lambda x: F.layer_norm(x, (4, 8, 8)), "only over channels|last dimension"),
+        (lambda x: x[:, :, 1:], "only ranges of channels"),
+        (lambda x: x[:, ::2], "only ranges of channels"),
+        (lambda x: x.split(4, dim=2)[0], "only along channels"),
+        (lambda x: x.permute(0, 2, 3, 1).mean((1, 2)), "only over height and width"),
+        (lambda x: F.relu(x.permute(0, 2, 3, 1)), "cannot (be captured|capture node)"),
+        (lambda x: torch.cat([x.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)], 1), "permuted"),
+        (lambda x: torch.cumsum(x, 1), "function `cumsum`"),
+    ],
+)
+def test_function_that_is_not_supported_is_refused_with_the_reason(function, reason):
+    with pytest.raises(StretchError, match=reason):
+        kinds(function)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (nn.Conv2d(4, 8, 3), "conv"),
+        (nn.ReLU6(), "relu6"),
+        (nn.Hardswish(), "hard_swish"),
+        (nn.SiLU(), "silu"),
+        (nn.MaxPool2d(2), "max_pool"),
+        (nn.AvgPool2d(2), "avg_pool"),
+        (nn.AdaptiveAvgPool2d(1), "global_avg_pool"),
+        (nn.AdaptiveAvgPool2d(4), "avg_pool"),
+        (nn.AdaptiveAvgPool2d(8), "identity"),
+        (nn.Dropout(0.2), "dropout"),
+        (nn.ZeroPad2d((1, 2, 3, 4)), "pad"),
+    ],
+)
+def test_module_lowers_to_its_kind(module, kind):
+    assert [lowered[1] for lowered in lower_module(module, (1, 4, 8, 8))] == [kind]
+
+
+@pytest.mark.parametrize("padding", [0, 1, (1, 2), "same", "valid"])
+def test_padding_of_a_convolution_gives_torch_s_output_shape(padding):
+    module = nn.Sequential(nn.Conv2d(3, 4, (3, 5), padding=padding))
+    x = torch.zeros(1, 3, 9, 11)
+    graph = capture(module, x.shape).graph
+    assert graph.by_name[graph.output].shape == tuple(module(x).shape)
+
+
+def test_timm_same_padding_and_norm_act_are_understood():
+    timm = pytest.importorskip("timm")
+    module = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    captured = capture(module, (1, 3, 64, 64), "lite0")
+    assert captured.graph.params == sum(p.numel() for p in module.parameters())
+    assert "relu6" in {op.kind for op in captured.graph.ops}
+    assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in captured.graph.ops if op.kind == "conv")
+    assert lower_module(timm.layers.activations.GELU(), (1, 4, 8, 8)) == [("", "gelu", {"approximate": "none"}, {})]
+
+
+@pytest.mark.parametrize(
+    "module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)]
+)
+def test_setting_that_is_not_supported_is_refused(module):
+    with pytest.raises(Refusal):
+        lower_module(module, (1, 4, 8, 8))
+
+
+def test_module_of_another_package_with_a_known_name_is_not_lowered():
+    class Conv2d(nn.Module):
+        def forward(self, x):
+            return x
+
+    assert class_name(Conv2d()) is None
+
+
+def test_module_of_another_package_that_is_named_like_ours_is_captured_as_it_is():
+    timm = pytest.importorskip("timm")
+    with pytest.raises(Refusal, match="attention of another package"):
+        lower_module(timm.layers.Attention(8, 2), (1, 8, 4, 4))

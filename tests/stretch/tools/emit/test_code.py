@@ -20,9 +20,9 @@ from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
 from tests.stretch.capture.patterns import PATTERNS, network
 from tests.stretch.designs import cpu_and
-from tests.stretch.export.test_onnx import drawn_module, operators
+from tests.stretch.export.test_bundle import drawn_module, operators
 from tests.stretch.several import FORMS, form
-from tests.stretch.stages.test_reopen import NETWORKS
+from tests.stretch.stages.test_stages import NETWORKS
 
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
