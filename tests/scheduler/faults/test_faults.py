@@ -199,13 +199,6 @@ def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_
         assert broken.runs > 8
 
 
-def test_without_a_policy_the_inference_fails_and_names_the_delegate(bundle_dir):
-    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": Broken(RuntimeError("it broke"))}) as session:
-        with pytest.raises(StretchError, match=r"s1.gpu.*null.*it broke"):
-            session(numbers())
-        assert session.decisions == ()
-
-
 def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
     broken = Broken(*[None] * 4, *["wrong"] * 100)
     with made(bundle_dir, broken, FaultPolicy(back_off=2, trial=2, spot_every=3)) as session:

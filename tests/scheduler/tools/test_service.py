@@ -21,14 +21,13 @@ from scheduler.delegates import NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark, throughput
 from scheduler.measure.energy import MeasuredEnergy
 from scheduler.simulate.clock import predicted_trace
-from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Arrivals, Scene
 from scheduler.tools.admission import admit
 from scheduler.tools.service import ServiceRequest, Waiting
 from scheduler.tools.simulation import SimulationRequest, simulate, tracks
 from tests.predictors.specified import specified
 from tests.scheduler.doubles import Gate, numbers, whole
-from tests.scheduler.simulate.plans import single
+from tests.scheduler.simulate.test_clock import whole as whole_network
 
 
 @pytest.fixture
@@ -223,12 +222,8 @@ def test_percentiles_and_missed_deadlines_are_those_of_the_latencies(bundle):
     )
 
 
-def network(name, processor, ms):
-    return Network(name, *single(processor, ms))
-
-
 def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
-    result = admit([network("a", "cpu", 4.0), network("b", "gpu", 2.0)], [Demand(100, 20.0), Demand(100, 20.0)])
+    result = admit([whole_network("a", "cpu", 4.0), whole_network("b", "gpu", 2.0)], [Demand(100, 20.0), Demand(100, 20.0)])
     assert result.holds
     assert result.busy == pytest.approx({"cpu0": 0.4, "gpu": 0.2})
     assert "the busiest is `cpu0`, 40 %" in result.reason
@@ -237,7 +232,7 @@ def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
 
 
 def test_deadline_that_the_network_alone_misses_is_refused_and_named():
-    result = admit([network("a", "cpu", 6.0)], [Demand(10, 5.0)])
+    result = admit([whole_network("a", "cpu", 6.0)], [Demand(10, 5.0)])
     assert not result.holds
     assert result.reason == "an inference of `a` takes 6.00 ms without a concurrent workload, more than its deadline of 5 ms"
     assert result.factor == 0
@@ -245,13 +240,13 @@ def test_deadline_that_the_network_alone_misses_is_refused_and_named():
 
 @pytest.mark.slow
 def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
-    result = admit([network("often", "cpu", 5.0), network("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
+    result = admit([whole_network("often", "cpu", 5.0), whole_network("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
     assert result.holds
     assert result.kept["rare"].requests >= 90
 
 
 def test_what_makes_no_sense_is_refused():
-    current = network("a", "cpu", 1.0)
+    current = whole_network("a", "cpu", 1.0)
     with pytest.raises(UsageError, match="distinct names"):
         admit([current, current], [Demand(1), Demand(1)])
     with pytest.raises(UsageError, match="distinct names"):

@@ -218,10 +218,9 @@ def test_weights_that_a_hook_computes_are_copied_as_they_are(change):
     assert snapshot.of_module(module) == before
 
 
-@pytest.mark.parametrize("place", [lambda m: m[3][0]])
-def test_hook_that_changes_the_output_is_refused(place):
+def test_hook_that_changes_the_output_is_refused():
     module = small()
-    place(module).register_forward_hook(lambda part, inputs, output: output + 1)
+    module[3][0].register_forward_hook(lambda part, inputs, output: output + 1)
     with pytest.raises(StretchError, match="a hook of `Sequential` changes its output"):
         copy_module(module, SHAPE)
 

@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from predictors.devices import list_devices, load_device
 from stretch.cli import MOVED, RENAMED, VERBS
+from stretch.environment import OTHERS, version
 from tests.stretch.cli.commands import call, succeed
 
 
@@ -148,3 +151,15 @@ def test_models_are_listed_by_a_wildcard_with_their_family_and_in_detail(stretch
     assert "did you mean `resnet50`?" in err
     _, answer, _ = stretch("list", "models", "tiny_resnet", "--details", "--input", "3x64x64", "--json")
     assert answer["items"][0]["stages"][0]["shape"][2:] == [64, 64]
+
+
+def test_version_of_an_absent_distribution_is_none():
+    assert version("no-such-distribution") is None
+
+
+def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():
+    extras = {"opencl", "litert", "openvino", "ncnn", "qnn"}
+    brought = [line for line in metadata.requires("nn-stretch") if any(f"extra == '{extra}'" in line for extra in extras)]
+    names = {re.match(r"[\w.-]+", line)[0] for line in brought}
+    assert len(names) >= len(extras)
+    assert names <= set(OTHERS)

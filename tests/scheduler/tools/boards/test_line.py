@@ -3,8 +3,11 @@
 import ast
 import importlib.util
 import io
+import os
 import subprocess
 import sys
+import tarfile
+import zipfile
 from importlib.resources import files
 from pathlib import Path
 
@@ -65,8 +68,6 @@ def test_content_that_was_changed_on_the_way_is_noticed():
 
 
 def test_links_and_names_that_lead_out_are_not_unpacked(tmp_path):
-    import tarfile
-
     for name, kind in (("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)):
         stream = io.BytesIO()
         with tarfile.open(fileobj=stream, mode="w|") as archive:
@@ -115,8 +116,6 @@ def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder)
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
-    import os
-
     request, questions = os.pipe()
     answers, arguments = os.pipe()
     os.close(arguments)
@@ -280,8 +279,6 @@ def test_folder_without_wheels_is_refused(tmp_path):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkeypatch):
-    import zipfile
-
     present = importlib.util.find_spec
     if program == "uv":
         if not Path(sys.executable).with_name("uv").is_file():
@@ -332,12 +329,6 @@ def test_board_without_packages_is_refused_with_what_it_lacks(change, message):
 def test_what_is_no_facts_is_one_sentence(message):
     with pytest.raises(StretchError, match="what board says of itself cannot be read"):
         read_facts("board", message)
-
-
-@pytest.mark.parametrize("name", ["-oProxyCommand=x", "-", "--", "-me@board"])
-def test_name_that_ssh_would_read_as_an_option_is_refused(name):
-    with pytest.raises(UsageError, match="begins with a dash"):
-        check_host(name)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from predictors.models.fitted import Grain
 from predictors.predictor import LatencyPredictor
 from scheduler.cores import available_cores
 from scheduler.delegates import delegates, get_delegate
-from scheduler.measure.steady import LinkTimes, Reads
+from scheduler.measure.steady import LinkTimes, Reads, runner, time_kernels, time_operators
 from scheduler.tools.boards import board as boards
 from scheduler.tools.boards.board import AgentConnection, Board, boot
 from scheduler.tools.boards.facts import read_facts
@@ -110,7 +110,7 @@ def test_measurements_of_here_go_along_to_be_gone_on_with(board, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["board", "pi.measurements"]
 
 
-SOURCE = Source("random networks", "", "", "CC0-1.0", "this machine")
+SOURCE = Source("random networks", "", "", "CC0-1.0", "a machine; a runtime")
 
 
 def place():
@@ -161,10 +161,8 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
 @pytest.mark.parametrize(
     ("names", "error", "sentence"),
     [
-        (["gpu"], UsageError, "needs the processor `cpu`"),
         (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
         (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
-        (["cpu", "dsp"], UnknownNameError, "unknown processor to measure `dsp`"),
         (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
         (["cpu", "gpu=vulkan"], UsageError, "tells no times of kernels"),
     ],
@@ -209,11 +207,8 @@ def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arr
     assert not seen[0].is_alive()
 
 
-MACHINE = Source("random networks", "", "", "CC0-1.0", "a machine; a runtime")
-
-
 def filled(folder, seeds=(0, 1)) -> Table:
-    table = Table.open(folder, MACHINE, resume=False)
+    table = Table.open(folder, SOURCE, resume=False)
     for seed in seeds:
         graph = draw("plain", seed)
         key = ("here", graph.name, "cpu", "1core", "fp32", "a runtime")
@@ -225,7 +220,7 @@ def filled(folder, seeds=(0, 1)) -> Table:
 def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
     table = filled(tmp_path / "m")
     table.save()
-    again = Table.open(tmp_path / "m", MACHINE, resume=True)
+    again = Table.open(tmp_path / "m", SOURCE, resume=True)
     assert (again.graphs, again.families) == (table.graphs, table.families)
     assert (again.latencies, again.kernels) == (table.latencies, table.kernels)
     assert load_measurements(tmp_path / "m").latencies == table.latencies
@@ -234,13 +229,13 @@ def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
 def test_measurements_are_not_lost_by_starting_anew(tmp_path):
     filled(tmp_path / "m").save()
     with pytest.raises(StretchError, match="has measurements already") as refusal:
-        Table.open(tmp_path / "m", MACHINE, resume=False)
+        Table.open(tmp_path / "m", SOURCE, resume=False)
     assert "--resume" in str(refusal.value.hint)
 
 
 def test_measurements_of_another_machine_are_not_mixed_in(tmp_path):
     filled(tmp_path / "m").save()
-    other = Source(MACHINE.title, "", "", MACHINE.licence, "another machine")
+    other = Source(SOURCE.title, "", "", SOURCE.licence, "another machine")
     with pytest.raises(StretchError, match="of another machine or other versions: a machine; a runtime"):
         Table.open(tmp_path / "m", other, resume=True)
 
@@ -482,3 +477,22 @@ def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
     assert len({graph.name for graph in choice}) == 6
     drawn = Chooser([]).draw(18)
     assert longest[:3] == sorted((len(graph.ops) for graph in drawn), reverse=True)[:3]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("style", STYLES)
+def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
+    graph = draw(style, 1)
+    cores = available_cores()[:1]
+    delegate = get_delegate("cpu").create(cores)
+    file = write_network(graph, tmp_path / "x.onnx")
+    runner(delegate.compile(file), cores)()
+    operators, added = time_operators(delegate, file, cores, [op.name for op in graph.ops])
+    kernels = fuse(graph, "onnxruntime")
+    times = time_kernels(operators, [kernel.ops for kernel in kernels])
+    # Slices of a microsecond round to none, and normalisations or sums may join a convolution that the rules do not see.
+    lone = [kernel.cost.kind for kernel, ms in zip(kernels, times, strict=True) if ms is None]
+    assert len(lone) <= 0.25 * len(kernels)
+    assert not set(lone) & {"conv", "conv1x1", "depthwise", "grouped", "linear"}
+    # Other kernels are changes of layout: a small part.
+    assert added <= 0.5 * sum(operators.values()) + 0.2
