@@ -177,7 +177,6 @@ computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("M
 
 @pytest.fixture
 def copy(tmp_path):
-    """A folder with the packages as they are, to be added to."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return copy_packages(tmp_path)
 

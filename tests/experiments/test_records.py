@@ -27,7 +27,6 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
 
 
 def git(root, *words):
-    """What git prints in a repository."""
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     return subprocess.run(["git", "-C", str(root), *identity, *words], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -234,7 +234,6 @@ def test_folder_that_is_being_removed_is_not_held(tmp_path):
 
 @pytest.fixture
 def manifest(bundle_dir):
-    """The two-branch bundle's manifest as plain data."""
     return msgspec.json.decode((bundle_dir / "bundle.json").read_bytes())
 
 

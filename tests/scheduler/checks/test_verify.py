@@ -52,7 +52,6 @@ def test_subgraph_that_does_not_load_is_a_problem(bundle_dir):
 
 @pytest.fixture
 def tflite_dir(bundle_dir, tmp_path):
-    """A bundle with a TFLite file."""
     pytest.importorskip("ai_edge_litert")
     export_tflite(load_bundle(bundle_dir), tmp_path / "tflite", synthetic_images((1, 3, 8, 8), 8), "synthetic")
     return tmp_path / "tflite"

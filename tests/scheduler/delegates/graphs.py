@@ -138,7 +138,6 @@ def weights_of(graph, random):
 
 
 def plan_of(graph, name="case", **changes):
-    """The plan of a file with this graph as its only subgraph."""
     ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
     tensors = tuple(Tensor(t, nhwc(s), built, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, built, read in ends)
     subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", (graph.input.name,), (graph.output,), graph.macs)
@@ -167,7 +166,6 @@ def save_both(graph, weights, folder, half=False):
 
 
 def run(delegate, path, graph, x):
-    """What a delegate computes for a graph."""
     # NaN, so that an element which is not written shows.
     output = np.full(graph.by_name[graph.output].shape, np.nan, np.float32)
     delegate.compile(path).run([x], [output])

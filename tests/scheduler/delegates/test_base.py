@@ -228,7 +228,6 @@ def before():
 
 
 def child_since(before):
-    """The one process that came since."""
     (pid,) = children() - before
     return pid
 

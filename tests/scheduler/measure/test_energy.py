@@ -43,7 +43,6 @@ def battery(tmp_path):
 
 
 def write(folder, **values):
-    """Write one value a file."""
     for name, value in values.items():
         (folder / name).write_text(f"{value}\n")
 
@@ -111,7 +110,6 @@ def test_counter_that_went_back_beyond_its_range_is_refused(rapl):
 
 
 def bat(root):
-    """The battery's folder."""
     return root / "power_supply" / "BAT0"
 
 

@@ -253,8 +253,6 @@ def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
 
 
 class Doubled(Invocation):
-    """Writes twice what it reads."""
-
     def __init__(self, x, y):
         self.x, self.y = x, y
 
@@ -266,8 +264,6 @@ class Doubled(Invocation):
 
 
 class DoubledLater(AsyncInvocation):
-    """The same, begun with `enqueue`."""
-
     def __init__(self, x, y):
         self.x, self.y, self.read = x, y, None
 

@@ -39,7 +39,6 @@ from tests.scheduler.doubles import Hooked, flaky, threads
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
-    """An executor all of whose delegates are one."""
     manifest, plan = (bundle := load_bundle(path)).manifest, make_plan(load_bundle(path).manifest)
     places = place_subgraphs(manifest.subgraphs, placed or place_processors(["cpu", "gpu"], mapping))
     code = CompiledSubgraphs(bundle, {place.delegate: delegate for place in places.values()})
@@ -183,8 +182,6 @@ WANT = np.arange(6, dtype=np.float32)
 
 
 class Writes(Invocation):
-    """Writes given numbers into an array, run by run."""
-
     def __init__(self, array, *values):
         self.array, self.values = array, list(values)
 

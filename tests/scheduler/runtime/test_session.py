@@ -33,7 +33,6 @@ from tests.scheduler.doubles import Gate, Hooked, HookedQueue, flaky, numbers, t
 
 
 def workers():
-    """Threads that run subgraphs."""
     return [t for t in threads() if t.name != "nn-stretch watch"]
 
 
@@ -567,8 +566,6 @@ RULES = Rules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3
 
 
 class Paced(Hooked):
-    """ONNX Runtime that takes as long as it is told."""
-
     def __init__(self):
         super().__init__(self.pace)
         self.seconds = USUAL
@@ -580,7 +577,7 @@ class Paced(Hooked):
 
 @pytest.fixture
 def sessions(bundle_dir):
-    """Both processors, of which the QUEUED's pace can be changed, and a CPU that alone takes longer."""
+    """Both processors, of which the GPU's pace can be changed, and a CPU that alone takes longer."""
     gpu, cpu = Paced(), Paced()
     cpu.seconds = 2 * USUAL
     with (

@@ -55,7 +55,6 @@ ROOTS = [0.01 * prime**0.5 for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23)]
 
 @st.composite
 def timed_plans(draw):
-    """Any plan, with a time for each step."""
     plan, places = draw(plans())
     took = {name: draw(st.integers(1, 20)) + ROOTS[number] for number, name in enumerate(plan.order)}
     times = {name: StepTime(places[name].processor, (("subgraph", took[name]),)) for name in plan.subgraphs}
@@ -172,7 +171,6 @@ def conducted(conductor, user):
 
 
 def write(folder, segments):
-    """A bundle of these segments."""
     builder, arriving = Builder(folder), "x"
     for number, branches in enumerate(segments):
         for processor in branches:
@@ -211,7 +209,6 @@ class Conducted(Driver):
         return end
 
     def hold(self, key):
-        """A subgraph waits here for its end."""
         released = threading.Event()
         with self.changed:
             self.held[key] = released
@@ -219,7 +216,6 @@ class Conducted(Driver):
         assert released.wait(PATIENCE)
 
     def conduct(self, inferences):
-        """Release what ends next, again and again."""
         while True:
             with self.changed:
                 assert self.changed.wait_for(lambda: not self.joining and set(self.ends) == set(self.held), PATIENCE)

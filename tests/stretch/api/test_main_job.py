@@ -205,7 +205,6 @@ def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
 
 @pytest.fixture
 def made():
-    """A network in branches, fresh for every test."""
     return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
 
 
@@ -306,7 +305,6 @@ def branched_and_graph(captured):
 
 
 def first_of(model, kind):
-    """Name and module of the first layer of a kind."""
     return next((name, part) for name, part in model.named_modules() if isinstance(part, kind))
 
 
@@ -353,7 +351,6 @@ def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_
 
 @pytest.fixture(scope="module")
 def planned_only():
-    """A plan and a network, nothing written."""
     return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
 
 

@@ -25,7 +25,6 @@ SHAPE = (1, 3, SIDE, SIDE)
 
 
 def whole(captured):
-    """The captured graph as one branch."""
     graph = captured.graph
     segment = cut_segment(graph, "all", graph.input.name, graph.output)
     alone = BranchScale("cpu", segment.depth, segment.width)

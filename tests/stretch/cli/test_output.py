@@ -24,8 +24,6 @@ from tests.stretch.tools.report.html.reading import checked
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """A result of a verb."""
-
     bundle: Path
     ms: float
     cores: tuple[int, ...]

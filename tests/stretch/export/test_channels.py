@@ -57,7 +57,6 @@ def segment_ends(bundle: Bundle, delegate, images):
 
 
 def same_bits(bands, whole, delegate, images):
-    """Whether two bundles give the same numbers on one delegate wherever segments end."""
     pairs = zip(segment_ends(bands, delegate(), images), segment_ends(whole, delegate(), images), strict=True)
     return all(np.array_equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
 

@@ -43,7 +43,6 @@ def bundle_of(path, processors=("cpu", "gpu")):
 
 
 def write(out, bundle):
-    """Put a copy of a bundle at `out`, as the verbs do."""
     with staged(out) as folder:
         copy_files(bundle, folder)
         write_manifest(folder, bundle.manifest)

@@ -39,7 +39,6 @@ from tests.stretch.models.onnx.oracle import net, random
 
 
 def same(one, other):
-    """Whether two modules have equal weights."""
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
@@ -364,7 +363,6 @@ def test_results_have_their_names_and_one_has_none():
 
 
 def module_of(name, seed=0):
-    """A small network with settled statistics."""
     torch.manual_seed(seed)
     family = TinyFamily()
     module = family.build(name)

@@ -99,7 +99,6 @@ def run(delegate, path, seed=9):
 
 
 def compute(compiled, seed=9):
-    """As `run`, of what is compiled."""
     inputs = [numbers(*shape, seed=seed + i) for i, shape in enumerate(compiled.inputs.values())]
     outputs = [np.full(shape, np.nan, np.float32) for shape in compiled.outputs.values()]
     compiled.run(inputs, outputs)
@@ -122,13 +121,11 @@ def needs_half():
 
 
 def launches(path, *, half=False, **options):
-    """What a model is lowered to."""
     delegate = OpenCLDelegate(half=half, options=Options(**options))
     return delegate.lowered(delegate.prepared(path))
 
 
 def kernels(path, **options):
-    """Names of the kernels a model is lowered to."""
     return [launch.kernel for launch in launches(path, **options)]
 
 

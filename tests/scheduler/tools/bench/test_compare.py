@@ -217,7 +217,6 @@ def test_largest_error_is_over_the_largest_element(got, expected, error):
 
 
 def contender(name, ns, first=None):
-    """A contender with these times."""
     return BenchContender(
         name=name,
         file=name,

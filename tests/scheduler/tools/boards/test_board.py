@@ -91,13 +91,11 @@ def test_what_fails_there_fails_here_with_the_same_code(there, on, tiny_bundle, 
 
 
 def start(*words):
-    """The command line in a process of its own that can be interrupted."""
     command = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
 
 
 def heard(process, words):
-    """Read what a process says up to a line with these words."""
     for line in process.stderr:
         if words in line:
             return
@@ -105,7 +103,6 @@ def heard(process, words):
 
 
 def ssh_of(process):
-    """The ssh that a process started."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     (result,) = [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "ssh\n"]
     return result
@@ -142,7 +139,6 @@ def test_connection_that_is_lost_is_told_of_and_ends_what_runs_there(there, serv
 
 
 def borrow(server, source, target):
-    """Give a board the packages of another."""
     target.mkdir(parents=True, exist_ok=True)
     for name in ("packages", "nn-stretch"):
         (target / name).symlink_to(server.boards[source] / "cache/nn-stretch/board" / name)

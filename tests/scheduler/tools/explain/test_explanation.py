@@ -84,7 +84,6 @@ def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, word
 
 
 def chain(count):
-    """Operators one behind the other."""
     ops = tuple(ForeignOp(f"n{i}", "Relu", "", (f"t{i}",), (f"t{i + 1}",), {}, ("float",), ((1,),), 10 * i) for i in range(count))
     return ForeignModel(path=None, kind="TFLite", ops=ops)
 

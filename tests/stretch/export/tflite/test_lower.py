@@ -169,7 +169,6 @@ WINDOW = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation
 
 
 def network():
-    """Convolution, batch-norm and activation twice, a gate, a matrix."""
     ops = [
         Op("x", "input", attrs={"shape": (1, 3, 6, 6)}),
         Op("c1", "conv", ("x",), WINDOW | {"out_channels": 4}),

@@ -273,7 +273,6 @@ WHERE = Where("myphone", "cpu[1large]", None, "")
 
 
 def capture(name: str):
-    """A graph that stands for a model's."""
     return draw("plain", len(name))
 
 

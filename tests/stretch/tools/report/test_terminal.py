@@ -132,7 +132,6 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
 
 
 def measurement(rows=None, **told):
-    """A measurement of some contenders."""
     rows = rows or [contender("net.onnx, onnxruntime", drawn(2e6, 1)), contender("net.onnx, openvino", drawn(3e6, 2), drawn(2e6, 1))]
     empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
     conditions = Conditions(
