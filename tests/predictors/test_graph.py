@@ -271,15 +271,6 @@ def test_parts_that_do_not_give_the_whole_are_refused(join, inputs, output, layo
     assert re.search(problem, meeting_of(join).problem(inputs, output, layout))
 
 
-def test_sum_of_branches_adds_them_all_and_leaves_them_as_they_are():
-    parts = [np.full((1, 2, 3, 3), float(n)) for n in (1, 2, 4)]
-    place = np.empty((1, 2, 3, 3))
-    assert (meeting_of("sum").combine(parts, 1, None) == 7).all()
-    assert meeting_of("sum").combine(parts, 1, place) is place
-    assert (place == 7).all()
-    assert [part.max() for part in parts] == [1, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("join", "meets"), [("channels", "concat"), ("partial_sums", "sum"), ("paths", "concat"), ("terms", "sum"), ("placed", None)]
 )

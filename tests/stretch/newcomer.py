@@ -180,18 +180,14 @@ class User:
 
     def stretch(self, *words: object, code: int = 0) -> Done:
         with self.start(*words) as process:
-            done = Done(*_finish(process))
+            out, err = process.communicate()
+            done = Done(process.returncode, out, err)
         assert done.code == code, (words, done)
         assert "Traceback" not in done.err
         return done
 
     def ask(self, *words: object, code: int = 0) -> dict[str, Any]:
         return self.stretch(*words, "--json", "--quiet", code=code).json
-
-
-def _finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate()
-    return process.returncode, out, err
 
 
 def uv(*words: object, cwd: Path) -> None:

@@ -24,11 +24,6 @@ from scheduler.placement.mapping import (
 )
 from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
 
-
-def brief(placed):
-    return {name: (p.delegate, p.cores, p.dispatch) for name, p in placed.items()}
-
-
 FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 
 
@@ -50,7 +45,7 @@ FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 def test_processors_get_delegates_cores_and_a_way_to_start(processors, mapping, wanted):
     precisions = {"dsp": {"int8"}} if processors == "cpu dsp gpu" else {}
     placed = place_processors(processors.split(), mapping, cores=(0, 1), precisions=precisions)
-    assert brief(placed) == wanted
+    assert {name: (p.delegate, p.cores, p.dispatch) for name, p in placed.items()} == wanted
     assert mapping or (placed["cpu"].stand_in, placed["gpu"].stand_in) == (False, True)
     assert len({place.queue for place in placed.values()}) == len(set(wanted.values()))
 

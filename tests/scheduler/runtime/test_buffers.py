@@ -312,9 +312,6 @@ def test_nothing_to_copy_leaves_the_invocation_as_it_is():
     assert around(call, []) is call
 
 
-LIKE = np.zeros((1, 3, 4, 5), np.float32)
-
-
 @pytest.mark.torch
 def test_torch_tensor_shares_its_memory():
     import torch
@@ -337,7 +334,7 @@ def test_torch_tensor_that_needs_a_gradient_is_refused_with_the_way_out():
 
 def test_channels_last_is_recognised():
     with pytest.raises(UsageError, match="has shape") as refused:
-        check_input(np.zeros((1, 4, 5, 3), np.float32), LIKE)
+        check_input(np.zeros((1, 4, 5, 3), np.float32), np.zeros((1, 3, 4, 5), np.float32))
     assert "NHWC" in refused.value.hint
 
 

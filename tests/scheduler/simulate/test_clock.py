@@ -165,11 +165,6 @@ def test_what_makes_no_sense_is_refused():
 PATIENCE = 60.0
 
 
-def conducted(conductor, user):
-    """`null`, whose subgraphs end when the conductor says so."""
-    return Hooked(lambda model, run, outputs: conductor.hold((user, model.stem)), "null")
-
-
 def write(folder, segments):
     builder, arriving = Builder(folder), "x"
     for number, branches in enumerate(segments):
@@ -262,7 +257,9 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             places = place_subgraphs(bundle.manifest.subgraphs, named)
             steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
             networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
-            code = CompiledSubgraphs(bundle, {"null": conducted(shared, user)})
+            # subgraphs end when the conductor says so
+            held = Hooked(lambda model, run, outputs, user=user: shared.hold((user, model.stem)), "null")
+            code = CompiledSubgraphs(bundle, {"null": held})
             buffers = partial(Buffers, plan, bundle.manifest.tensors)
             executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
             executors[-1].ready()

@@ -221,11 +221,8 @@ def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
     assert spread(torch.ones(6, 1, 1), axes, ("channel",)).shape == (6,)
 
 
-PATTERNS = (*MLPS, *ATTENTIONS, *LAST)
-
-
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
+@pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS, *LAST], ids=lambda pattern: pattern.__name__)
 def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(pattern):
     """No operator is opaque, no channels are held fast but the input's and the classes', and the network is the network."""
     module = network(pattern)
@@ -358,10 +355,7 @@ def containers(inner):
     )
 
 
-STRUCTURES = st.recursive(st.one_of(st.integers(), st.none(), st.text(max_size=2)), containers, max_leaves=12)
-
-
-@given(STRUCTURES)
+@given(st.recursive(st.one_of(st.integers(), st.none(), st.text(max_size=2)), containers, max_leaves=12))
 def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure):
     again = rebuilt(structure, iter([leaf for _, leaf in leaves(structure)]))
     assert again == structure

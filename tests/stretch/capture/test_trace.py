@@ -120,9 +120,6 @@ def test_module_called_twice_becomes_two_operators_with_equal_weights():
     assert torch.equal(*(captured.weights[op.name]["weight"] for op in convs))
 
 
-INF = float("inf")
-
-
 class Padded(nn.Module):
     def __init__(self, sides, stride, after="max", ceil_mode=False):
         super().__init__()
@@ -130,7 +127,7 @@ class Padded(nn.Module):
         self.sides, self.stride, self.after, self.ceil_mode = sides, stride, after, ceil_mode
 
     def forward(self, x):
-        x = F.pad(self.conv(x), self.sides, value=-INF)
+        x = F.pad(self.conv(x), self.sides, value=-float("inf"))
         if self.after == "relu":
             return torch.relu(x)
         return torch.relu(F.max_pool2d(x, 3, self.stride, ceil_mode=self.ceil_mode))

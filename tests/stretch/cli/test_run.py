@@ -258,9 +258,6 @@ def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):
     assert (row.ms, row.speedup, row.probability, row.agreement) == (None, None, None, None)
 
 
-ONE = ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0)
-
-
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -272,7 +269,7 @@ ONE = ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0)
     ],
 )
 def test_what_does_not_compare_is_said(other, said):
-    warnings = warnings_of([ONE, other])
+    warnings = warnings_of([ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0), other])
     assert warnings == [] if said is None else len(warnings) == 1 and said in warnings[0]
 
 

@@ -148,12 +148,9 @@ def bundle(tiny_bundle, tmp_path):
     return shutil.copytree(tiny_bundle, tmp_path / "bundle")
 
 
-def asked(bundle, *more):
-    return ("train", bundle, "--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, *more)
-
-
 def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
-    result = succeed(capsys, *asked(bundle, "--steps", 2, "--out", bundle.parent / "new"))
+    words = ("--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, "--steps", 2)
+    result = succeed(capsys, "train", bundle, *words, "--out", bundle.parent / "new")
     assert "2 steps in" in result.out
     assert "before, on 10 images held back" in result.out
     assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")

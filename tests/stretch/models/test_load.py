@@ -609,10 +609,7 @@ def test_input_is_not_below_zero_only_where_that_is_said():
     assert not nonnegative(b.stored(np.ones(3, np.float32), "one"), b, of_input=True)
 
 
-PLACES = st.lists(st.floats(-2, 8, width=32), min_size=1, max_size=9)
-
-
-@given(PLACES, st.integers(1, 6))
+@given(st.lists(st.floats(-2, 8, width=32), min_size=1, max_size=9), st.integers(1, 6))
 def test_pixels_between_others_are_those_of_numpy(places, old):
     built = between(np.array(places), old)
     values = np.random.default_rng(0).normal(size=old)

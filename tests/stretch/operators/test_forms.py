@@ -102,15 +102,11 @@ EXACT = {
 ATTRS = {"gelu": {"approximate": "none"}, "elu": {"alpha": 0.7}, "leaky_relu": {"slope": 0.2}, "clamp": {"low": -1.0, "high": 3.0}}
 
 
-def small_graph(kind, size):
-    ops = [Op("x", "input", attrs={"shape": (1, size, 1, 1)}), Op("y", kind, ("x",), ATTRS.get(kind, {}))]
-    return OpGraph.build(kind, ops, "y")
-
-
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
-    got = run(SubgraphSource(small_graph(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
+    graph = graph_of(Op("y", kind, ("x",), ATTRS.get(kind, {})), shape=(1, len(HARD), 1, 1))
+    got = run(SubgraphSource(graph, {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
     expected = np.array([EXACT[kind](float(x)) for x in HARD])
     assert np.allclose(got, expected, rtol=1e-5, atol=2e-6)
 
@@ -156,16 +152,13 @@ def case(*ops, shape=(1, 6, 5, 4), seed=0):
     return graph, graphs.weights_of(graph, random), random.normal(size=shape).astype(np.float32)
 
 
-def agrees(folder, graph, weights, x):
-    save_onnx(to_onnx(graph, weights), folder / "op.onnx")
-    expected = graphs.run(ReferenceDelegate(), folder / "op.onnx", graph, x)
-    source = read_source(folder / "op.onnx")
-    assert np.allclose(run(source, folder, x), expected, rtol=1e-4, atol=1e-4)
-    return [code for code, _ in codes(source)]
-
-
 def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
-    assert agrees(tmp_path, *case(Op("y", "flatten", ("x",)))) == ["TRANSPOSE", "RESHAPE"]
+    graph, weights, x = case(Op("y", "flatten", ("x",)))
+    save_onnx(to_onnx(graph, weights), tmp_path / "op.onnx")
+    source = read_source(tmp_path / "op.onnx")
+    expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
+    assert np.allclose(run(source, tmp_path, x), expected, rtol=1e-4, atol=1e-4)
+    assert [code for code, _ in codes(source)] == ["TRANSPOSE", "RESHAPE"]
 
 
 def test_matrix_over_the_rows_of_an_image_is_refused():
@@ -215,16 +208,12 @@ def test_pooling_window_larger_than_its_padded_input_has_the_size_of_what_it_cov
         pooling_window((1, 4, 4, 9), 3, 2, 0, True, 2)
 
 
-def builder(**scales):
-    return SubgraphBuilder(Piece(Writer("m"), "s"), scales)
-
-
 def opcodes(b):
     return [list(b.piece.writer._opcodes)[op["opcode_index"]][0] for op in b.piece.operators]
 
 
 def test_half_weights_that_would_overflow_stay_as_they_are():
-    b = builder()
+    b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
     b.half = True
     b.weight("w", np.array([1e6, 1.0], np.float32))
     assert opcodes(b) == []

@@ -56,30 +56,18 @@ def test_options_of_a_model_are_none_of_a_bundle(tiny_bundle, tmp_path):
         emit(str(tiny_bundle), tmp_path / "net", (1, 3, 64, 64))
 
 
-PIXEL6 = load_device("pixel6")
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     return load_bundle(two_branches(tmp_path_factory.mktemp("explain") / "b"))
 
 
-def silent(name):
-    """A step that nobody watches."""
-
-
-def with_precision(bundle, **changes):
-    """The bundle, which states other things of its subgraphs on the gpu."""
-    entries = [msgspec.structs.replace(e, **changes) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
-    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=entries))
-
-
 def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
-    mixed = list(with_precision(bundle, planned_precision="fp16").manifest.subgraphs)
+    on_gpu = {"planned_precision": "fp16"}
+    mixed = [msgspec.structs.replace(e, **on_gpu) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
     mixed[first] = msgspec.structs.replace(mixed[first], planned_precision="fp32")
     one = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=mixed))
-    reason = explain_on(one, PIXEL6, silent).processors["gpu"].reason
+    reason = explain_on(one, load_device("pixel6"), lambda name: None).processors["gpu"].reason
     assert reason.count(f"; {mixed[last].name}: ") == 1
     assert reason.count("planned was fp16") == 1
 
@@ -214,16 +202,13 @@ def test_images_of_a_network_that_reads_several_at_once_are_refused(tmp_path, sh
         divide_images(tmp_path, captured, 16)
 
 
-FACTS = BundleFacts("mi9", False, "random")
-
-
 def written(folder, result, design, **options):
     model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             # no longer what the original has
             parameter.mul_(1 + 0.01 * (number % 3))
-    export_bundle(folder, result, model, None, FACTS, "0.1.0", **options)
+    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"), "0.1.0", **options)
     return load_bundle(folder, check_hashes=True), model.eval()
 
 

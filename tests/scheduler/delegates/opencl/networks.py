@@ -142,13 +142,10 @@ def cosine(kernel):
     return template
 
 
-TRAITS = ("images", "max_local", "max_sizes", "cpu")
-
-
 def as_gpu(path, *, half=False, **options):
     """Outputs of a model with the layout, work-groups and split sums of a GPU, and other traits that are given, computed by whatever device there is; its launches."""
     device = open_device(())
-    more = {"cpu": False} | {name: options.pop(name) for name in TRAITS if name in options}
+    more = {"cpu": False} | {name: options.pop(name) for name in ("images", "max_local", "max_sizes", "cpu") if name in options}
     traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, local=(16, 4, 1), **more)
     device = replace(device, traits=traits)
     graph = OpenCLDelegate().prepared(path)

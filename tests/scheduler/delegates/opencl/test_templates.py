@@ -166,9 +166,6 @@ def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
     assert np.all(y == 4096)
 
 
-IMAGES = (1 << 8, 1 << 8, 1 << 16)
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(
@@ -183,7 +180,7 @@ IMAGES = (1 << 8, 1 << 8, 1 << 16)
 )
 def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, attrs, half):
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
-    results, result = networks.as_gpu(path, half=half, images=IMAGES, winograd="off")
+    results, result = networks.as_gpu(path, half=half, images=(1 << 8, 1 << 8, 1 << 16), winograd="off")
     (macros,) = [dict(item.defines) for item in result if item.kernel == kernel]
     assert int(macros["WIMAGE"]) > 0
     assert macros.get("XIMAGE") == (None if kernel == "stem" else "1")

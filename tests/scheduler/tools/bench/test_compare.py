@@ -104,20 +104,13 @@ def test_weights_outside_of_the_files_folder_are_refused(tmp_path):
         open_subject(str(path), {}, 0, tmp_path)
 
 
-CORES = available_cores()
-
-
-def needs(runtime):
-    if unavailable(runtime) is not None:
-        pytest.skip(f"{runtime} is not installed")
-
-
 @pytest.mark.parametrize("rows", [1, 4])
 def test_tflite_file_gives_what_numpy_gives_also_of_another_batch(tmp_path, rows):
-    needs("litert")
+    if unavailable("litert") is not None:
+        pytest.skip("litert is not installed")
     path, linear = linear_tflite(tmp_path / "m.tflite", opened=True)
     subject = open_subject(str(path), {"x": (rows, 5)}, 0, tmp_path)
-    ready = prepare(subject, "litert", CORES[:1])
+    ready = prepare(subject, "litert", available_cores()[:1])
     assert ready.time() > 0
     (output,) = ready.outputs().values()
     np.testing.assert_allclose(output, linear(subject.inputs["x"]), rtol=1e-5, atol=1e-5)
@@ -158,11 +151,8 @@ def test_numbers_are_of_the_type_finite_and_those_of_the_seed(dtype, seed):
         assert set(np.unique(first["x"])) <= {0, 1}
 
 
-SHORT = MeasurementLength(rounds=3, starts=2, warmup=4)
-
-
 def measured(*what, **others):
-    return compare(BenchRequest([str(item) for item in what], effort=SHORT, **others))
+    return compare(BenchRequest([str(item) for item in what], effort=MeasurementLength(rounds=3, starts=2, warmup=4), **others))
 
 
 def test_same_seed_gives_the_same_input(tmp_path):

@@ -382,9 +382,6 @@ def test_ranges_of_cores_are_masks_and_no_cores_are_none():
             mask_of(text)
 
 
-HOST = PhoneProcessor("cpu", "cpu", "3med", 3)
-
-
 @pytest.fixture
 def small_bundle(tmp_path):
     return load_bundle(two_branches(tmp_path / "bundle"))
@@ -398,7 +395,7 @@ def program(tmp_path):
 
 
 def work(signature="stem"):
-    return SignatureWork(signature, "stem", f"tiny:{signature}", "fp32", HOST)
+    return SignatureWork(signature, "stem", f"tiny:{signature}", "fp32", PhoneProcessor("cpu", "cpu", "3med", 3))
 
 
 def test_times_are_kept_with_the_release_that_took_them(small_bundle, program, tmp_path):

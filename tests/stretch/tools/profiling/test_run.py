@@ -365,14 +365,9 @@ def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path
         assert whole / 4 < predictor.predict(draw(style, 0), "cpu").ms < whole * 4
 
 
-def start(activation="relu", size=32):
-    drawing = Drawing(np.random.default_rng(0), activation)
-    drawing.add("input", shape=(1, 16, size, size))
-    return drawing
-
-
 def test_shapes_are_those_of_the_finished_graph():
-    built = start()
+    built = Drawing(np.random.default_rng(0), "relu")
+    built.add("input", shape=(1, 16, 32, 32))
     x = built.squeeze(built.depthwise(built.unit(built.last, 24, 3, 2), 5))
     built.pool(x)
     shapes = dict(built.shapes)

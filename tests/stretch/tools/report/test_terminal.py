@@ -1,6 +1,5 @@
 """Plans and results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
 
-import functools
 import io
 from io import StringIO
 from pathlib import Path
@@ -89,7 +88,7 @@ def words(plan):
 @pytest.mark.parametrize("columns", [60, 120])
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, columns):
     pytest.importorskip("torch")
-    data = _planned(captured, "resnet50")
+    data = plan(captured("resnet50").graph, specified("mi9")).answer()
     assert len({b.processor for s in data.segments for b in s.branches}) >= 2
     text = printed(data, columns)
     assert "…" not in text
@@ -101,11 +100,6 @@ def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(cap
     bars = [line for line in text.splitlines() if line.endswith("|")]
     assert len(bars) == len({b.processor for s in data.segments for b in s.branches})
     assert len({len(line) for line in bars}) == 1
-
-
-@functools.cache
-def _planned(captured, name):
-    return plan(captured(name).graph, specified("mi9")).answer()
 
 
 def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
@@ -213,9 +207,6 @@ def test_unknown_is_a_dash_and_never_a_number():
     assert set(cells(ROWS[2])[1:]) == {"–"}
 
 
-names = st.text("abcdefgh._/", min_size=1, max_size=60)
-
-
 @pytest.fixture(scope="module")
 def answer():
     config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
@@ -274,7 +265,7 @@ def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(
         assert word in whole
 
 
-cells_of_a_table = st.lists(st.lists(names, min_size=3, max_size=3), min_size=1, max_size=4)
+cells_of_a_table = st.lists(st.lists(st.text("abcdefgh._/", min_size=1, max_size=60), min_size=3, max_size=3), min_size=1, max_size=4)
 
 
 @given(cells_of_a_table, st.integers(20, 120))
