@@ -6,13 +6,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from predictors.channels import Groups, OperatorView, freeze_all, fresh, side_by_side
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
 from predictors.rows import Rows, height, window_rows
 from predictors.slices import Additive, Channels, columns, filters, pieces, weight_rows, width
 from tests.effort import examples
-from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
+from tests.scheduler.delegates.graphs import KIND_NAMES, computed, graphs, loaded
 
 SHAPE = (1, 12, 4, 4)
 
@@ -122,7 +122,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     op = graph.by_name["y"]
     start = data.draw(st.integers(0, width(op.shape) - 1))
     wanted = Channels(start, data.draw(st.integers(start + 1, width(op.shape))))
-    part, values = graph.op_slice(op, wanted), _values(graph, weights, x)
+    part, values = graph.op_slice(op, wanted), computed(graph, weights, x)
     assert part.computes.start <= wanted.start < wanted.stop <= part.computes.stop
     parts = [values[name][:, read.start : read.stop] for name, read in zip(op.inputs, part.reads, strict=True) if len(read)]
     rows = {key: weight_rows(part.computes, width(op.shape), len(value)) for key, value in weights.get("y", {}).items()}
@@ -130,7 +130,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     if len(parts) < kind_of(kind).min_inputs:
         got = parts[0]
     else:
-        module = _loaded(make_module(Op("y", kind, op.inputs, part.attrs), [part.shape for part in parts]), mapping)
+        module = loaded(make_module(Op("y", kind, op.inputs, part.attrs), [part.shape for part in parts]), mapping)
         with torch.inference_mode():
             got = module(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
@@ -150,12 +150,12 @@ def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
 
     graph, weights, x = data.draw(graphs(kind))
     op, additive = graph.by_name["y"], kind_of(kind).additive
-    (value,) = (_values(graph, weights, x)[name] for name in op.inputs)
+    (value,) = (computed(graph, weights, x)[name] for name in op.inputs)
     share = np.random.default_rng(3).normal(size=value.shape).astype(np.float32)
     current = weights.get("y", {})
 
     def done(module_weights, array):
-        module = _loaded(make_module(op, graph.input_shapes(op)), module_weights)
+        module = loaded(make_module(op, graph.input_shapes(op)), module_weights)
         with torch.inference_mode():
             return module(torch.from_numpy(array)).numpy()
 
@@ -215,13 +215,13 @@ def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
     start = data.draw(st.integers(0, height(op.shape) - 1))
     stop = data.draw(st.integers(start + 1, height(op.shape)))
     band = graph.op_rows(op, start, stop)
-    values = _values(graph, weights, x)
+    values = computed(graph, weights, x)
     parts = [
         values[name][:, :, rows.start : rows.stop] if values[name].ndim == 4 else values[name]
         for name, rows in zip(op.inputs, band.reads, strict=True)
     ]
     assume(all(0 not in part.shape for part in parts))
-    got = _loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
+    got = loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
     with torch.inference_mode():
         built = got(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
     if built.ndim == 4:
@@ -229,27 +229,3 @@ def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
         close(built, values["y"][:, :, start:stop])
     else:
         close(built, values["y"])
-
-
-def _loaded(module, weights):
-    import torch
-
-    named_parameters = dict(module.named_parameters()) | dict(module.named_buffers())
-    with torch.no_grad():
-        for key, value in weights.items():
-            named_parameters[key].copy_(torch.from_numpy(value))
-    return module.eval()
-
-
-def _values(graph: OpGraph, weights, x):
-    """What every operator computes, whole."""
-    import torch
-
-    from stretch.operators.lowerings import make_module
-
-    values = {graph.input.name: x}
-    with torch.inference_mode():
-        for op in graph.ops[1:]:
-            module = _loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
-            values[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(values[name])) for name in op.inputs]).numpy()
-    return values

@@ -18,9 +18,9 @@ from stretch.capture.results import Result
 from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
+from tests.scheduler.delegates import graphs
 from tests.stretch.capture.patterns import PATTERNS, network
 from tests.stretch.designs import cpu_and
-from tests.stretch.export.test_bundle import drawn_module, operators
 from tests.stretch.several import FORMS, form
 from tests.stretch.stages.test_stages import NETWORKS
 
@@ -56,17 +56,17 @@ def made(written):
     return names[written.name]().eval()
 
 
-@given(op=operators(), seed=st.integers(0, 1000))
-def test_class_of_every_operator_computes_what_its_torch_module_computes(op, seed):
-    shape, module = drawn_module(op, seed)
-    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
+@given(case=st.sampled_from(graphs.ALL_KIND_NAMES).flatmap(graphs.graphs))
+def test_class_of_every_operator_computes_what_its_torch_module_computes(case):
+    graph, weights, x = case
     written = write_class("Net", graph, "One operator.")
     net = made(written)
-    state = {written.key("op", key): value for key, value in module.state_dict().items()} if written.attributes else {}
-    net.load_state_dict(state)
-    x = torch.randn(shape) * 4
+    state = {written.key(op, key): torch.from_numpy(value) for op, named in weights.items() for key, value in named.items()}
+    keys = net.load_state_dict(state, strict=False)
+    assert (keys.unexpected_keys, {key.rpartition(".")[2] for key in keys.missing_keys} - {"num_batches_tracked"}) == ([], set())
     with torch.inference_mode():
-        torch.testing.assert_close(net(x), module(*[x] * len(op.inputs)), rtol=1e-5, atol=1e-5)
+        got, want = net(torch.from_numpy(x)), torch.from_numpy(graphs.computed(graph, weights, x)[graph.output])
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * max(1.0, float(want.abs().max())))
 
 
 def test_input_that_nothing_reads_is_still_taken():
