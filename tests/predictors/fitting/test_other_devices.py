@@ -74,7 +74,6 @@ def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted
         np.testing.assert_allclose(units @ sizes, units @ wanted, rtol=0.12)
 
 
-KINDS = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
 NETWORKS = {f"net{i}": small_resnet(size=32 + 8 * i, blocks=(1 + i % 3, 2)) for i in range(6)}
 
 
@@ -88,7 +87,8 @@ def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Laten
         device.processors["cpu"], core_sets={"1large": small}, default_core_set="1large", default_precision="fp32"
     )
     terms = {"macs": luck * 1e-5 / peak, "outputs": luck * 1e-5 / peak}
-    fitted = fit({kind: KernelGroup(terms) for kind in KINDS}, source=f"tables, device {name}")
+    kinds = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
+    fitted = fit(dict.fromkeys(kinds, KernelGroup(terms)), source=f"tables, device {name}")
     profile = dataclasses.replace(device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): fitted}, priors={})
     predictor = LatencyPredictor(profile)
     rows = [Latency(name, network, "cpu", "1large", "fp32", "r", predictor.predict(graph, "cpu").ms) for network, graph in NETWORKS.items()]

@@ -13,7 +13,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
-from predictors.fits import Calibration
+from predictors.fits import Calibration, Correction, KernelGroup
 from predictors.fitting import design as module
 from predictors.fitting import single as boosting
 from predictors.fitting.calibration import NetworkTime, calibrate, read_networks
@@ -96,14 +96,10 @@ def test_every_family_is_in_one_fold_and_no_fold_is_empty(of):
     assert set(folds.values()) == set(range(count if (count := len(set(of.values()))) <= FEW_FAMILIES else FOLDS))
 
 
-def test_large_families_come_first_and_small_ones_fill_up():
+def test_large_families_come_first_small_ones_fill_up_and_two_that_alone_have_a_kind_are_apart():
     of = {f"{family}{i}": family for family, size in (("a", 9), ("b", 5), ("c", 4), ("d", 1)) for i in range(size)}
     folds = family_folds(of, {name: frozenset() for name in of}, folds=3)
     assert sorted(Counter(folds.values()).values()) == [5, 5, 9]
-
-
-def test_two_families_that_alone_have_a_kind_are_apart():
-    of = {f"{family}{i}": family for family, size in (("a", 9), ("b", 5), ("c", 4), ("d", 1)) for i in range(size)}
     kinds = {name: frozenset({"grouped"} if family in "cd" else ()) for name, family in of.items()}
     folds = family_folds(of, kinds, folds=3)
     assert folds["c0"] != folds["d0"]
@@ -154,8 +150,9 @@ def made():
     return of, design(of, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
 
 
-def test_units_are_summed_over_the_kernels_of_a_group(made):
+def test_units_are_summed_over_the_kernels_of_a_group_and_every_kernel_is_in_one(made):
     of, table = made
+    assert table.left == {}
     grain = grain_of(processor(), "fp32")
     for column, parameter in enumerate(table.parameters):
         for row, name in enumerate(table.names):
@@ -167,15 +164,9 @@ def test_units_are_summed_over_the_kernels_of_a_group(made):
             assert table.units[row, column] == pytest.approx(expected)
 
 
-def test_every_kernel_of_convolutional_networks_is_in_a_group(made):
-    assert made[1].left == {}
-
-
 def test_groups_of_a_fit_time_networks_as_the_parameters_do(made):
     of, table = made
     sizes = np.random.default_rng(0).uniform(1e-6, 2e-6, len(table.parameters))
-    from predictors.fits.fit import Correction, KernelGroup
-
     groups = {name: KernelGroup(some) for name, some in table.group_terms(sizes).items()}
     model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed(sizes))), processor())
     for row, name in enumerate(table.names):
@@ -215,13 +206,9 @@ def test_flat_trees_give_the_predictions_of_scikit_learn(grown):
     assert evaluate(trees, costs) == pytest.approx(np.clip(model.predict(rows), -trees.bound, trees.bound), abs=1e-5 * boosting.ITERATIONS)
 
 
-def test_trees_learn_what_they_are_given(grown):
+def test_trees_learn_what_they_are_given_and_are_the_same_when_grown_again(grown):
     costs, trees = grown
     assert np.abs(evaluate(trees, costs) - targets(costs)).mean() < 0.05
-
-
-def test_trees_grown_again_are_the_same(grown):
-    costs, trees = grown
     assert grow(costs, targets(costs) * (1 + 1e-15), np.ones(len(costs))) == trees
 
 

@@ -40,19 +40,6 @@ def made(name):
     return delegates.get(name).create(())
 
 
-def agree(cases, folder, name, case):
-    """Compare one case with the reference; cases that the delegate refuses are drawn anew."""
-    shape = case.save(folder / "op.onnx")
-    expected = cases.run(ReferenceDelegate(), folder / "op.onnx", case, shape)
-    try:
-        got = cases.run(made(name), folder / "op.onnx", case, shape)
-    except StretchError:
-        # What a delegate computes wrongly it must refuse; a test whose every case is refused fails.
-        reject()
-    assert np.isfinite(expected).all()
-    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["ncnn", "vulkan", "openvino"])
 def test_bands_and_paths_beside_onnx_runtime_are_the_original(tmp_path, name):
@@ -80,15 +67,14 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
-    agree(cases, tmp_path, name, data.draw(cases.OPS[op]))
-
-
-def agree_on_kind(folder, name, case):
-    """Compare one graph with the reference, each in the form that `stretch export` writes for it."""
-    graph, weights, x = case
-    graphs.save_both(graph, weights, folder)
-    expected = graphs.run(ReferenceDelegate(), folder / "op.onnx", graph, x)
-    got = graphs.run(delegates.get(name).create(()), folder / "op.tflite", graph, x)
+    case = data.draw(cases.OPS[op])
+    shape = case.save(tmp_path / "op.onnx")
+    expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
+    try:
+        got = cases.run(made(name), tmp_path / "op.onnx", case, shape)
+    except StretchError:
+        # What a delegate computes wrongly it must refuse; a test whose every case is refused fails.
+        reject()
     assert np.isfinite(expected).all()
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
@@ -101,7 +87,12 @@ def agree_on_kind(folder, name, case):
 def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
-    agree_on_kind(tmp_path, name, data.draw(graphs.graphs(kind)))
+    graph, weights, x = data.draw(graphs.graphs(kind))
+    graphs.save_both(graph, weights, tmp_path)
+    expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
+    got = graphs.run(delegates.get(name).create(()), tmp_path / "op.tflite", graph, x)
+    assert np.isfinite(expected).all()
+    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 
 def torch_result(case):

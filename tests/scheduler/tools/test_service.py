@@ -259,14 +259,11 @@ def test_what_makes_no_sense_is_refused():
         Demand(1, priority=101)
 
 
-def spans(trace):
-    return {span.name: span for span in trace.spans}
-
-
 def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(bundle):
     manifest = bundle.manifest
     slow = tuple(msgspec.structs.replace(s, predicted_ms=5.0) if s.name == "s1.gpu" else s for s in manifest.subgraphs)
-    result = spans(predicted_trace(msgspec.structs.replace(manifest, subgraphs=slow), specified("pixel6")))
+    trace = predicted_trace(msgspec.structs.replace(manifest, subgraphs=slow), specified("pixel6"))
+    result = {span.name: span for span in trace.spans}
     assert result["s1.cpu"].start_ns < result["s1.gpu"].end_ns
     assert result["s1.join"].start_ns == result["s1.gpu out"].end_ns > result["s1.cpu"].end_ns
     assert result["s1.gpu in"].end_ns == result["s1.gpu"].start_ns
@@ -278,7 +275,6 @@ def test_bundle_without_predicted_times_has_no_predicted_trace(bundle):
     assert predicted_trace(msgspec.structs.replace(manifest, subgraphs=unknown), specified("pixel6")) is None
 
 
-CORE = available_cores()[0]
 NOTHING = MeasuredEnergy(None, None, "no counter")
 
 
@@ -289,49 +285,37 @@ def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked
         right = judge(session, x) if session.computes else None
         result = benchmark(session, x, Effort(3, warmup=0))
         rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
-        return run_answer(session, result, right, rates, energy, warnings=list(warnings), **asked), result, right, rates
+        return run_answer(session, result, right, rates, energy, warnings=list(warnings), **asked), result
 
 
 @pytest.mark.parametrize("energy", [MeasuredEnergy(2.5, "RAPL: package-0", None), NOTHING])
 def test_energy_is_what_was_measured_or_why_it_was_not(bundle_dir, energy):
-    answer, _, _, _ = run(bundle_dir, energy=energy)
+    answer, _ = run(bundle_dir, energy=energy)
     assert (answer.energy_mj, answer.energy_counter, answer.energy_reason) == (energy.mj, energy.counter, energy.reason)
 
 
 def test_busy_time_of_a_processor_is_that_of_its_subgraphs(bundle_dir):
-    answer, result, _, _ = run(bundle_dir)
+    answer, result = run(bundle_dir)
     for name, processor in answer.processors.items():
         times = sorted(trace.busy_ms()[name] for trace in result.traces)
         assert processor.busy_ms == times[1]
     assert {name: p.stand_in for name, p in answer.processors.items()} == {"cpu": False, "gpu": True}
 
 
-def test_bundle_without_controls_has_no_ratio_and_one_comparison(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(controls={}, control_macs={}))
-    answer, result, _, _ = run(bundle_dir)
-    assert (answer.sequential, answer.sequential_same_macs, answer.ratio) == (None, None, None)
-    assert [comparison.name for comparison in answer.comparisons] == [result.whole.name]
-
-
-@pytest.mark.slow
-def test_throughput_names_the_bundle_with_several_in_flight_first(bundle_dir):
-    answer, _, _, rates = run(bundle_dir, in_flight=2)
-    assert answer.throughput.contestants[0].name == "branched, 2 in flight"
-    assert answer.throughput.over_one_core == pytest.approx(rates.contestants[0].per_second / rates.contestants[2].per_second)
-    assert (answer.throughput.in_flight, answer.throughput.rounds) == (2, 1)
-    assert run(bundle_dir)[0].throughput is None
-
-
 def test_what_was_asked_for_is_answered_with(bundle_dir, tmp_path):
-    answer, _, _, _ = run(
-        bundle_dir, {"cpu": f"cpu{CORE}", "gpu": f"cpu{CORE}"}, trace=tmp_path / "t.json", priority="latency", warnings=["slow"]
+    answer, _ = run(
+        bundle_dir,
+        {"cpu": f"cpu{available_cores()[0]}", "gpu": f"cpu{available_cores()[0]}"},
+        trace=tmp_path / "t.json",
+        priority="latency",
+        warnings=["slow"],
     )
     assert (answer.trace, answer.csv, answer.priority, answer.warnings) == (tmp_path / "t.json", None, "latency", ["slow"])
     assert answer.efficiency is None
 
 
 def test_answer_of_a_board_is_read_back_from_json_as_it_was(bundle_dir, tmp_path):
-    answer, _, _, _ = run(bundle_dir, in_flight=2, trace=tmp_path / "trace.json")
+    answer, _ = run(bundle_dir, in_flight=2, trace=tmp_path / "trace.json")
     assert read_run_answer(json.loads(json.dumps(msgspec.to_builtins(answer, enc_hook=str)))) == answer
 
 

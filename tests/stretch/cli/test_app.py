@@ -13,6 +13,7 @@ import pytest
 from predictors.devices import list_devices, load_device
 from stretch.cli import MOVED, RENAMED, VERBS
 from stretch.environment import OTHERS, version
+from tests.scheduler.delegates.test_base import installed
 from tests.stretch.cli.commands import call, succeed
 
 
@@ -65,17 +66,8 @@ def test_reader_that_stops_early_gets_no_traceback():
     assert result.stderr == ""
 
 
-@pytest.fixture
-def broken_package(tmp_path, monkeypatch):
-    """An installed package whose delegate cannot be imported."""
-    info = tmp_path / "theirs-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[nn_stretch.delegates]\ntheirs = theirs_module:Delegate\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-
-def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeeds, broken_package):
+def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeeds, tmp_path, monkeypatch):
+    installed(tmp_path, monkeypatch, "theirs", "no_such_module:Delegate")
     data, err = succeeds("list", "delegates", "--json")
     assert "theirs" in data["broken"]
     assert "theirs" in err

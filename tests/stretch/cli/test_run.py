@@ -96,6 +96,8 @@ def test_bundle_without_controls_still_runs(succeeds, bundles, bundle_dir):
     assert data["sequential"] is None
     assert data["ratio"] is None
     assert "without controls" in data["verdict"]
+    assert [item["name"].partition(",")[0] for item in data["comparisons"]] == ["same net as one graph"]
+    assert data["throughput"] is None
 
 
 def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so(stretch, bundle_dir):
@@ -131,21 +133,11 @@ def test_device_gives_predicted_times_of_its_kernels(succeeds, bundle_dir):
     assert all(sub["ms"] > 0 for sub in data["subgraphs"])
 
 
-def relu_file(folder, opset=18):
-    """A file of two operators as anybody writes them."""
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 4)) for name in ("x", "y")]
-    chain = [onnx.helper.make_node("Relu", ["x"], ["r"], "relu"), onnx.helper.make_node("Softmax", ["r"], ["y"], "softmax", axis=1)]
-    graph = onnx.helper.make_graph(chain, "foreign", ends[:1], ends[1:])
-    path = folder / "m.onnx"
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), str(path))
-    return path
-
-
 def test_people_read_counts_and_a_line_per_operator(succeeds, tmp_path):
-    out, _ = succeeds("explain", relu_file(tmp_path), "--runtime", "onnxruntime", "--device", "cpu")
+    out, _ = succeeds("explain", conv_onnx(tmp_path / "m.onnx", inputs=2), "--runtime", "onnxruntime", "--device", "cpu")
     assert "takes 2 of 2 operators" in out
     assert "all operators are supported" in out
-    assert any(line.startswith("softmax") for line in out.splitlines())
+    assert any(line.startswith("conv") for line in out.splitlines())
 
 
 SHORT = ("--rounds", 3, "--starts", 2, "--warmup", 4)

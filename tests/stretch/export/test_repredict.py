@@ -45,14 +45,6 @@ def exported(planned, tmp_path_factory):
     return out
 
 
-def replanned(bundle, precision):
-    """What the planner says of the bundle's design in these precisions."""
-    manifest = load_bundle(bundle).manifest
-    graph = open_onnx(bundle / "controls" / "original.onnx").graph
-    design = msgspec.convert(manifest.design, BranchDesign)
-    return evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=precision))
-
-
 SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_precision", "speedup", "whole_graph_ms",
         "whole_graph_processor", "operator_split_ms", "ideal_split_ms", "ideal_fraction", "efficiency", "communication_ms")  # fmt: skip
 
@@ -60,7 +52,10 @@ SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_p
 @pytest.mark.slow
 def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
     before, after = load_bundle(planned).manifest.predicted, load_bundle(exported).manifest.predicted
-    expected = replanned(exported, WANTED)
+    # what the planner says of the bundle's design in these precisions
+    graph = open_onnx(exported / "controls" / "original.onnx").graph
+    design = msgspec.convert(load_bundle(exported).manifest.design, BranchDesign)
+    expected = evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=WANTED))
     for key in SAME:
         value = expected.predicted.to_json()[key]
         # a trace has whole nanoseconds

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -39,6 +40,7 @@ from tests.predictors.specified import specified
 from tests.scheduler.bundles import two_branches
 from tests.stretch import exact_bundles
 from tests.stretch.channel_networks import small, small_in_channels
+from tests.stretch.conftest import _captured
 from tests.stretch.designs import cpu_and, identity_design
 from tests.stretch.several import form
 
@@ -226,13 +228,6 @@ NETWORKS = {
 }
 
 
-def _captured(name):
-    from stretch.models.load import load_model
-
-    loaded = load_model(name, weights="none")
-    return capture(loaded.module, loaded.input_shape, name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
@@ -267,8 +262,6 @@ def test_file_that_computes_something_else_is_refused(captured, tmp_path):
     result = captured("tiny_resnet")
     bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))
     other, _ = written(tmp_path / "other", _captured("tiny_resnet"), cpu_and("gpu", result.graph, "sum"))
-    import onnx
-
     model = onnx.load(str(other.file("model.onnx")))
     for tensor in model.graph.initializer:
         if len(tensor.dims) == 4:

@@ -1,7 +1,6 @@
 """Plans and results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
 
 import io
-from io import StringIO
 from pathlib import Path
 
 import msgspec
@@ -42,9 +41,7 @@ def data():
 
 
 def printed(answer, width=120):
-    stream = io.StringIO()
-    print_page(Console(file=stream, width=width, color_system=None), plan_page(answer, origins={}))
-    return stream.getvalue()
+    return page_printed(plan_page(answer, origins={}), width)
 
 
 def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
@@ -162,14 +159,11 @@ def measurement(rows=None, **told):
 
 
 def test_every_contender_and_its_median_are_shown_at_any_width():
-    stream = StringIO()
-    print_page(Console(file=stream, width=60), bench_page(measurement()))
-    assert all(row.name in stream.getvalue() for row in measurement().contenders)
-    assert all(f"{row.summary.median_ms:.3f}" in stream.getvalue() for row in measurement().contenders)
+    text = page_printed(bench_page(measurement()), 60)
+    assert all(row.name in text and f"{row.summary.median_ms:.3f}" in text for row in measurement().contenders)
 
 
 SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
-NOTHING = dict.fromkeys(SHARE)
 RUN = {"images": 20, "precisions": {"cpu": ("int8",), "gpu": ("fp16", "fp32")}, "delegates": {"cpu": "cpu", "gpu": "opencl"}}
 
 
@@ -184,7 +178,7 @@ def test_network_its_files_and_its_segments_have_a_line_each():
 
 
 def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
-    [alike] = [line for line in agreement_lines(Agreement(**NOTHING, error=0.1, images=40, classes=1)) if "agreement" in line]
+    [alike] = [line for line in agreement_lines(Agreement(**dict.fromkeys(SHARE), error=0.1, images=40, classes=1)) if "agreement" in line]
     assert alike.startswith("the original answers one class for these images")
     [line] = agreement_lines(Agreement(**SHARE, error=0.1, images=40, classes=7))
     assert "the original's class, one of 7 that it answers, in 90.0%" in line

@@ -83,24 +83,15 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-def test_text_stays_text_and_stands_in_words_beside(kind):
+def test_text_stays_text_and_stands_in_words_beside_and_two_in_one_page_share_no_name(kind):
     drawn = DRAWN[kind]("first")
     assert drawn.svg.startswith("<svg ")
     assert '<title id="first-title">title</title><desc id="first-words">words</desc>' in drawn.svg
     assert "<text" in drawn.svg
     assert "width=" not in drawn.svg.partition(">")[0]
-
-
-@pytest.mark.parametrize("kind", DRAWN)
-def test_two_in_one_page_share_no_name(kind):
-    one, two = (set(re.findall(r' id="([^"]*)"', DRAWN[kind](name).svg)) for name in ("first", "second"))
+    one, two = (set(re.findall(r' id="([^"]*)"', svg)) for svg in (drawn.svg, DRAWN[kind]("second").svg))
     assert one
     assert not one & two
-
-
-@functools.cache
-def on_gpu(kinds):
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), kinds=kinds)).answer()
 
 
 def drawn(rows, processors):
@@ -110,7 +101,7 @@ def drawn(rows, processors):
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("channels",), ("stretch", "rows")])
 def test_every_branch_is_a_box_with_its_numbers(kinds):
-    result = on_gpu(kinds)
+    result = planned(kinds, "gpu").answer()
     rows, processors = stretched_rows(result)
     assert processors == ["cpu", "gpu"]
     text = drawn(rows, processors).text
@@ -129,7 +120,7 @@ def test_every_branch_is_a_box_with_its_numbers(kinds):
 
 @pytest.mark.slow
 def test_bands_cover_the_map_and_say_what_is_computed_twice():
-    result = on_gpu(("rows",))
+    result = planned(("rows",), "gpu").answer()
     rows, _ = stretched_rows(result)
     by_name = {row.name: row for row in rows}
     divided = [segment for segment in result.segments if segment.kind == "rows"]
@@ -144,7 +135,7 @@ def test_bands_cover_the_map_and_say_what_is_computed_twice():
 
 
 def test_chains_are_as_high_as_blocks_are_many():
-    result = on_gpu(("stretch",))
+    result = planned(other="gpu").answer()
     rows, _ = stretched_rows(result)
     for segment in result.segments:
         for row in rows:
@@ -240,8 +231,8 @@ def test_page_that_could_not_be_written_is_refused_beforehand(tmp_path, name, sa
 
 
 @functools.cache
-def planned(kinds=("stretch",)):
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"), kinds=kinds))
+def planned(kinds=("stretch",), other="dsp"):
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", other), kinds=kinds))
 
 
 def text_of(result, answer=None, **more):
@@ -311,15 +302,10 @@ def test_rows_without_times_have_a_page():
     assert "nothing timed" in seen.text
 
 
-@pytest.fixture(scope="module")
-def searched():
-    return front_answer(
-        front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 5, made()), {"search": 0.1}
-    )
-
-
 @pytest.mark.slow
-def test_every_design_stands_in_picture_and_table(searched):
+def test_every_design_stands_in_picture_and_table():
+    request = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    searched = front_answer(front(GRAPH, MI9, request, ("latency", "agreement"), 5, made()), {"search": 0.1})
     seen = checked(render(front_page(searched)))
     for row in searched.designs:
         assert f"{row.predicted_ms:.2f} {row.speedup:.2f}" in seen.text
