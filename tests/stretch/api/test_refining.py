@@ -131,22 +131,11 @@ def test_checkpoint_within_a_bundle_or_under_a_file_is_refused(bundle, images):
     assert tree(bundle.parent) == before
 
 
-class Maps(nn.Module):
-    """What it computes is no list of class scores: five maps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), *blocks, nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
-        self.end = nn.Conv2d(16, 5, 1)
-
-    def forward(self, x):
-        return self.end(self.body(x))
-
-
 def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path, images):
     torch.manual_seed(0)
-    captured = capture(Maps().eval(), (1, 3, 32, 32), "maps")
+    blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
+    maps = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), *blocks, nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 5, 1))
+    captured = capture(maps.eval(), (1, 3, 32, 32), "maps")
     design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
     export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
