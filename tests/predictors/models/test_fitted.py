@@ -264,16 +264,15 @@ def test_times_of_several_relatives_are_averaged_and_scaled():
     assert result.ms == pytest.approx(1.5 * 2.0)
 
 
-def test_channels_are_computed_in_whole_slices():
-    cost, grain = KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), Grain(8, 4, 4)
-    assert terms.get("outputs").units(cost, grain) == 10 * 16
-    assert terms.get("macs").units(cost, grain) == 10 * 16 * 8
-
-
-def test_slices_run_over_the_groups_where_each_has_one_channel():
-    cost, grain = KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), Grain(8, 4, 4)
-    assert terms.get("outputs").units(cost, grain) == 10 * 24
-    assert terms.get("macs").units(cost, grain) == 10 * 24 * 9
+@pytest.mark.parametrize(
+    ("cost", "outputs", "macs"),
+    [
+        (KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), 10 * 16, 8),
+        (KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), 10 * 24, 9),
+    ],
+)
+def test_channels_or_groups_of_one_channel_are_computed_in_whole_slices(cost, outputs, macs):
+    assert [terms.get(name).units(cost, Grain(8, 4, 4)) for name in ("outputs", "macs")] == [outputs, outputs * macs]
 
 
 def test_windows_are_copied_and_single_positions_are_not():

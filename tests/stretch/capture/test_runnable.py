@@ -14,25 +14,21 @@ from predictors.graph import OpGraph
 from stretch.capture.exported import capture_exported
 from stretch.capture.runnable import capture_runnable
 from stretch.models.load import load_model
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import cut_segment
 from stretch.transform import build
 from stretch.transform.build import load_weights
 from stretch.transform.model import Branch
 from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network
+from tests.stretch.designs import whole
 
 SHAPE = (1, 3, SIDE, SIDE)
 
 
-def whole(captured):
+def built(captured):
     graph = captured.graph
     segment = cut_segment(graph, "all", graph.input.name, graph.output)
-    alone = BranchScale("cpu", segment.depth, segment.width)
-    return BranchDesign(graph.name, "any", (SegmentDesign("all", graph.input.name, graph.output, (alone,)),))
-
-
-def built(captured):
-    return build(captured, whole(captured))
+    return build(captured, BranchDesign(graph.name, "any", (whole(segment),)))
 
 
 def close(got, want):

@@ -19,7 +19,7 @@ from stretch.tools.emit.package import branched_sources, captured_sources, check
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
 from tests.scheduler.delegates import graphs
-from tests.stretch.capture.patterns import PATTERNS, network
+from tests.stretch.capture.patterns import PATTERNS, Calling, network
 from tests.stretch.designs import cpu_and
 from tests.stretch.several import FORMS, form
 from tests.stretch.stages.test_stages import NETWORKS
@@ -152,25 +152,10 @@ def test_what_has_no_words_is_refused():
         returned_code((A, object()), {"a": "x"})
 
 
-class Summed(nn.Module):
-    """Sums along rows, which no family has."""
-
-    def forward(self, x):
-        return torch.cumsum(x, 3)
-
-
-def opaque():
-    graph = capture(nn.Sequential(nn.Conv2d(3, 4, 1), Summed()), (1, 3, 8, 8), "net").graph
-    return graph, next(op for op in graph.ops if op.kind == "opaque")
-
-
-def test_calls_are_calls_of_torch():
-    graph, op = opaque()
+def test_calls_are_calls_of_torch_and_others_are_not_written():
+    graph = capture(Calling(lambda x, conv: torch.cumsum(conv(x), 3), nn.Conv2d(3, 4, 1)), (1, 3, 8, 8), "net").graph
+    op = next(op for op in graph.ops if op.kind == "opaque")
     assert "torch.ops.aten.cumsum.default({0}, 3)" in code_of(op, graph.input_shapes(op)).expression
-
-
-def test_call_that_is_none_of_torch_s_is_not_written():
-    graph, op = opaque()
     attrs = {**op.attrs, "calls": op.attrs["calls"].replace("cumsum.default", "nothing.default")}
     with pytest.raises(StretchError, match="no operator"):
         code_of(Op(op.name, "opaque", op.inputs, attrs), graph.input_shapes(op))

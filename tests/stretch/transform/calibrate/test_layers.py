@@ -34,7 +34,7 @@ from stretch.transform.calibrate.segment import (
 )
 from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
-from tests.stretch.designs import cpu_and, identity_design, random_designs
+from tests.stretch.designs import cpu_and, identity_design, part_of, random_designs
 
 #: Hidden channels that are copies of others, and those others.
 COPIES, COPIED = (8, 9, 10, 11), (0, 1, 2, 3)
@@ -186,19 +186,13 @@ def arriving(segment):
     return torch.randn(20, *segment.graph.input.shape[1:], generator=torch.Generator().manual_seed(1))
 
 
-def design_of(segment, depths, join):
-    processors = ("cpu", "gpu")[: len(depths)]
-    partition = segment.width // 2 if join_of(join).divides else 0
-    branches = tuple(BranchScale(p, depth, segment.width, partition=partition) for p, depth in zip(processors, depths, strict=True))
-    return SegmentDesign(segment.name, segment.start, segment.end, branches, join)
-
-
 def chosen(result, segment, depths, join):
+    partition = segment.width // 2 if join_of(join).divides else 0
+    rows = zip(("cpu", "gpu")[: len(depths)], depths, strict=True)
+    design = part_of(segment, join, (BranchScale(p, depth, segment.width, partition=partition) for p, depth in rows))
     sources = [drop_units(segment, depth) for depth in depths]
     with torch.no_grad():
-        return choose_blocks(
-            design_of(segment, depths, join), segment, sources, module_of(result, segment), arriving(segment).split(7), 1e-4
-        )
+        return choose_blocks(design, segment, sources, module_of(result, segment), arriving(segment).split(7), 1e-4)
 
 
 def reproduced(segment, matches, depth):
