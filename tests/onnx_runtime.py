@@ -21,6 +21,5 @@ def session(model: Path | bytes, **settings: object) -> onnxruntime.InferenceSes
 
 
 def output(model: Path | bytes, x: np.ndarray) -> np.ndarray:
-    """The first output of a network of one input."""
     running = session(model)
     return running.run(None, {running.get_inputs()[0].name: x})[0]

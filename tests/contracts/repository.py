@@ -20,7 +20,6 @@ def files(suffix: str) -> list[Path]:
 
 
 def copy_packages(folder: Path) -> Path:
-    """A folder with the packages as they are, to be added to."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return folder

@@ -178,7 +178,6 @@ def words(verb, bundle):
 
 
 def measured(folder):
-    """A folder of measurements."""
     if not folder.exists():
         write_world(folder)
     return folder
@@ -221,7 +220,6 @@ def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
 
 
 def check_keys(data, verb):
-    """Check that the JSON of a verb has its keys."""
     assert list(data)[:2] == ["schema", "version"]
     assert data["schema"] == SCHEMA
     for path, keys in KEYS[verb].items():

@@ -177,7 +177,6 @@ computed("max", lambda a, *tensors: reduce(torch.maximum, tensors), onnx_node("M
 
 @pytest.fixture
 def copy(tmp_path):
-    """A folder with the packages as they are, to be added to."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return copy_packages(tmp_path)
 
@@ -329,8 +328,21 @@ def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
     return values[manifest["outputs"][0]]
 
 
-def check_numbers(copy: Path, bundle: Path) -> None:
-    """Run a bundle as the product does, and compare."""
+@pytest.mark.torch
+@pytest.mark.slow
+def test_join_in_two_new_files_is_planned_built_exported_and_run_with_the_right_numbers(copy):
+    for name, text in HIGHEST.items():
+        (copy / name).write_text(text)
+    (copy / "d.toml").write_text(DESIGN)
+    bundle = copy / "b"
+    assert "How branches meet: auto, concat, max, project or sum;" in " ".join(stretch(copy, "branch", "--set", "help").split())
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
+    loose = ("--dry-run", "--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.6", "--set", "join=max")
+    planned = json.loads(stretch(copy, *words, *loose))
+    assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
+    data = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
+    assert [segment["join"] for segment in data["segments"] if len(segment["branches"]) > 1] == ["max"]
+    assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
     x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
     np.save(copy / "x.npy", x)
     code = (
@@ -342,33 +354,7 @@ def check_numbers(copy: Path, bundle: Path) -> None:
     python(copy, code)
     wanted = in_order(bundle, x)
     assert np.abs(np.load(copy / "y.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_join_in_two_new_files_is_built_exported_and_run_with_the_right_numbers(copy, tmp_path):
-    for name, text in HIGHEST.items():
-        (copy / name).write_text(text)
-    (copy / "d.toml").write_text(DESIGN)
-    bundle = copy / "b"
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--json")
-    data = json.loads(stretch(copy, *words, "--design", copy / "d.toml", "--out", bundle))
-    assert [segment["join"] for segment in data["segments"] if len(segment["branches"]) > 1] == ["max"]
-    assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
-    check_numbers(copy, bundle)
     assert "the highest branch counts" in stretch(copy, "explain", bundle)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_join_in_two_new_files_is_a_word_of_the_planner(copy):
-    for name, text in HIGHEST.items():
-        (copy / name).write_text(text)
-    assert "How branches meet: auto, concat, max, project or sum;" in " ".join(stretch(copy, "branch", "--set", "help").split())
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
-    words += ("--beta", "1000", "--set", "macs=0.7:1.6", "--set", "join=max")
-    planned = json.loads(stretch(copy, *words))
-    assert {segment["join"] for segment in planned["segments"] if len(segment["branches"]) > 1} == {"max"}
 
 
 @pytest.mark.slow

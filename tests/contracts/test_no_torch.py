@@ -33,10 +33,11 @@ def test_no_module_of_a_torch_free_package_imports_torch(package):
         "import stretch",
         "import stretch.cli",
         "import scheduler",
+        "from stretch.models.families import quick_names; quick_names('timm:')",
         "import stretch, scheduler; [getattr(p, n) for p in (stretch, scheduler) for n in p.__all__]",
     ],
 )
-def test_start_of_the_command_line_imports_nothing_heavy(statement):
+def test_start_of_the_command_line_and_names_of_models_import_nothing_heavy(statement):
     assert loaded_after(statement) == set()
 
 

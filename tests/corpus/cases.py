@@ -69,7 +69,6 @@ def onnx_case(rng, sound, folder):
 
 
 def bundle_words(rng, folder):
-    """A verb that reads a bundle."""
     return rng.choice(
         [
             ("verify", folder),
@@ -233,7 +232,6 @@ def model_tflite_case(rng, sound, folder):
 
 
 def model_words(rng, path, folder):
-    """A verb that reads a model's file."""
     return rng.choice(
         [
             ("predict", path, "--device", "pixel6"),

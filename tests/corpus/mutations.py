@@ -111,7 +111,7 @@ def onnx_model(rng, content):
         return bytes_of(rng, content)
     proto = onnx.load_model_from_string(content)
     for _ in range(rng.choice([1, 1, 2])):
-        rng.choice(PARTS)(rng, proto.graph, proto)
+        rng.choice([_operator, _attribute, _attribute, _wires, _ends, _weight, _weight, _model, _kernel])(rng, proto.graph, proto)
     return proto.SerializeToString()
 
 
@@ -217,9 +217,6 @@ def _kernel(rng, graph, proto):
             node.attribute.extend([helper.make_attribute("pads", [size] * 4), helper.make_attribute("kernel_shape", [size, size])])
             weight.CopyFrom(helper.make_tensor(weight.name, TensorProto.FLOAT, [1, 1, size, size], bytes(4 * size * size), raw=True))
             return
-
-
-PARTS = [_operator, _attribute, _attribute, _wires, _ends, _weight, _weight, _model, _kernel]
 
 
 def hashed(folder, name):

@@ -19,7 +19,6 @@ class Child:
         self._process = None
 
     def ask(self, words):
-        """How a command ended, or how the process did."""
         if self._process is None:
             self._start()
         self._process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
@@ -45,7 +44,6 @@ class Child:
         return outcome
 
     def close(self):
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

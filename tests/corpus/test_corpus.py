@@ -18,7 +18,6 @@ SAMPLE = 3
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory, tiny_bundle):
-    """Sound files of every kind, and folders that hold them."""
     return sound_files(tmp_path_factory.mktemp("sound"), tiny_bundle)
 
 

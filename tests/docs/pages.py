@@ -18,10 +18,8 @@ class Snippet:
 
 
 def pages() -> list[Path]:
-    """Every Markdown page of the repository."""
     return files(".md")
 
 
 def snippets(page: Path) -> list[Snippet]:
-    """The fenced blocks of a page, in order."""
     return [Snippet(*match.groups()) for match in FENCE.finditer((ROOT / page).read_text())]

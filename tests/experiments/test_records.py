@@ -1,4 +1,4 @@
-"""Records hold numbers with what they depend on, and are checked."""
+"""Records hold numbers with what they depend on, and are checked; blocks and templates of pages are filled from them."""
 
 import json
 import subprocess
@@ -6,7 +6,9 @@ import subprocess
 import msgspec
 import pytest
 
-from experiments.records import About, Facts, read_record, this_commit, write_record
+from experiments.records import About, Commit, Facts, Machine, Record, read_record, save_record, this_commit, write_record
+from experiments.render import BLOCKS, render
+from experiments.templates import fill, provenance, show
 from predictors.errors import StretchError
 
 TABLES = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export", "seconds": 4}]}
@@ -25,7 +27,6 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
 
 
 def git(root, *words):
-    """What git prints in a repository."""
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     return subprocess.run(["git", "-C", str(root), *identity, *words], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -96,3 +97,120 @@ def test_record_that_breaks_the_schema_is_refused(tmp_path, change, reason):
     path.write_text(json.dumps(record))
     with pytest.raises(StretchError, match=reason):
         read_record(path)
+
+
+RECORD = "experiments/x/results/host.json"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository with one record and one template."""
+    tables = {"phases": [{"phase": "plan", "seconds": 1.5}, {"phase": "export all", "seconds": 12.346}]}
+    write_record(tmp_path / RECORD, tables, source="measured", command="make it", runs=3, load=0.1)
+    (tmp_path / BLOCKS).mkdir()
+    (tmp_path / BLOCKS / "times.txt").write_text(f"{{{{ use p = {RECORD}#phases }}}}\nPlanning takes {{{{ p/plan/seconds }}}} s.\n")
+    return tmp_path
+
+
+def test_block_of_a_template_is_filled_and_the_rest_stays(root):
+    page = "before\n\n<!-- block times -->\nold\nolder\n<!-- /block -->\nafter\n"
+    assert render(page, "README.md", root) == "before\n\n<!-- block times -->\nPlanning takes 1.50 s.\n<!-- /block -->\nafter\n"
+
+
+def test_block_of_a_table_is_filled_with_its_origin(root):
+    lines = render(f"<!-- block {RECORD}#phases -->\n<!-- /block -->\n", "README.md", root).splitlines()
+    assert lines[1:5] == ["| phase | seconds |", "|---|---:|", "| plan | 1.50 |", "| export all | 12.3 |"]
+    assert lines[6].startswith("*Measured*, 20")
+    assert lines[7] == "<!-- /block -->"
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        ("<!-- block times -->\n", "no part of a block"),
+        ("<!-- block times -->\n<!-- block times -->\n<!-- /block -->\n", "no part of a block"),
+        ("<!-- block absent -->\n<!-- /block -->\n", "README.md has the block `absent`"),
+        (f"<!-- block {RECORD}#speed -->\n<!-- /block -->\n", "README.md shows the table `speed`"),
+    ],
+)
+def test_block_that_cannot_be_filled_is_an_error(root, page, reason):
+    with pytest.raises(StretchError, match=reason):
+        render(page, "README.md", root)
+
+
+TABLE = {
+    "runs": [
+        {"network": "a b", "ms": 1.5, "low": 0.9, "high": 1.126, "kept": True},
+        {"network": "c", "ms": 12.346, "low": None, "high": 2, "kept": None},
+    ]
+}
+
+WRITTEN = Record(
+    schema=2,
+    experiment="x",
+    source="measured",
+    date="2026-11-22T01:02:03+00:00",
+    commit=Commit("0123456789abcdef", dirty=False),
+    recorded_in=None,
+    command="make it",
+    runs=3,
+    interleaved=True,
+    load=0.1,
+    machine=Machine("P", 2, 4.0, "Linux x86_64"),
+    versions={"torch": "9"},
+    tables=TABLE,
+    notes=["Shared machine", "Noisy."],
+)
+
+
+@pytest.fixture
+def templates_root(tmp_path):
+    """A repository with one record."""
+    save_record(tmp_path / RECORD, WRITTEN)
+    return tmp_path
+
+
+def filled(templates_root, text):
+    """A template in which `r` names the table."""
+    return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", templates_root)
+
+
+def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(templates_root):
+    text = "{{ table r\nrows: c = The c | a b\ncolumns: network = net | kept | {low:.2f} to {high:.2f} = interval }}"
+    assert filled(templates_root, text).splitlines() == [
+        "| net | kept | interval |",
+        "|---|---:|---|",
+        "| The c | – | – to 2 |",
+        "| a b | yes | 0.90 to 1.13 |",
+    ]
+
+
+def test_origin_tells_source_commit_machine_load_runs_and_turns():
+    assert provenance(WRITTEN, "runs") == (
+        "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
+        "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{{ r/train/ms }}", "t.txt shows the row `train`"),
+        ("{{ r/c/hours }}", "t.txt shows the column `hours`"),
+        ("{{ r/c }}", "no TABLE/ROW/COLUMN"),
+        ("{{ s/c/ms }}", "`s`, which is no `FILE#TABLE`"),
+        ("{{ table ../x.json#t }}", "outside the repository"),
+        ("{{ origin experiments/y/results/host.json#t }}", "cannot read the record"),
+    ],
+)
+def test_template_that_names_nothing_is_an_error(templates_root, text, reason):
+    with pytest.raises(StretchError, match=reason):
+        filled(templates_root, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.00123, "0.0012"), (0.97, "0.970"), (0.0123, "0.0123"), (1234.5, "1234"), (4096000, "4 096 000"), (None, "–"), ("a|b", "a\\|b")],
+)
+def test_numbers_are_shown_to_three_digits(value, shown):
+    assert show(value) == shown

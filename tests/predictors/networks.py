@@ -4,8 +4,6 @@ from predictors.graph import Op, OpGraph
 
 
 class Net:
-    """Appends operators one after another."""
-
     def __init__(self, *shape: int) -> None:
         self.ops = [Op("input", "input", attrs={"shape": shape})]
         self.last = "input"

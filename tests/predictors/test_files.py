@@ -1,4 +1,4 @@
-"""Files that people write, and the sentences about what is wrong with them."""
+"""Files that people write, and the sentences about what is wrong with them; the form that every system has."""
 
 import os
 import socket
@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictors import system
 from predictors.errors import ON_BOARD, StretchError, UnknownNameError, install_line
 from predictors.faults import find_fault
 from predictors.files import MAX_TOML_BYTES, open_regular, read_bytes, read_toml, readable, write_whole
 from predictors.shapes import integer, ints, number, rank4
+from scheduler.cores import available_cores
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder", "missing", "nul"])
@@ -193,3 +195,9 @@ def test_tensor_of_another_rank_is_refused():
     assert rank4((1, 2, 3, 4)) == (1, 2, 3, 4)
     with pytest.raises(ValueError, match="N×C×H×W"):
         rank4((1, 2))
+
+
+@pytest.mark.skipif(not system.PLAIN, reason="needs NN_STRETCH_SYSTEM=plain")
+def test_nothing_of_linux_is_left():
+    assert system.fcntl is system.resource is system.affinity() is system.load_average() is None
+    assert available_cores() == tuple(range(os.cpu_count()))

@@ -99,13 +99,9 @@ def test_tensor_stays_free_of_charge_on_its_processor_whatever_the_core_set():
     assert LINKS.ms("gpu", "gpu", 10**6, "fp16") == 0
 
 
-def test_way_to_the_gpu_is_a_map_and_a_conversion():
+def test_way_to_the_gpu_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_a_synchronisation_too():
     link = MI9_PROFILE.links["gpu"]
     assert LINKS.ms("cpu", "gpu", 10**6, "fp16") == pytest.approx(link.map_ms.value + 2e6 / (link.convert_gbs.value * 1e9) * 1e3)
-
-
-def test_way_back_is_an_unmap_a_synchronisation_and_a_conversion():
-    link = MI9_PROFILE.links["gpu"]
     assert LINKS.ms("gpu", "cpu", 0, "fp16") == pytest.approx(link.unmap_ms.value + link.sync_ms.value)
 
 

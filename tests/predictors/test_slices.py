@@ -1,18 +1,74 @@
-"""Slices of channels: what an operator computes from the channels that its kind states is what it computes from all."""
+"""Groups and slices of channels, and the rows that operators read."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from predictors.channels import OperatorView
+from predictors.channels import Groups, OperatorView, freeze_all, fresh, side_by_side
 from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
+from predictors.rows import Rows, height, window_rows
 from predictors.slices import Additive, Channels, columns, filters, pieces, weight_rows, width
 from tests.effort import examples
-from tests.predictors.test_rows import _loaded, _values
-from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
+from tests.scheduler.delegates.graphs import KIND_NAMES, computed, graphs, loaded
+
+SHAPE = (1, 12, 4, 4)
+
+
+def test_unified_groups_have_units_that_divide_both():
+    groups = Groups()
+    a, b = (groups.new(4), 3), (groups.new(6), 2)
+    assert groups.unify(a, b)
+    assert groups.find(a) == groups.find(b)
+    assert groups.size(a) == groups.size(b) == 12
+    assert groups.units[groups.find(a)[0]] == 2
+
+
+def test_frozen_group_freezes_what_it_is_unified_with_and_nothing_of_another_size():
+    groups = Groups()
+    a, b, other = (groups.new(4, frozen=True), 1), (groups.new(4), 1), (groups.new(6), 1)
+    assert groups.unify(a, b)
+    assert groups.frozen[groups.find(b)[0]]
+    assert not groups.unify(b, other)
+    assert groups.find(b) != groups.find(other)
+    assert not groups.frozen[groups.find(other)[0]]
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.booleans()), min_size=2, max_size=6), st.data())
+def test_size_of_a_piece_outlives_any_unification(given_groups, data):
+    groups = Groups()
+    pieces = [(groups.new(units, frozen), 12 // units) for units, frozen in given_groups]
+    for _ in range(len(pieces)):
+        assert groups.unify(data.draw(st.sampled_from(pieces)), data.draw(st.sampled_from(pieces)))
+    assert all(groups.size(piece) == 12 for piece in pieces)
+
+
+def test_rule_that_knows_nothing_freezes_what_it_reads_and_writes():
+    groups = Groups()
+    read = fresh(groups, OperatorView([], {}, SHAPE), [])
+    written = freeze_all(groups, OperatorView([SHAPE], {}, SHAPE), [read])
+    assert groups.frozen[read[0][0]]
+    assert groups.frozen[written[0][0]]
+
+
+def test_pieces_lie_in_the_order_of_what_is_read():
+    groups = Groups()
+    a, b = ((groups.new(2), 1),), ((groups.new(3), 1),)
+    assert side_by_side(groups, OperatorView([], {}, SHAPE), [b, a]) == (*b, *a)
+
+
+def test_tied_pieces_have_as_many_units_each_of_its_own_size():
+    groups = Groups()
+    queries, values, odd = (groups.new(8), 1), (groups.new(12), 1), (groups.new(10), 1)
+    assert groups.tie([queries, values], 4)
+    (unit, per), (other, more) = groups.find(queries), groups.find(values)
+    assert (unit, groups.units[unit], per, more) == (other, 4, 2, 3)
+    assert not groups.tie([queries, odd], 4)
+    groups.freeze((values,))
+    assert groups.frozen[groups.find(queries)[0]]
+
 
 CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "bias": False}
 
@@ -62,7 +118,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     op = graph.by_name["y"]
     start = data.draw(st.integers(0, width(op.shape) - 1))
     wanted = Channels(start, data.draw(st.integers(start + 1, width(op.shape))))
-    part, values = graph.op_slice(op, wanted), _values(graph, weights, x)
+    part, values = graph.op_slice(op, wanted), computed(graph, weights, x)
     assert part.computes.start <= wanted.start < wanted.stop <= part.computes.stop
     parts = [values[name][:, read.start : read.stop] for name, read in zip(op.inputs, part.reads, strict=True) if len(read)]
     rows = {key: weight_rows(part.computes, width(op.shape), len(value)) for key, value in weights.get("y", {}).items()}
@@ -70,7 +126,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     if len(parts) < kind_of(kind).min_inputs:
         got = parts[0]
     else:
-        module = _loaded(make_module(Op("y", kind, op.inputs, part.attrs), [part.shape for part in parts]), mapping)
+        module = loaded(make_module(Op("y", kind, op.inputs, part.attrs), [part.shape for part in parts]), mapping)
         with torch.inference_mode():
             got = module(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
@@ -90,12 +146,12 @@ def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
 
     graph, weights, x = data.draw(graphs(kind))
     op, additive = graph.by_name["y"], kind_of(kind).additive
-    (value,) = (_values(graph, weights, x)[name] for name in op.inputs)
+    (value,) = (computed(graph, weights, x)[name] for name in op.inputs)
     share = np.random.default_rng(3).normal(size=value.shape).astype(np.float32)
     current = weights.get("y", {})
 
     def done(module_weights, array):
-        module = _loaded(make_module(op, graph.input_shapes(op)), module_weights)
+        module = loaded(make_module(op, graph.input_shapes(op)), module_weights)
         with torch.inference_mode():
             return module(torch.from_numpy(array)).numpy()
 
@@ -108,3 +164,55 @@ def test_kinds_that_need_the_whole_sum_are_those_that_are_not_linear():
     needs = {name for name in kinds if kind_of(name).additive is None and not kind_of(name).dense({"groups": 1})}
     assert {"relu", "sigmoid", "mul", "max_pool", "softmax", "layer_norm"} <= needs
     assert kind_of("batch_norm").additive == Additive(offsets=("bias", "running_mean"))
+
+
+@pytest.mark.parametrize(
+    ("padding", "rows", "reads", "above", "below"),
+    [
+        ((1, 1, 1, 1), Rows(0, 2), Rows(0, 4), 1, 0),
+        ((1, 1, 1, 1), Rows(2, 3), Rows(3, 6), 0, 0),
+        ((1, 1, 1, 1), Rows(3, 5), Rows(5, 9), 0, 1),
+        # within the padding no row is read
+        ((6, 1, 0, 1), Rows(0, 1), Rows(0, 0), 3, 0),
+    ],
+)
+def test_window_reads_its_halo_and_pads_only_where_the_image_ends(padding, rows, reads, above, below):
+    band = window_rows([(1, 4, 9, 9)], {"kernel": (3, 3), "stride": (2, 2), "padding": padding}, rows)
+    assert band.reads == (reads,)
+    assert band.attrs["padding"] == (above, 1, below, 1)
+
+
+@pytest.mark.parametrize(("kernel", "dilation", "reads", "skip"), [(2, 1, Rows(14, 17), 1), (3, 2, Rows(12, 17), 2)])
+def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(kernel, dilation, reads, skip):
+    short = {"kernel": (kernel, kernel), "stride": (2, 2), "dilation": (dilation, 1), "padding": (0, 0, 0, 0), "ceil_mode": True}
+    band = window_rows([(1, 4, 17, 17)], short, Rows(8, 9))
+    assert (band.reads, band.skip, band.attrs["padding"]) == ((reads,), skip, (0, 0, 0, 0))
+    assert window_rows([(1, 4, 17, 17)], short, Rows(0, 9)).skip == 0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", KIND_NAMES)
+@settings(max_examples=examples(12))
+@given(data=st.data())
+def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
+    torch = pytest.importorskip("torch")
+    from stretch.operators.lowerings import make_module
+
+    graph, weights, x = data.draw(graphs(kind))
+    op = graph.by_name["y"]
+    start = data.draw(st.integers(0, height(op.shape) - 1))
+    stop = data.draw(st.integers(start + 1, height(op.shape)))
+    band = graph.op_rows(op, start, stop)
+    values = computed(graph, weights, x)
+    parts = [
+        values[name][:, :, rows.start : rows.stop] if values[name].ndim == 4 else values[name]
+        for name, rows in zip(op.inputs, band.reads, strict=True)
+    ]
+    assume(all(0 not in part.shape for part in parts))
+    got = loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
+    with torch.inference_mode():
+        built = got(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
+    expected = values["y"]
+    if built.ndim == 4:
+        built, expected = built[:, :, band.skip : band.skip + stop - start], expected[:, :, start:stop]
+    np.testing.assert_allclose(built, expected, rtol=1e-5, atol=1e-5 * max(1, np.abs(expected).max(initial=0)))

@@ -95,7 +95,6 @@ class Builder:
         self._subgraph(name, segment, processor, tuple(reads), {sums: shape, positives: shape}, nodes, {}, 0)
 
     def join(self, name, segment, kind, reads, write):
-        """A meeting point."""
         shapes = [self.shapes[r] for r in reads]
         channels = sum(s[1] for s in shapes) if kind == "concat" else shapes[0][1]
         self.shapes[write] = (shapes[0][0], channels, *shapes[0][2:])
@@ -134,7 +133,6 @@ class Builder:
         return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
 
     def write(self, *outputs):
-        """Write whole model, controls and bundle.json; returns the folder."""
         self._save("model.onnx", self.nodes, self.weights, self.inputs, outputs)
         macs = sum(s.macs for s in self.subgraphs)
         (self.path / "controls").mkdir(exist_ok=True)
@@ -173,7 +171,6 @@ class Builder:
 
 
 def file_entry(file):
-    """Size and hash of a file."""
     data = file.read_bytes()
     return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 

@@ -7,7 +7,6 @@ from tests.scheduler import bundles as small
 
 @pytest.fixture(scope="session")
 def bundles():
-    """The module that builds small bundles."""
     return small
 
 
@@ -19,7 +18,6 @@ def bundle_dir(bundles, tmp_path):
 
 @pytest.fixture
 def bundle(bundle_dir):
-    """The same, loaded."""
     return load_bundle(bundle_dir)
 
 

@@ -16,12 +16,10 @@ def numbers(seed=0, shape=(1, 3, 8, 8)):
 
 
 def whole(path, x):
-    """What a bundle's whole model computes."""
     return onnx_runtime.output(path / "model.onnx", x)
 
 
 def threads():
-    """The threads of sessions."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("nn-stretch")]
 
 

@@ -27,7 +27,6 @@ def small_source(folder):
 
 
 def changed(content, change):
-    """The file again after `change` has worked on its tables."""
     model = TFLITE.decode(content)
     change(model)
     return bytes(TFLITE.encode(model))

@@ -40,8 +40,6 @@ class Scale(nn.Module):
 
 
 class Pair(nn.Module):
-    """Two convolutions side by side."""
-
     def __init__(self, left: nn.Module, right: nn.Module) -> None:
         super().__init__()
         self.left, self.right = left, right
@@ -197,7 +195,6 @@ class Small(nn.Module):
 
 
 def small(size: int = 24) -> Captured:
-    """`Small` with random weights and settled statistics."""
     torch.manual_seed(3)
     net = Small().train()
     with torch.no_grad():
@@ -207,7 +204,6 @@ def small(size: int = 24) -> Captured:
 
 
 def small_segments(graph: OpGraph) -> list[Segment]:
-    """`small` in its blocks."""
     bounds = [graph.input.name, *ENDS, graph.output]
     return [cut_segment(graph, f"p{i}", start, end) for i, (start, end) in enumerate(itertools.pairwise(bounds))]
 

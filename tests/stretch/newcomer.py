@@ -139,15 +139,12 @@ wrong = "my_delegates:Wrong"
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> dict[str, Any]:
-        """Its object on stdout, and nothing beside it."""
         return json.loads(self.out)
 
     def command(self, phrase: str) -> list[str]:
@@ -177,27 +174,20 @@ class User:
         return {**current, "XDG_CACHE_HOME": str(self.home / ".cache"), "OMP_NUM_THREADS": "1"}
 
     def start(self, *words: object) -> "subprocess.Popen[str]":
-        """Begin a command; its output comes through pipes."""
         command = [str(self.program), *map(str, words)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     def stretch(self, *words: object, code: int = 0) -> Done:
-        """Run a command that must end with `code` and without a traceback."""
         with self.start(*words) as process:
-            done = Done(*_finish(process))
+            out, err = process.communicate()
+            done = Done(process.returncode, out, err)
         assert done.code == code, (words, done)
         assert "Traceback" not in done.err
         return done
 
     def ask(self, *words: object, code: int = 0) -> dict[str, Any]:
-        """The JSON of a command that must end with `code`."""
         return self.stretch(*words, "--json", "--quiet", code=code).json
-
-
-def _finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate()
-    return process.returncode, out, err
 
 
 def uv(*words: object, cwd: Path) -> None:

@@ -64,7 +64,6 @@ class Three(Drawn):
 
 
 def shapes(module):
-    """Shapes of the inputs of a drawn network."""
     count = {One: 1, Two: 2, Three: 3}[type(module)]
     return SHAPE if count == 1 else [SHAPE] * count
 

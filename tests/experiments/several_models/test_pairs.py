@@ -1,18 +1,22 @@
-"""Pairs of networks, on this machine and simulated: contenders take turns, and rows are summed up as they are."""
+"""Pairs of networks and simulated speed-ups: contenders take turns, and rows are summed up as they are."""
 
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
+from experiments.networks import MODELS
+from experiments.records import read_record
 from experiments.several_models.here import BRANCHED, MAPPED, THREADS, TURNS, contenders
+from experiments.simulated_speedup.run import CUTS, MIXED, TABLES, Case, cases_of, planned_row
 from scheduler.cores import available_cores
 from tests import onnx_runtime
+from tests.contracts.repository import ROOT
+from tests.predictors.networks import small_resnet
 from tests.scheduler import bundles
+from tests.stretch.tools.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 pytest.importorskip("torch")
-
-from tests.stretch.tools.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 cores = pytest.mark.skipif(len(available_cores()) < 2, reason="two branches need two cores")
 
@@ -28,3 +32,21 @@ def test_every_way_to_run_both_networks_computes_what_they_compute(tmp_path):
         for name, run in result.items():
             for got, output in zip(run(x, x), wanted, strict=True):
                 assert np.allclose(got, output, atol=1e-5), name
+
+
+RECORD = ROOT / "experiments" / "simulated_speedup" / "results" / "speedup.json"
+
+
+@pytest.mark.skipif(not RECORD.exists(), reason="nothing is recorded")
+def test_recorded_tables_are_those_of_the_recorded_cases():
+    record = read_record(RECORD)
+    rows = {str(row["case"]): row for row in record.tables["cases"]}
+    models = [model for model in MODELS if next(cases_of(model)).name in rows]
+    for name, table in TABLES.items():
+        assert table(rows, models) == record.tables[name]
+
+
+@pytest.mark.slow
+def test_more_places_to_cut_are_never_slower():
+    stages, blocks = (planned_row(Case("resnet34", "mi9-release", "cpu,dsp", *MIXED, change), small_resnet(160)) for change in ("", CUTS))
+    assert blocks["speed-up"] >= stages["speed-up"] > 0

@@ -1,6 +1,7 @@
-"""Fits from the measurements of other devices."""
+"""Fits from the measurements of other devices, and fits of boards with ncnn."""
 
 import dataclasses
+import re
 from math import exp, log
 
 import msgspec
@@ -16,6 +17,7 @@ from predictors.fitting.fit import BORROWED_FITS, add_borrowed, family_folds
 from predictors.fitting.pooled import fit_pooled
 from predictors.fitting.relatives import fit_priors, log_ratios
 from predictors.fitting.together import Pool, TimedCoreSet
+from predictors.fusion import Fuser, load_rules
 from predictors.measurements.networks import Measurements, Source, load_measurements
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel, Grain
@@ -72,7 +74,6 @@ def test_runtimes_differ_in_what_an_inference_takes_and_the_fastest_is_predicted
         np.testing.assert_allclose(units @ sizes, units @ wanted, rtol=0.12)
 
 
-KINDS = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
 NETWORKS = {f"net{i}": small_resnet(size=32 + 8 * i, blocks=(1 + i % 3, 2)) for i in range(6)}
 
 
@@ -86,7 +87,8 @@ def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Laten
         device.processors["cpu"], core_sets={"1large": small}, default_core_set="1large", default_precision="fp32"
     )
     terms = {"macs": luck * 1e-5 / peak, "outputs": luck * 1e-5 / peak}
-    fitted = fit({kind: KernelGroup(terms) for kind in KINDS}, source=f"tables, device {name}")
+    kinds = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
+    fitted = fit(dict.fromkeys(kinds, KernelGroup(terms)), source=f"tables, device {name}")
     profile = dataclasses.replace(device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): fitted}, priors={})
     predictor = LatencyPredictor(profile)
     rows = [Latency(name, network, "cpu", "1large", "fp32", "r", predictor.predict(graph, "cpu").ms) for network, graph in NETWORKS.items()]
@@ -212,3 +214,44 @@ def test_same_chip_in_another_phone_is_borrowed_from():
 )
 def test_fit_without_a_table_to_borrow_from_stays_as_it_is(fit, device):
     assert msgspec.json.encode(add_borrowed(fit, device)) == msgspec.json.encode(fit)
+
+
+@pytest.fixture(scope="module")
+def boards():
+    return load_measurements("boards")
+
+
+@pytest.mark.parametrize("device", ["rk3588", "rk3399", "a311d", "n5105", "sd888", "x-elite", "d9300"])
+def test_networks_that_were_measured_come_out_within_the_interval(boards, device):
+    profile = load_device(device)
+    predictor = LatencyPredictor(profile)
+    for processor, core_set, precision in profile.fits:
+        rows = [
+            row for row in boards.of(device).latencies if (row.processor, row.core_set, row.precision) == (processor, core_set, precision)
+        ]
+        times = [predictor.predict(boards.graphs[row.network], f"{processor}[{core_set}]", precision) for row in rows]
+        inside = [time.low_ms <= row.ms <= time.high_ms for row, time in zip(rows, times, strict=True)]
+        assert not rows or np.mean(inside) >= 0.8
+
+
+def test_gpu_tables_have_no_network_that_ran_on_the_cpu(boards):
+    names = {row.network for row in boards.latencies if row.processor == "gpu"}
+    assert len(names) == 20
+    assert not any(re.search("int8|efficientnetv2|vision_transformer", name) for name in names)
+
+
+def test_products_of_images_and_of_one_position_have_variants_of_their_own(boards):
+    kernels = Fuser(load_rules("ncnn")).fuse(boards.graphs["vgg16"])
+    variants = {kernel.cost.variant: kernel.cost for kernel in kernels if kernel.cost.kind in ("conv", "linear")}
+    assert variants["image"].in_channels == 3
+    assert variants["vector"].pixels == 1
+    assert variants["winograd"].in_channels >= 16
+
+
+def test_laptop_is_predicted_as_its_eight_networks_ran():
+    profile = load_device("core-ultra-155h")
+    assert {key[0] for key in profile.priors} == {"cpu", "gpu", "npu"}
+    for prior in profile.priors.values():
+        assert not any("mobilenetv3" in row.name for row in prior.calibration.networks)
+        off = [abs(row.left_out_ms / row.measured_ms - 1) for row in prior.calibration.networks]
+        assert np.mean([error <= 0.25 for error in off]) >= 0.6

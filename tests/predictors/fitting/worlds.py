@@ -51,7 +51,6 @@ def networks(count: int = 20) -> tuple[dict[str, OpGraph], dict[str, str]]:
 
 
 def processor(name: str = "cpu[1large]") -> Processor:
-    """A processor of the device that worlds are measured on."""
     return load_device(DEVICE).processor(name)
 
 

@@ -1,10 +1,13 @@
-"""Files of measurements."""
+"""Files of measurements, and what benchmarks of ncnn and LiteRT print."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
+from predictors.measurements.benchncnn import NAMES, read_benchncnn
+from predictors.measurements.litert import read_op_profile
 from predictors.measurements.networks import LATENCIES, NETWORKS, SOURCE, load_measurements, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, read_table, write_table
 from tests.predictors.networks import small_resnet
@@ -91,3 +94,124 @@ def test_measurements_that_are_not_there_are_refused(tmp_path):
         load_measurements("nobody")
     with pytest.raises(StretchError, match="is no folder of measurements"):
         load_measurements(tmp_path / "none")
+
+
+OUTPUT = """loop_count = 8
+num_threads = 1
+powersave = 2
+gpu_device = -1
+cooling_down = 1
+          squeezenet  min =    2.61  max =    2.75  avg =    2.66
+     squeezenet_int8  min =    2.10  max =    2.30  avg =    2.20
+            resnet18  min =    9.10  max =    9.90  avg =    9.40
+"""
+
+
+def output_file(folder: Path, text: str) -> Path:
+    path = folder / "bench.txt"
+    path.write_text(text)
+    return path
+
+
+def test_networks_their_precision_and_the_settings_are_read(tmp_path):
+    result, settings = read_benchncnn(output_file(tmp_path, OUTPUT))
+    assert [(item.name, item.precision, item.avg_ms) for item in result] == [
+        ("squeezenet", "fp16", 2.66),
+        ("squeezenet", "int8", 2.20),
+        ("resnet18", "fp16", 9.40),
+    ]
+    assert settings == {"loop_count": 8, "num_threads": 1, "powersave": 2, "gpu_device": -1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max =    9.90", "max =    9.00", "line 8: min 9.1, avg 9.4 and max 9 ms"),
+        ("min =    9.10", "min =   -9.10", "line 8: min -9.1"),
+        ("avg =    9.40", "avg =     nan", "line 8: min 9.1, avg nan"),
+        ("avg =    9.40", "avg =    9,40", "has no line"),
+        ("avg =    9.40", "avg =    fast", "line 8: `fast` is not a time"),
+        ("            resnet18", "     squeezenet_int8", "line 8: `squeezenet_int8` is there twice"),
+    ],
+)
+def test_lines_that_cannot_be_true_are_refused(tmp_path, old, new, message):
+    text = OUTPUT.replace(old, new)
+    if message == "has no line":
+        text = text.splitlines()[-1]
+    with pytest.raises(StretchError, match=message):
+        read_benchncnn(output_file(tmp_path, text))
+
+
+def test_text_of_something_else_is_refused(tmp_path):
+    with pytest.raises(StretchError, match="has no line of a network"):
+        read_benchncnn(output_file(tmp_path, "hello\n"))
+
+
+@pytest.mark.torch
+def test_every_network_it_is_known_to_measure_is_one_of_ours():
+    import torchvision
+
+    assert set(NAMES.values()) <= set(torchvision.models.list_models())
+
+
+PROFILE_HEADER = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
+PROFILE = f"""Number of nodes executed: 1
+============================== Run Order ==============================
+{PROFILE_HEADER}
+ModifyGraphWithDelegate, 1.5, 1.5, 100%, 100%, 0, 1, ModifyGraphWithDelegate/0
+
+============================== Summary by node type ==============================
+[Node type], count
+============================== Run Order ==============================
+{PROFILE_HEADER}
+CONV_2D, 1.2, 1.25, 50%, 50%, 0, 1, [conv1]:0
+DEPTHWISE_CONV_2D, 0.7, 0.75, 30%, 80%, 0, 1, [conv2]:1
+SOFTMAX, 0.1, 0.25, 10%, 90%, 0, 2, [prob]:2
+
+============================== Top by Computation Time ==============================
+{PROFILE_HEADER}
+CONV_2D, 1.2, 1.25, 50%, 50%, 0, 1, [conv1]:0
+"""
+
+
+def profile_file(folder: Path, text: str) -> Path:
+    path = folder / "profile.csv"
+    path.write_text(text)
+    return path
+
+
+def test_operators_that_run_are_read_in_order_and_those_that_prepare_are_not(tmp_path):
+    op_profile = read_op_profile(profile_file(tmp_path, PROFILE))
+    assert [(item.kind, item.name) for item in op_profile] == [
+        ("CONV_2D", "[conv1]:0"),
+        ("DEPTHWISE_CONV_2D", "[conv2]:1"),
+        ("SOFTMAX", "[prob]:2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Run Order", "Run", "no block `Run Order`"),
+        ("avg_ms", "avg_us", "line 9: the column `avg_ms` is missing"),
+        ("0.75, 30%", "fast, 30%", "line 11: `avg_ms` is `fast`, not a number"),
+        ("0.75, 30%", "nan, 30%", "line 11: `avg_ms` is nan"),
+        ("0.75, 30%", "-1, 30%", "line 11: `avg_ms` is -1"),
+        ("0, 1, [conv2]:1", "0, [conv2]:1", "line 11: it has 7 fields, the header 8"),
+    ],
+)
+def test_what_is_no_profile_is_refused_with_its_line(tmp_path, old, new, message):
+    with pytest.raises(StretchError, match="(?s)" + message.replace("[", r"\[")):
+        read_op_profile(profile_file(tmp_path, PROFILE.replace(old, new)))
+
+
+def test_a_block_without_operators_is_refused(tmp_path):
+    with pytest.raises(StretchError, match="lists no operator"):
+        read_op_profile(profile_file(tmp_path, f"===== Run Order =====\n{PROFILE_HEADER}\n"))
+
+
+def test_what_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "profile.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StretchError, match="not text"):
+        read_op_profile(path)

@@ -107,25 +107,9 @@ def test_batch_norm_has_the_weights_of_torch(channels, affine):
     assert kind_of("batch_norm").weights([(1, channels, 2, 2)], {"affine": affine}) == expected
 
 
-ACTIVATIONS = (
-    "relu",
-    "relu6",
-    "hard_swish",
-    "hard_sigmoid",
-    "silu",
-    "sigmoid",
-    "tanh",
-    "gelu",
-    "elu",
-    "leaky_relu",
-    "mish",
-    "clamp",
-    "prelu",
-)
-
-
 def test_activations_keep_the_shape_cost_no_products_and_are_fused_pointwise():
-    for kind in map(kind_of, ACTIVATIONS):
+    names = "relu relu6 hard_swish hard_sigmoid silu sigmoid tanh gelu elu leaky_relu mish clamp prelu"
+    for kind in map(kind_of, names.split()):
         assert kind.elementwise
         assert kind.weightless
         assert kind.shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)

@@ -1,18 +1,33 @@
-"""Bundles as they are read, from a folder that nobody vouches for."""
+"""Bundles as they are read, from a folder that nobody vouches for, and what manifest and TFLite file state beside the graph."""
 
+import copy
+import json
+import math
 import os
 import shutil
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import external_data_helper
 
-from predictors.errors import StretchError
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, Held, graph_problems, inside, load_bundle, unused
-from scheduler.bundle.manifest import Manifest
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, Held, graph_problems, inside, load_bundle, read_bundle, unused
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
+from scheduler.bundle.rows import cut, cut_shape, read_alone, read_by
+from scheduler.bundle.statements import statement_problems
+from scheduler.bundle.tflite_file import METADATA, check_belongs, load_tflite, parse_tflite
+from scheduler.checks.verify import verify_bundle
+from stretch.export.tflite.bundle import write_tflite
 from tests.corpus import mutations
+from tests.scheduler.bundles import two_branches
+from tests.scheduler.delegates import graphs
 from tests.scheduler.formats.onnx.test_checks import endless_loop
+from tests.scheduler.tflite_files import changed, small_source
 
 
 def test_newer_schema_asks_to_upgrade_even_if_it_has_unknown_keys(bundles, bundle_dir):
@@ -35,17 +50,36 @@ def test_older_schema_says_how_to_make_the_bundle_anew(bundles, bundle_dir):
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b"null", b'{"schema": 2}', b'{"schema": "one"}', b'{"schema": 0}', b"\xff\xfe", b"[" * 100_000]
+    "text",
+    [b"", b"{", b"[]", b"null", b'{"schema": 2}', b'{"schema": "one"}', b'{"schema": 0}', b"\xff", b"[" * 100_000, b" " * 2**25],
+    ids=lambda text: str(text[:20]),
 )
 def test_damaged_manifest_is_one_error(bundle_dir, text):
     (bundle_dir / "bundle.json").write_bytes(text)
-    with pytest.raises(StretchError):
+    with pytest.raises(StretchError, match="is larger than" if len(text) > MAX_MANIFEST_BYTES else None):
         load_bundle(bundle_dir)
 
 
-def test_manifest_above_the_size_limit_is_not_parsed(bundle_dir):
-    (bundle_dir / "bundle.json").write_bytes(b" " * (MAX_MANIFEST_BYTES + 1))
-    with pytest.raises(StretchError, match="is larger than"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["files"].pop("model.onnx"), "without stating its size and hash"),
+        (lambda m: m.update(tflite="model.tflite"), r"uses the file `model\.tflite` without stating its size and hash"),
+        (lambda m: m.update(aot={"sm8450": "aot/a.tflite"}), r"uses the file `aot/a\.tflite` without stating its size and hash"),
+        (lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "nowhere"]), r"bundle\.json: `s1\.join` uses the tensor `nowhere`"),
+    ],
+)
+def test_manifest_that_does_not_fit_its_files_or_itself_is_refused(bundles, bundle_dir, change, message):
+    bundles.edit(bundle_dir, change)
+    with pytest.raises(StretchError, match=message):
+        load_bundle(bundle_dir)
+
+
+@pytest.mark.parametrize(("name", "make"), [("s1.gpu.onnx", os.mkdir), ("bundle.json", os.mkfifo)])
+def test_folder_or_pipe_in_place_of_a_file_is_refused_without_reading_it(bundle_dir, name, make):
+    (bundle_dir / name).unlink()
+    make(bundle_dir / name)
+    with pytest.raises(StretchError, match="is not a file"):
         load_bundle(bundle_dir)
 
 
@@ -74,13 +108,6 @@ def test_link_that_stays_inside_is_followed(bundle_dir):
     assert load_bundle(bundle_dir, check_hashes=True)
 
 
-def test_folder_in_place_of_a_file_is_refused(bundle_dir):
-    (bundle_dir / "s1.gpu.onnx").unlink()
-    (bundle_dir / "s1.gpu.onnx").mkdir()
-    with pytest.raises(StretchError, match="is not a file"):
-        load_bundle(bundle_dir)
-
-
 def test_edited_file_of_equal_size_is_refused_by_its_hash(bundle_dir):
     file = bundle_dir / "head.onnx"
     data = bytearray(file.read_bytes())
@@ -88,19 +115,6 @@ def test_edited_file_of_equal_size_is_refused_by_its_hash(bundle_dir):
     file.write_bytes(data)
     with pytest.raises(StretchError, match="SHA-256 differs"):
         load_bundle(bundle_dir, check_hashes=True)
-
-
-def test_pipe_in_place_of_the_manifest_is_refused_without_reading_it(bundle_dir):
-    (bundle_dir / "bundle.json").unlink()
-    os.mkfifo(bundle_dir / "bundle.json")
-    with pytest.raises(StretchError, match="is not a file"):
-        load_bundle(bundle_dir)
-
-
-def test_file_that_is_used_without_a_hash_is_refused(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m["files"].pop("model.onnx"))
-    with pytest.raises(StretchError, match="without stating its size and hash"):
-        load_bundle(bundle_dir)
 
 
 def test_file_that_is_no_onnx_model_is_refused(bundle_dir):
@@ -142,18 +156,6 @@ def test_weights_in_a_hashed_file_of_the_bundle_are_accepted(bundle_dir):
     external(bundle_dir, "stem.data")
     mutations.hashed(bundle_dir, "stem.data")
     assert load_bundle(bundle_dir, check_hashes=True)
-
-
-def test_graph_problem_names_the_manifest(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m["joins"][0].update(inputs=["s1.cpu.y", "nowhere"]))
-    with pytest.raises(StretchError, match=r"bundle\.json: `s1\.join` uses the tensor `nowhere`"):
-        load_bundle(bundle_dir)
-
-
-def test_tflite_file_must_be_one_of_the_hashed_files(bundles, bundle_dir):
-    bundles.edit(bundle_dir, lambda m: m.update(tflite="model.tflite"))
-    with pytest.raises(StretchError, match=r"uses the file `model\.tflite` without stating its size and hash"):
-        load_bundle(bundle_dir)
 
 
 def test_names_of_files_inside():
@@ -232,7 +234,6 @@ def test_folder_that_is_being_removed_is_not_held(tmp_path):
 
 @pytest.fixture
 def manifest(bundle_dir):
-    """The two-branch bundle's manifest as plain data."""
     return msgspec.json.decode((bundle_dir / "bundle.json").read_bytes())
 
 
@@ -300,3 +301,339 @@ def test_several_ends_and_several_tensors_have_no_problem(bundles, tmp_path):
     assert problems(data) == []
     data["model"]["output_shape"] = [1, 3]
     assert problems(data) == ["the model's first output has shape [1, 3], its tensor `first` [1, 5]"]
+
+
+PREDICTED = {"makespan_ms": 2.0, "best_single_ms": 3.0, "best_single_processor": "gpu", "best_single_precision": "fp16", "speedup": 1.5}
+PREDICTED |= {"sequential_same_macs_ms": None, "optimal": True, "gap": 0.0, "source": "predicted"}
+CHECKS = {"tolerance": 1e-4, "max_error": 2e-6, "errors": {"model": 2e-6, "s1.cpu": 0.0, "original": 1e-7}, "reference": "torch 2"}
+
+
+@pytest.fixture(scope="module")
+def stated(tmp_path_factory):
+    """A manifest as plain data, with figures and checks."""
+    data = msgspec.to_builtins(read_bundle(two_branches(tmp_path_factory.mktemp("stated") / "b")).manifest)
+    return data | {"predicted": PREDICTED, "checks": CHECKS}
+
+
+def problems_stated(data):
+    return list(statement_problems(msgspec.convert(data, Manifest)))
+
+
+def test_rounding_that_would_excuse_any_difference_is_a_problem(stated):
+    assert problems_stated(stated | {"checks": CHECKS | {"rounding": {"y": 0.009}}}) == []
+    assert problems_stated(stated | {"checks": CHECKS | {"rounding": {"y": 0.2}}}) == ["`checks.rounding` states an error above 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("design",), {}, "`design` is not a design"),
+        (("design",), {"garbage": 1}, "`design` is not a design"),
+        (("design", "segments", 0, "branches"), [], "`design` is not a design"),
+        (("design", "segments", 1, "branches", 0, "depth"), -1, "`design` is not a design"),
+        (("design", "segments", 1, "branches", 0, "width"), "wide", "`design` is not a design"),
+        (("design", "version"), 2, "`design` is not a design"),
+        (("design", "segments"), [], "has the segments"),
+        (("design", "segments", 1, "name"), "s9", "the subgraphs are of stem, s1, s2, head"),
+        (("design", "segments", 1, "branches", 0, "processor"), "npu", "branches on npu, gpu in segment `s1`"),
+        (("design", "segments", 1, "branches", 1, "processor"), "cpu", "branches on cpu, cpu in segment `s1`"),
+        (("design", "segments", 2, "join"), "concat", "joins segment `s2` by concat, the bundle has sum there"),
+        (("predicted",), {"garbage": 1}, "no `makespan_ms`"),
+        (("predicted", "makespan_ms"), "soon", "`predicted.makespan_ms` is `soon`"),
+        (("predicted", "makespan_ms"), -1, "`predicted.makespan_ms` is -1"),
+        (("predicted", "communication_ms"), 10**400, "`predicted.communication_ms`"),
+        (("predicted", "speedup"), 99.0, "`predicted.speedup` is 99.0"),
+        (("predicted", "speedup"), None, "`predicted.speedup` is None"),
+        (("predicted", "best_single_precision"), "fp128", "`predicted.best_single_precision` is `fp128`"),
+        (("predicted", "source"), "measured", "`predicted.source` is `measured`"),
+        (("predicted", "note"), "garbage", "`predicted.note` is `garbage`"),
+        (("checks",), {"garbage": 1}, "`checks.garbage` is no table"),
+        (("checks",), {"max_error": 0}, "no `tolerance`"),
+        (("checks", "tolerance"), 0, "no `tolerance`"),
+        (("checks", "reference"), 3, "`reference`"),
+        (("checks", "errors"), {}, "`checks.errors` is not"),
+        (("checks", "errors"), "none", "`checks.errors` is not"),
+        (("checks", "errors", "model"), -1, "`checks.errors.model` is -1|`checks.errors` is not"),
+        (("checks", "errors", "model"), True, "`checks.errors` is not"),
+        (("checks", "errors", "s7.cpu"), 0.0, "`checks.errors` has `s7.cpu`"),
+        (("checks", "max_error"), 0.0, "`checks.max_error` is 0.0, and not the largest"),
+        (("checks", "tolerance"), 1e-9, "`checks.tolerance` allows 1e-09"),
+        (("checks", "precision"), "fine", "`checks.precision` is no table"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(stated, path, value, problem):
+    data = copy.deepcopy(stated)
+    at = data
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    assert any(any(part in result for part in problem.split("|")) for result in problems_stated(data)), problems_stated(data)
+
+
+def test_branch_that_was_moved_to_another_processor_is_still_the_designs(stated):
+    data = copy.deepcopy(stated)
+    data["subgraphs"][2]["processor"] = "cpu"
+    assert problems_stated(data) == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*PREDICTED, *CHECKS, "segments", "x"]), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from([*PREDICTED, "x"]), JSON, max_size=5),
+    st.dictionaries(st.sampled_from([*CHECKS, "aot"]), JSON, max_size=5),
+)
+def test_any_statement_is_judged_in_sentences_and_numbers_that_pass_are_finite(stated, predicted, checks):
+    result = problems_stated(stated | {"predicted": predicted, "checks": checks})
+    assert all(isinstance(problem, str) and problem for problem in result)
+    if not result and predicted:
+        assert math.isfinite(predicted["makespan_ms"])
+        assert predicted["makespan_ms"] > 0
+
+
+RUN = {
+    "value": 0.8, "low": 0.7, "high": 0.9, "top5_overlap": None, "error": 0.2, "images": 20,
+    "precisions": {"cpu": ["int8"], "gpu": ["fp16", "fp32"]}, "delegates": {"cpu": "cpu", "gpu": "opencl"},
+}  # fmt: skip
+MEASURED = {
+    "value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None, "error": 0.1, "images": 40,
+    "segments": [{"segment": "s1", "value": None, "error": None}],
+}  # fmt: skip
+
+
+def test_bundle_carries_what_was_measured(bundles, bundle_dir):
+    assert load_bundle(bundle_dir).manifest.agreement is None
+    bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED))
+    agreement = load_bundle(bundle_dir).manifest.agreement
+    assert msgspec.to_builtins(agreement) == MEASURED | {
+        "precision": "fp32",
+        "source": "measured",
+        "classes": None,
+        "segments": tuple(MEASURED["segments"]),
+        "bundle": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"value": 1.5}, {"low": -0.1}, {"images": 0}, {"error": "nan"}, {"source": "guessed"}, {"more": 1}),
+        *({"bundle": RUN | wrong} for wrong in ({"value": -1}, {"images": 0}, {"precisions": {"cpu": ["int7"]}}, {"more": 1})),
+    ],
+)
+def test_shares_that_are_none_and_runs_in_no_known_precision_are_refused(bundles, bundle_dir, wrong):
+    bundles.edit(bundle_dir, lambda m: m.update(agreement=MEASURED | wrong))
+    with pytest.raises(StretchError, match="agreement"):
+        load_bundle(bundle_dir)
+
+
+#: Up to ten times as long as wide: longer pictures may be too large after the resize.
+SIDES = st.integers(200, 2000)
+
+
+@given(width=SIDES, height=SIDES, wide=st.integers(1, 400), high=st.integers(1, 400), crop=st.floats(0.5, 1), squash=st.booleans())
+def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, squash):
+    read = msgspec.structs.replace(IMAGENET, crop=crop, squash=squash)
+    scaled = read.scaled(width, height, (wide, high))
+    assert scaled[0] >= wide
+    assert scaled[1] >= high
+
+
+@pytest.mark.parametrize(
+    ("read", "picture", "resized"),
+    [
+        (Preprocessing(), (500, 400), (320, 256)),
+        (Preprocessing(crop=224 / 232), (400, 500), (232, 290)),
+        (Preprocessing(crop=224 / 248, squash=True), (500, 400), (248, 248)),
+        (Preprocessing(size=300), (500, 400), (375, 300)),
+    ],
+)
+def test_sizes_are_those_that_are_known(read, picture, resized):
+    assert read.scaled(*picture, (224, 224)) == resized
+
+
+def test_size_below_the_input_is_refused():
+    with pytest.raises(StretchError, match="resized to a shorter side of 200 is smaller than what the model reads"):
+        Preprocessing(size=200).scaled(500, 400, (224, 224))
+
+
+@pytest.mark.parametrize("read", [Preprocessing(size=16384), Preprocessing(crop=0.01)])
+def test_picture_that_would_fill_the_memory_is_refused(read):
+    with pytest.raises(StretchError, match="which is too large"):
+        read.scaled(20_000, 1_000, (224, 224))
+
+
+def prepared(folder, value):
+    """A bundle that states a preprocessing."""
+    bundle = two_branches(folder / "bundle")
+    path = bundle / "bundle.json"
+    data = json.loads(path.read_text())
+    data["model"]["preprocessing"] = value
+    path.write_text(json.dumps(data))
+    return bundle
+
+
+def test_bundle_carries_it_and_an_older_one_without_it_loads(tmp_path):
+    read = Preprocessing((0.5, 0.4, 0.3), (0.1, 0.2, 0.3), 0.9, interpolation="bicubic", channels="bgr", range=255)
+    bundle = prepared(tmp_path, msgspec.to_builtins(read))
+    assert load_bundle(bundle).manifest.model.preprocessing == read
+    assert verify_bundle(bundle).ok
+    older = two_branches(tmp_path / "older")
+    assert load_bundle(older).manifest.model.preprocessing is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"mean": [0.5, 0.5]},
+        {"std": [0.5, 0, 0.5]},
+        {"mean": [0.5, 1e300, 0.5]},
+        {"crop": 0},
+        {"crop": 1.5},
+        {"size": 0},
+        {"size": 10**9},
+        {"interpolation": "nearly"},
+        {"channels": "yuv"},
+        {"range": 1023},
+        {"crops": 1},
+        "imagenet",
+    ],
+)
+def test_bundle_with_values_out_of_range_is_refused_in_one_sentence(tmp_path, value):
+    with pytest.raises(StretchError, match="preprocessing"):
+        load_bundle(prepared(tmp_path, value))
+
+
+def test_size_that_no_picture_can_be_cropped_from_is_a_problem_of_the_bundle(tmp_path):
+    [problem] = verify_bundle(prepared(tmp_path, {"size": 3})).problems
+    assert "`model.preprocessing` resizes pictures to 3, the model reads 8×8" in problem
+
+
+@pytest.mark.parametrize(
+    ("requested", "shape", "message"),
+    [
+        ({"men": [0, 0, 0]}, (1, 3, 8, 8), "cannot be used: .*`men`"),
+        ({"std": [0, 1, 1]}, (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
+        (Preprocessing(std=(0, 1, 1)), (1, 3, 8, 8), r"cannot be used: .*\$\.std"),
+        ("bicubic", (1, 3, 8, 8), "cannot be used"),
+        (3, (1, 3, 8, 8), "cannot be used"),
+        ({"size": 7}, (1, 3, 8, 8), "resizes pictures to 7, the model reads 8×8"),
+        ({"crop": 0.5}, (1, 1, 8, 8), r"is one of colour pictures, the model reads \[1, 1, 8, 8\]"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_a_usage_error(requested, shape, message):
+    with pytest.raises(UsageError, match=message):
+        requested_preprocessing(IMAGENET, requested, shape)
+
+
+def entry(inputs, rows):
+    return SubgraphEntry("s", "s", "cpu", "s.onnx", inputs, ("y",), 0, rows)
+
+
+@pytest.mark.parametrize(("layout", "shape", "axis"), [("NCHW", (2, 3, 8, 4), 2), ("NHWC", (2, 8, 4, 3), 1)])
+def test_rows_are_cut_along_the_axis_of_the_layout(layout, shape, axis):
+    x = np.arange(np.prod(shape)).reshape(shape)
+    result = cut(x, (2, 5), layout)
+    assert result.shape == cut_shape(shape, (2, 5), layout)
+    assert np.array_equal(result, np.take(x, range(2, 5), axis))
+    assert np.shares_memory(result, x)
+
+
+def test_tensor_of_which_no_rows_are_stated_is_read_whole():
+    x = np.zeros((1, 5))
+    assert cut(x, None) is x
+    assert cut_shape((1, 5), None) == (1, 5)
+
+
+def test_subgraph_reads_its_rows_in_one_piece_and_in_the_order_of_its_inputs():
+    tensors = {"a": np.arange(24.0).reshape(1, 3, 4, 2), "b": np.ones((1, 2))}
+    b, a = read_by(entry(("b", "a"), {"a": (1, 3)}), tensors)
+    assert (a.shape, a.flags.c_contiguous, b.shape) == ((1, 3, 2, 2), True, (1, 2))
+    assert np.array_equal(a, tensors["a"][:, :, 1:3])
+    assert np.array_equal(read_alone(entry(("a",), {"a": (1, 3)}), tensors), a)
+    with pytest.raises(StretchError, match=r"reads 2 tensors \(b, a\), and only one is supported here"):
+        read_alone(entry(("b", "a"), {}), tensors)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return small_source(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def content(source):
+    return graphs.tflite_bytes(source.graph, source)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(two_branches(tmp_path_factory.mktemp("bundle") / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def whole(bundle):
+    return write_tflite(bundle)
+
+
+def test_signatures_are_the_subgraphs_and_joins_of_the_bundle_in_nhwc(bundle, whole, tmp_path):
+    (tmp_path / "m.tflite").write_bytes(whole)
+    file = load_tflite(tmp_path / "m.tflite")
+    manifest = bundle.manifest
+    shapes = {t.name: t.shape for t in manifest.tensors}
+    for sub in manifest.subgraphs:
+        inputs, outputs = file.ends(sub.name)
+        assert list(inputs) == [sub.input]
+        n, c, h, w = shapes[sub.input]
+        assert inputs[sub.input] == (n, h, w, c)
+        assert list(outputs) == [sub.output]
+    for join in manifest.joins:
+        assert tuple(file.ends(join.name)[0]) == join.inputs
+    check_belongs(file, manifest)
+    assert {t.layout for t in file.plan.tensors} == {"NHWC", "NC"}
+
+
+def test_join_is_a_concatenation_of_channels_without_transpositions(whole, tmp_path):
+    file = parse_tflite(whole, tmp_path)
+    assert [code for _, code in file.operators("s1.join")] == ["CONCATENATION"]
+    assert [code for _, code in file.operators("s2.join")] == ["ADD"]
+    assert not any(code == "TRANSPOSE" for step in ("stem", "s1.cpu", "s1.gpu", "head") for _, code in file.operators(step))
+
+
+def test_unknown_signature_is_named_with_those_there_are(whole, tmp_path):
+    with pytest.raises(StretchError, match="has no signature `s9`") as error:
+        parse_tflite(whole, tmp_path).ends("s9")
+    assert "s1.gpu" in error.value.hint
+
+
+def test_file_without_a_plan_is_one_clear_sentence(content, tmp_path):
+    with pytest.raises(StretchError, match="has no plan in its metadata") as error:
+        parse_tflite(changed(content, lambda model: model.pop("metadata")), tmp_path / "m.tflite")
+    assert "stretch export" in error.value.hint
+
+
+def test_plan_that_is_damaged_newer_or_of_other_steps_is_refused(source, tmp_path):
+    plan = graphs.plan_of(source.graph)
+    with pytest.raises(StretchError, match="is damaged"):
+        parse_tflite(changed(graphs.tflite_bytes(source.graph, source), _spoil_plan), tmp_path)
+    with pytest.raises(StretchError, match="has schema 99"):
+        parse_tflite(graphs.tflite_bytes(source.graph, source, msgspec.structs.replace(plan, schema=99)), tmp_path)
+    with pytest.raises(StretchError, match="are not the subgraphs and joins of its plan"):
+        parse_tflite(graphs.tflite_bytes(source.graph, source, graphs.plan_of(source.graph, "other")), tmp_path)
+    tensors = tuple(msgspec.structs.replace(t, shape=(1, 4, 4, 3)) if t.name == "x" else t for t in plan.tensors)
+    with pytest.raises(StretchError, match="does not have the tensors that its plan states"):
+        parse_tflite(graphs.tflite_bytes(source.graph, source, msgspec.structs.replace(plan, tensors=tensors)), tmp_path)
+
+
+def _spoil_plan(model):
+    entry = next(item for item in model["metadata"] if item["name"] == METADATA)
+    model["buffers"][entry["buffer"]] = {"data": np.frombuffer(b"{}", np.uint8)}
+
+
+def test_file_of_another_bundle_is_refused(whole, bundle, tmp_path):
+    other = load_bundle(two_branches(tmp_path / "other", processors=("cpu", "dsp")))
+    with pytest.raises(StretchError, match="written for another bundle"):
+        check_belongs(parse_tflite(whole, tmp_path), other.manifest)

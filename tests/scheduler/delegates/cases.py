@@ -244,7 +244,6 @@ OPS = {
 
 
 def run(delegate, path, case, shape):
-    """What a delegate computes for a case written by `Case.save`."""
     # NaN, so that an element which is not written shows.
     output = np.full(shape, np.nan, np.float32)
     delegate.compile(path).run([np.ascontiguousarray(x) for x in case.inputs], [output])

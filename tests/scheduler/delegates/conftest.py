@@ -5,5 +5,4 @@ from tests.scheduler.delegates import cases as drawn
 
 @pytest.fixture(scope="session")
 def cases():
-    """The module that draws single operators."""
     return drawn

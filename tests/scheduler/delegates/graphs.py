@@ -9,8 +9,9 @@ from predictors.operators import kind_of, kinds
 from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc
 
-#: Every kind that computes something.
-KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).identity and not kind_of(name).stated)
+#: Every kind, and those that compute something.
+ALL_KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
+KIND_NAMES = [name for name in ALL_KIND_NAMES if not kind_of(name).identity]
 
 #: Kinds that `stretch export` writes in TFLite; it refuses the others by name.
 TFLITE_KIND_NAMES = [
@@ -90,6 +91,8 @@ def attributes(draw, kind):
         "subsample": {"start": (first, 0), "stop": tuple(side), "step": draw(st.tuples(*[st.integers(1, 3)] * 2))},
         "channels_first": {"rows": 1},
         "attention": draw(attentions(side)),
+        "dropout": {"p": 0.1},
+        "stochastic_depth": {"p": 0.1, "mode": "row"},
         "add_scalar": {"value": draw(st.sampled_from([3.0, -0.25]))},
         "mul_scalar": {"value": draw(st.sampled_from([-0.5, 2.0]))},
     }.get(kind, {})
@@ -138,7 +141,6 @@ def weights_of(graph, random):
 
 
 def plan_of(graph, name="case", **changes):
-    """The plan of a file with this graph as its only subgraph."""
     ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
     tensors = tuple(Tensor(t, nhwc(s), built, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, built, read in ends)
     subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", (graph.input.name,), (graph.output,), graph.macs)
@@ -167,8 +169,31 @@ def save_both(graph, weights, folder, half=False):
 
 
 def run(delegate, path, graph, x):
-    """What a delegate computes for a graph."""
     # NaN, so that an element which is not written shows.
     output = np.full(graph.by_name[graph.output].shape, np.nan, np.float32)
     delegate.compile(path).run([x], [output])
     return output
+
+
+def loaded(module, weights):
+    import torch
+
+    named_parameters = dict(module.named_parameters()) | dict(module.named_buffers())
+    with torch.no_grad():
+        for key, value in weights.items():
+            named_parameters[key].copy_(torch.from_numpy(value))
+    return module.eval()
+
+
+def computed(graph, weights, x):
+    """What every operator computes in torch."""
+    import torch
+
+    from stretch.operators.lowerings import make_module
+
+    values = {graph.input.name: x}
+    with torch.inference_mode():
+        for op in graph.ops[1:]:
+            module = loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
+            values[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(values[name])) for name in op.inputs]).numpy()
+    return values

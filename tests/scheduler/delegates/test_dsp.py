@@ -21,7 +21,6 @@ X = np.random.default_rng(1).uniform(-3, 3, (1, 3, 6, 6)).astype(np.float32)
 
 @pytest.fixture
 def dsp(tmp_path):
-    """The delegate with a cache of its own."""
     return DspDelegate(tmp_path / "cache")
 
 

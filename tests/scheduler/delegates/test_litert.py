@@ -97,10 +97,7 @@ def test_buffers_of_another_shape_are_refused(bundle):
         compiled.bind([np.zeros((1, 8, 8, 3), np.float32)], [np.zeros((1, 6, 8, 8), np.float32)])
 
 
-shapes = st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9))
-
-
-@given(shapes)
+@given(st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9)))
 def test_channels_go_last_and_come_back(shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     turned = np.empty((shape[0], *shape[2:], shape[1]), np.float32)

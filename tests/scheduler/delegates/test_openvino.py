@@ -15,11 +15,13 @@ if problem := OpenVinoDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
 
 
-def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missing(tmp_path):
-    class OnCpu(DeviceDelegate):
-        device = "CPU"
-        makers = str(tmp_path / "vendor*")
+class OnCpu(DeviceDelegate):
+    device = "CPU"
+    makers = ""
 
+
+def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(OnCpu, "makers", str(tmp_path / "vendor*"))
     if sys.platform == "linux":
         assert "no CPU of Intel's" in OnCpu.unavailable()
     (tmp_path / "vendor0").write_text("0x8086\n")
@@ -38,10 +40,6 @@ def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missin
 
 
 def test_operator_that_the_device_computes_wrongly_may_run_elsewhere(tmp_path):
-    class OnCpu(DeviceDelegate):
-        device = "CPU"
-        makers = ""
-
     attrs = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1), "ceil_mode": 1, "count_include_pad": 1}
     Case("AveragePool", [floats((1, 1, 5, 5), 0)], attrs).save(tmp_path / "op.onnx")
     with pytest.raises(UnableError, match="wrongly"):

@@ -1,11 +1,35 @@
-"""Benchmarks of bundles, their verdict and their traces."""
+"""Benchmarks of bundles, their verdict and traces; contestants that take turns, and how sure they are; counters of energy."""
+
+import math
+import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scheduler.checks.verify import random_input
+from scheduler.delegates import get_delegate
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms, judge_speed
+from scheduler.measure.energy import CounterError, Rapl, Supply, measure_energy, read_number, zones
+from scheduler.measure.steady import (
+    BATCHES,
+    MOST_GBS,
+    T_975,
+    Handover,
+    LinkTimes,
+    Reads,
+    fit_link,
+    play_round,
+    ratio_interval,
+    time_reads,
+    time_steadily,
+    time_together,
+)
 from scheduler.runtime.session import Session
+from stretch.tools.profiling.places import write_network
+from stretch.tools.profiling.run import computing, handed
 
 
 def measured(path, mapping=None, rounds=3, **options):
@@ -103,3 +127,254 @@ def test_verdict_is_withheld_inside_the_interval_and_gives_it(times):
     assert ratio.low < 1 < ratio.high
     assert outcome.winner is None
     assert f"({ratio.low:.2f}–{ratio.high:.2f})" in outcome.text
+
+
+def work(turns: int) -> int:
+    return sum(i * i for i in range(turns))
+
+
+def test_rounds_stay_between_their_bounds():
+    count = []
+    time_steadily({"x": lambda: count.append(work(1_000))}, least=3, most=4)
+    assert 3 <= len(count) - 2 <= 4
+
+
+def test_works_that_need_the_same_thing_slow_each_other_down():
+    # a lock that is held for a fixed time, whatever else this machine does
+    lock, never = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        with lock:
+            never.wait(0.02)
+        never.wait(0.002)
+
+    together = time_together(work, work, runs=3, phases=2)
+    assert together.first > 1.1
+    assert together.second > 1.1
+
+
+@given(st.integers(1, 6), st.integers(0, 4))
+def test_every_contestant_runs_once_a_round_and_is_first_as_often_as_the_others(count, times):
+    ran = []
+    contestants = {str(i): lambda i=i: ran.append(i) or i for i in range(count)}
+    first = []
+    for number in range(count * times):
+        ran.clear()
+        assert play_round(contestants, number) == {str(i): i for i in range(count)}
+        assert sorted(ran) == list(range(count))
+        first.append(ran[0])
+    assert [first.count(i) for i in range(count)] == [times] * count
+
+
+positive = st.floats(0.01, 100.0)
+
+
+def test_quantiles_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    assert len(T_975) == BATCHES - 1
+    assert [round(float(stats.t.ppf(0.975, df)), 6) for df in range(1, BATCHES)] == list(T_975)
+
+
+def test_interval_of_one_number_a_batch_is_students_on_logarithms():
+    stats = pytest.importorskip("scipy.stats")
+    times, others = [3.0, 3.1, 2.9, 3.3, 3.2, 2.8, 3.0, 3.05], [2.0, 2.2, 2.1, 1.9, 2.0, 2.3, 2.1, 2.05]
+    logs = np.log(np.array(times) / np.array(others))
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
+    result = ratio_interval(times, others)
+    assert (result.low, result.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+
+
+def test_interval_holds_the_true_ratio_of_independent_rounds():
+    rng = np.random.default_rng(7)
+    ratio_intervals = [ratio_interval(2.0 * rng.lognormal(0, 0.1, 40), rng.lognormal(0, 0.1, 40)) for _ in range(300)]
+    assert np.mean([item.low <= 2.0 <= item.high for item in ratio_intervals]) >= 0.92
+
+
+@given(st.lists(st.tuples(positive, positive), min_size=2, max_size=60))
+def test_interval_holds_its_ratio_and_turns_round_with_the_contestants(pairs):
+    a, b = zip(*pairs, strict=True)
+    one, other = ratio_interval(a, b), ratio_interval(b, a)
+    assert one.low <= one.value <= one.high
+    assert one.low == pytest.approx(1 / other.high, rel=1e-9)
+    assert one.side == -other.side
+
+
+SIZES = [(1_000, 1_000), (1_000_000, 1_000), (1_000, 1_000_000), (4_000_000, 4_000_000)]
+
+
+@given(st.floats(0.001, 5), st.floats(0.1, 100), st.floats(0.1, 100))
+def test_a_link_without_noise_is_found_again(fixed, to, back):
+    runs = [Handover(i, o, fixed + i / (to * 1e6) + o / (back * 1e6)) for i, o in SIZES]
+    result = fit_link(runs)
+    assert (result.fixed_ms, result.to_gbs, result.back_gbs) == pytest.approx((fixed, to, back), rel=1e-4)
+
+
+def test_nothing_is_negative_where_large_tensors_are_handed_over_as_fast_as_small_ones():
+    result = fit_link([Handover(i, o, 1.0 - i * 1e-8) for i, o in SIZES])
+    assert result.fixed_ms > 0
+    assert result.to_gbs == MOST_GBS
+    assert 0 < result.back_gbs <= MOST_GBS
+
+
+def test_what_a_link_states_is_an_end_where_both_states_are_dearer():
+    assert Reads(10**6, 10**6, (4.5,) * 5, (6.0,) * 5, 20.0, 0.0).spread(LinkTimes(1.0, 1.0, 1.0)) == pytest.approx((1.0, 2.0))
+
+
+@pytest.mark.opencl
+@pytest.mark.torch
+def test_a_device_is_measured_in_both_states(tmp_path):
+    delegate, invocations = get_delegate("opencl").create_untuned(()), []
+    for graph in (handed(16, 32, 1), computing()):
+        compiled = delegate.compile(write_network(graph, tmp_path / f"{graph.name}.onnx"))
+        invocations.append(
+            compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
+        )
+    reads = time_reads(*invocations, (65536, 64), 0.0, turns=3)
+    assert (len(reads.idle_ms), len(reads.working_ms)) == (3, 3)
+    assert min(*reads.idle_ms, *reads.working_ms) >= 0
+    assert reads.kernel_ms > 0
+    assert 0 <= reads.feeding <= 1
+
+
+MOST_UJ = 262_143_328_850
+
+
+@pytest.fixture
+def rapl(tmp_path):
+    """Two packages with what lies within them, and the platform that holds both: energy in µJ by folder."""
+    zones = {
+        "intel-rapl:0": ("package-0", 1_000),
+        "intel-rapl:0:0": ("core", 500),
+        "intel-rapl:0:1": ("dram", 300),
+        "intel-rapl:1": ("package-1", MOST_UJ - 1_000),
+        "intel-rapl:2": ("psys", 9_000),
+        "intel-rapl-mmio:0": ("package-0", 7),
+    }
+    for folder, (name, energy) in zones.items():
+        path = tmp_path / "powercap" / folder
+        path.mkdir(parents=True)
+        write(path, name=name, energy_uj=energy, max_energy_range_uj=MOST_UJ)
+    (tmp_path / "powercap" / "intel-rapl").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def battery(tmp_path):
+    """A battery that gives 4 V × 1.5 A, and a charger that gives nothing."""
+    folder = tmp_path / "power_supply" / "BAT0"
+    folder.mkdir(parents=True)
+    write(folder, type="Battery", status="Discharging", current_now=-1_500_000, voltage_now=4_000_000)
+    (tmp_path / "power_supply" / "AC").mkdir()
+    write(tmp_path / "power_supply" / "AC", type="Mains", online=0)
+    return tmp_path
+
+
+def write(folder, **values):
+    for name, value in values.items():
+        (folder / name).write_text(f"{value}\n")
+
+
+def add(path, number):
+    """Let a counter go on; where it would be larger than it can be, it begins anew."""
+    most = int((path.parent / "max_energy_range_uj").read_text())
+    path.write_text(f"{(int(path.read_text()) + number) % most}\n")
+
+
+@pytest.mark.parametrize("text", ["", "NaN", "1.5", "N/A", "0x10"])
+def test_what_is_no_whole_number_is_refused(tmp_path, text):
+    (tmp_path / "it").write_text(text)
+    with pytest.raises(CounterError, match="which is no whole number"):
+        read_number(tmp_path / "it")
+
+
+def test_energy_of_an_inference_is_what_it_moved_the_counter_by(rapl):
+    result = measure_energy(lambda: add(rapl / "powercap" / "intel-rapl:0" / "energy_uj", 2_500), rapl, loops=3)
+    assert result.mj == pytest.approx(2.5)
+    assert result.reason is None
+    assert result.counter.startswith("RAPL")
+
+
+def test_counter_that_never_moves_is_a_reason(rapl):
+    result = measure_energy(lambda: None, rapl)
+    assert result.mj is None
+    assert "has not moved" in result.reason
+
+
+def test_packages_and_memory_count_once_each(rapl):
+    meter = Rapl(rapl)
+    for path in zones(rapl):
+        add(path / "energy_uj", 100_000)
+    assert meter.read_mj() == pytest.approx(300.0)  # two packages and one memory
+    assert meter.name == "RAPL: package-0, dram, package-1"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.integers(0, MOST_UJ - 1), max_size=6))
+def test_a_counter_that_runs_over_loses_nothing(rapl, steps):
+    meter, seen = Rapl(rapl), [0.0]
+    for step in steps:
+        add(rapl / "powercap" / "intel-rapl:1" / "energy_uj", step)
+        seen.append(meter.read_mj())
+    assert seen[-1] == pytest.approx(sum(steps) / 1e3)
+    assert all(after >= before for before, after in pairwise(seen))
+
+
+@pytest.mark.parametrize(("value", "what"), [("NaN", "no whole number"), ("-5", "energy is not negative"), ("", "no whole number")])
+def test_bad_counter_is_a_sentence(rapl, value, what):
+    meter = Rapl(rapl)
+    write(rapl / "powercap" / "intel-rapl:0", energy_uj=value)
+    with pytest.raises(CounterError, match=what):
+        meter.read_mj()
+    with pytest.raises(CounterError, match=what):
+        Rapl(rapl)
+
+
+def test_counter_that_went_back_beyond_its_range_is_refused(rapl):
+    meter = Rapl(rapl)
+    write(rapl / "powercap" / "intel-rapl:1", energy_uj=5, max_energy_range_uj=10)
+    with pytest.raises(CounterError, match="went back from"):
+        meter.read_mj()
+
+
+def bat(root):
+    return root / "power_supply" / "BAT0"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(samples=st.lists(st.tuples(st.floats(0.001, 10), st.integers(1, 10**8), st.booleans()), min_size=1, max_size=6))
+def test_energy_is_the_integral_of_power_whatever_the_sign(battery, samples):
+    at = [0.0]
+    meter = Supply(battery, clock=lambda: round(at[0] * 1e9))
+    seconds, watts = [0.0], [6.0]
+    mj = 0.0
+    for wait, microwatts, negative in samples:
+        at[0] += wait
+        write(bat(battery), power_now=-microwatts if negative else microwatts)
+        mj = meter.read_mj()
+        seconds.append(at[0])
+        watts.append(microwatts / 1e6)
+    (bat(battery) / "power_now").unlink()
+    assert mj == pytest.approx(1e3 * np.trapezoid(watts, seconds), rel=1e-6)
+
+
+@pytest.mark.parametrize("status", ["Charging", "Full", "Not charging"])
+def test_battery_that_is_charged_is_refused(battery, status):
+    write(bat(battery), status=status)
+    with pytest.raises(CounterError, match="not discharging"):
+        Supply(battery)
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"current_now": 0}, "a power of 0 W"),
+        ({"current_now": "NaN"}, "no whole number"),
+        ({"voltage_now": ""}, "no whole number"),
+        ({"power_now": 2_000_000_000_000}, "which no battery gives"),
+    ],
+)
+def test_bad_numbers_are_sentences(battery, values, what):
+    meter = Supply(battery)
+    write(bat(battery), **values)
+    with pytest.raises(CounterError, match=what):
+        meter.read_mj()

@@ -24,11 +24,6 @@ from scheduler.placement.mapping import (
 )
 from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
 
-
-def brief(placed):
-    return {name: (p.delegate, p.cores, p.dispatch) for name, p in placed.items()}
-
-
 FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 
 
@@ -50,7 +45,7 @@ FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 def test_processors_get_delegates_cores_and_a_way_to_start(processors, mapping, wanted):
     precisions = {"dsp": {"int8"}} if processors == "cpu dsp gpu" else {}
     placed = place_processors(processors.split(), mapping, cores=(0, 1), precisions=precisions)
-    assert brief(placed) == wanted
+    assert {name: (p.delegate, p.cores, p.dispatch) for name, p in placed.items()} == wanted
     assert mapping or (placed["cpu"].stand_in, placed["gpu"].stand_in) == (False, True)
     assert len({place.queue for place in placed.values()}) == len(set(wanted.values()))
 
@@ -135,9 +130,7 @@ def test_only_equal_movable_delegates_on_as_many_cores_do_each_others_work():
     assert kinds(apart, {"cpu"}) == {"cpu0": ("cpu1",), "cpu1": ("cpu0",)}
     assert kinds(apart, ()) == {}
     assert kinds({"cpu": "cpu0+2", "gpu": "cpu1", "dsp": "reference1"}, {"cpu"}) == {"cpu0+2": ()}
-
-
-def test_queue_with_a_subgraph_that_must_stay_helps_nobody_and_is_not_helped():
+    # a queue with a subgraph that must stay helps nobody and is not helped
     assert kinds({"cpu": "cpu0", "gpu": "cpu1", "dsp": "reference1"}, {"cpu"}) == {"cpu0": ()}
 
 
@@ -196,17 +189,6 @@ def test_work_of_a_processor_that_is_left_out_moves_with_its_prediction(manifest
     moved = choose_processors(manifest, ["gpu"])
     assert set(places(moved).values()) == {"gpu"}
     assert {entry.name: entry.predicted_ms for entry in moved.subgraphs if entry.name == "stem"} == {"stem": 1.0}
-
-
-def test_energy_goes_where_least_is_taken_though_branches_then_wait(manifest):
-    assert set(places(choose_processors(manifest, priority="energy")).values()) == {"gpu"}
-
-
-def test_latency_keeps_branches_apart_while_that_is_done_first(manifest):
-    both = places(choose_processors(with_times(manifest, {"cpu": (1.5, 9.0), "gpu": (1.0, 2.0)}), priority="latency"))
-    assert {both["s1.cpu"], both["s1.gpu"]} == {"cpu", "gpu"}
-    slow = places(choose_processors(with_times(manifest, {"cpu": (3.0, 9.0), "gpu": (1.0, 2.0)}), priority="latency"))
-    assert slow["s1.cpu"] == slow["s1.gpu"] == "gpu"
 
 
 def test_branches_that_cost_the_same_anywhere_stay_where_they_were_designed(manifest):

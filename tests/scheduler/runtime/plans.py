@@ -12,7 +12,6 @@ ALL = {"cpu": CPU, "gpu": GPU, "dsp": DSP}
 
 
 def blocking(processor, core):
-    """A placement on a thread of its own."""
     return Placement(processor, "cpu", (core,), f"cpu{core}", "blocking", False, "")
 
 

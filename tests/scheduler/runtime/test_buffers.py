@@ -253,8 +253,6 @@ def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
 
 
 class Doubled(Invocation):
-    """Writes twice what it reads."""
-
     def __init__(self, x, y):
         self.x, self.y = x, y
 
@@ -266,8 +264,6 @@ class Doubled(Invocation):
 
 
 class DoubledLater(AsyncInvocation):
-    """The same, begun with `enqueue`."""
-
     def __init__(self, x, y):
         self.x, self.y, self.read = x, y, None
 
@@ -316,9 +312,6 @@ def test_nothing_to_copy_leaves_the_invocation_as_it_is():
     assert around(call, []) is call
 
 
-LIKE = np.zeros((1, 3, 4, 5), np.float32)
-
-
 @pytest.mark.torch
 def test_torch_tensor_shares_its_memory():
     import torch
@@ -341,7 +334,7 @@ def test_torch_tensor_that_needs_a_gradient_is_refused_with_the_way_out():
 
 def test_channels_last_is_recognised():
     with pytest.raises(UsageError, match="has shape") as refused:
-        check_input(np.zeros((1, 4, 5, 3), np.float32), LIKE)
+        check_input(np.zeros((1, 4, 5, 3), np.float32), np.zeros((1, 3, 4, 5), np.float32))
     assert "NHWC" in refused.value.hint
 
 

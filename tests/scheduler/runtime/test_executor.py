@@ -35,11 +35,10 @@ from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
 from scheduler.runtime.trace import Span, Trace, typical, write_perfetto
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
-from tests.scheduler.doubles import Hooked, flaky
+from tests.scheduler.doubles import Hooked, flaky, threads
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
-    """An executor all of whose delegates are one."""
     manifest, plan = (bundle := load_bundle(path)).manifest, make_plan(load_bundle(path).manifest)
     places = place_subgraphs(manifest.subgraphs, placed or place_processors(["cpu", "gpu"], mapping))
     code = CompiledSubgraphs(bundle, {place.delegate: delegate for place in places.values()})
@@ -98,9 +97,6 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
     executor.close()
 
 
-STEM = "stem"
-
-
 def falling(armed):
     """Computes, raises what it is told to, and says what runs instead where it cannot."""
     return flaky(armed, "reference", "cpu")
@@ -110,14 +106,14 @@ def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bun
     executor = executor_of(bundle_dir, falling({}), REFERENCE)
     before = dict(executor.places)
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
-        executor.replace(STEM, Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
+        executor.replace("stem", Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
     assert executor.places == before
     executor.close()
 
 
 @pytest.mark.parametrize("way", ["run", "submit"])
 def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, way):
-    executor = executor_of(bundle_dir, falling({STEM: UnableError("lost")}), REFERENCE, in_flight=2)
+    executor = executor_of(bundle_dir, falling({"stem": UnableError("lost")}), REFERENCE, in_flight=2)
     x = np.ones((1, 3, 8, 8), np.float32)
     with warnings.catch_warnings(record=True, action="always") as noted:
         if way == "run":
@@ -130,11 +126,11 @@ def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, 
             replaced = executor.traces()[-1].replaced
     assert "subgraph `stem` of the cpu runs on the CPU: lost" in str(noted[0].message)
     assert np.allclose(output, onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-    assert executor.places[STEM].delegate == "cpu"
-    assert replaced == {STEM: executor.places[STEM].reason}
+    assert executor.places["stem"].delegate == "cpu"
+    assert replaced == {"stem": executor.places["stem"].reason}
     # both ways to run go along
     executor.buffers.arrays["x"][...] = x
-    assert next(span.queue for span in executor.run().spans if span.name == STEM) == executor.places[STEM].queue
+    assert next(span.queue for span in executor.run().spans if span.name == "stem") == executor.places["stem"].queue
     assert np.allclose(executor.submit({"x": x}).result(60), output, atol=1e-5)
     executor.close()
 
@@ -143,7 +139,7 @@ def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir):
     armed = {}
     executor = executor_of(bundle_dir, falling(armed), REFERENCE)
     for error in (ValueError("broken"), RuntimeError("odd")):
-        armed[STEM] = error
+        armed["stem"] = error
         with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as caught:
             executor.run()
         assert caught.value.__cause__ is error
@@ -186,8 +182,6 @@ WANT = np.arange(6, dtype=np.float32)
 
 
 class Writes(Invocation):
-    """Writes given numbers into an array, run by run."""
-
     def __init__(self, array, *values):
         self.array, self.values = array, list(values)
 
@@ -363,10 +357,6 @@ class Hears:
     def overdue(self, thread, call):
         self.calls.append((thread, call))
         self.heard.set()
-
-
-def threads():
-    return [t for t in threading.enumerate() if t.name == "nn-stretch watch"]
 
 
 def test_call_that_takes_too_long_is_told_once_and_a_new_one_again():

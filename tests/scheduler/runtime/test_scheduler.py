@@ -14,14 +14,12 @@ from scheduler import FaultPolicy, Scheduler
 from scheduler.runtime.machine import (
     Client,
     ClientRemoved,
-    Fail,
     Finish,
     InputReady,
     Machine,
     QueueReleased,
     Start,
     StepDone,
-    StepFailed,
     StepReturned,
     Submit,
 )
@@ -180,16 +178,6 @@ def test_lane_may_be_used_again_once_its_inference_is_over_and_not_before():
     machine.handle(StepDone(0, "one", "gpu", "a", 1.0))
     assert machine.handle(StepDone(0, "two", "gpu", "a", 2.0)) == [Finish(0, "a")]
     assert started(machine.handle(InputReady(0, "a", 3.0))) == [("a", 0, "one")]
-
-
-def test_failure_ends_its_inference_and_nothing_of_others():
-    machine = two()
-    machine.handle(InputReady(0, "a", 0.0))
-    machine.handle(InputReady(0, "b", 0.0))
-    answer = machine.handle(StepFailed(0, "one", "gpu", "broken", "a", 1.0))
-    assert started(answer) == [("b", 0, "one")]
-    assert answer[-1] == Fail(0, "one", "broken", "a")
-    assert machine.in_flight("a") == 0
 
 
 def test_step_that_comes_back_waits_where_it_is_placed_now_and_the_others_go_along():

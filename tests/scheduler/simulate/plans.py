@@ -23,5 +23,4 @@ def chain(segments):
 
 
 def single(processor, ms, contention=1.0):
-    """One subgraph that is the whole network."""
     return *planned([("s", processor, "x", "y")]), {"s": StepTime(processor, (("subgraph", ms),), contention)}

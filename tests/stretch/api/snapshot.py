@@ -23,6 +23,5 @@ def of_module(module):
 
 
 def of_random_state():
-    """The global generators of Python, NumPy and torch."""
     name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator is what is looked at
     return random.getstate(), (name, keys.tobytes(), *rest), torch.get_rng_state().numpy().tobytes()

@@ -1,31 +1,35 @@
-"""A bundle refined by one call: whole, in place or beside, and from where it was interrupted."""
+"""Arguments of the Python API, and a bundle refined by one call: whole, in place or beside, and from where it was interrupted."""
 
+import random
 import shutil
 
 import numpy as np
 import onnx
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import prune
 
-torch = pytest.importorskip("torch")
+import stretch
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import verify_bundle
+from stretch.api.arguments import copy_module, full_shape, random_state_kept
+from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle
+from stretch.capture import capture
+from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.lowering import read_ranges, scales_of
+from stretch.export.precision import export_precision
+from stretch.transform import build
+from stretch.transform import refine as checkpoints
+from tests.effort import examples
+from tests.stretch.api import snapshot
+from tests.stretch.cli.commands import tree
+from tests.stretch.designs import cpu_and
+from tests.stretch.several import form
 
-from torch import nn  # noqa: E402 - torch may be missing
-
-import stretch  # noqa: E402
-from predictors.errors import StretchError, UsageError  # noqa: E402
-from scheduler.bundle.load import load_bundle  # noqa: E402
-from scheduler.checks.verify import verify_bundle  # noqa: E402
-from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.export.bundle import BundleFacts, export_bundle  # noqa: E402
-from stretch.export.lowering import read_ranges, scales_of  # noqa: E402
-from stretch.export.precision import export_precision  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform import refine as checkpoints  # noqa: E402
-from tests.stretch.cli.commands import tree  # noqa: E402
-from tests.stretch.designs import cpu_and  # noqa: E402
-from tests.stretch.several import form  # noqa: E402
-
-pytestmark = pytest.mark.torch
 ASKED = {"minutes": None, "steps": 3, "image_count": 32, "run_images": 2}
 
 
@@ -130,22 +134,16 @@ def test_checkpoint_within_a_bundle_or_under_a_file_is_refused(bundle, images):
     assert tree(bundle.parent) == before
 
 
-class Maps(nn.Module):
-    """What it computes is no list of class scores: five maps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), *blocks, nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
-        self.end = nn.Conv2d(16, 5, 1)
-
-    def forward(self, x):
-        return self.end(self.body(x))
+def maps():
+    """A network that computes no list of class scores: five maps."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(4)]
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), *blocks, nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 5, 1))
+    return capture(network.eval(), (1, 3, 32, 32), "maps")
 
 
 def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path, images):
-    torch.manual_seed(0)
-    captured = capture(Maps().eval(), (1, 3, 32, 32), "maps")
+    captured = maps()
     design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
     export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
@@ -158,8 +156,7 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
 
 def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
     """Whatever images they are exported with later."""
-    torch.manual_seed(0)
-    captured = capture(Maps().eval(), (1, 3, 32, 32), "maps")
+    captured = maps()
     model, precision = build(captured, cpu_and("gpu", captured.graph, "sum")), {"cpu": "int8", "gpu": "fp32"}
     export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision), "0.1.0")
     answer = refine_bundle(tmp_path / "b", images, **(ASKED | {"steps": 20}))
@@ -189,3 +186,102 @@ def test_bundle_of_several_outputs_is_refined_in_all_of_them(tmp_path):
     assert answer.agreement.after is None
     assert answer.agreement.error_after < answer.agreement.error_before
     assert verify_bundle(tmp_path / "bundle").ok
+
+
+SHAPE = (1, 3, 8, 8)
+
+
+def small():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Sequential(nn.Conv2d(4, 2, 1), nn.Dropout(0.5)))
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_module_in_any_state_is_copied_and_left_as_it_was(data):
+    module = small().to(data.draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])))
+    for part in module.modules():
+        part.training = data.draw(st.booleans())
+    for parameter in module.parameters():
+        parameter.requires_grad_(data.draw(st.booleans()))
+        if data.draw(st.booleans()):
+            parameter.grad = torch.ones_like(parameter)
+    seen = []
+    if data.draw(st.booleans()):
+        module[0].register_forward_hook(lambda *call: seen.append(call))
+    before = snapshot.of_module(module)
+    copied = copy_module(module, SHAPE)
+    assert snapshot.of_module(module) == before
+    assert not any(part.training for part in copied.modules())
+    assert {t.dtype for t in copied.state_dict().values() if t.is_floating_point()} == {torch.float32}
+    for (name, current), (_, other) in zip(module.state_dict().items(), copied.state_dict().items(), strict=True):
+        assert torch.equal(current.float(), other.float()), name
+        assert current.data_ptr() != other.data_ptr()
+    count = len(seen)
+    copied(torch.zeros(SHAPE))
+    assert len(seen) == count
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("change", [lambda conv: prune.l1_unstructured(conv, "weight", 0.5), nn.utils.weight_norm])
+def test_weights_that_a_hook_computes_are_copied_as_they_are(change):
+    module = small()
+    change(module[0])
+    x = torch.randn(SHAPE)
+    before = snapshot.of_module(module)
+    with torch.no_grad():
+        assert torch.equal(copy_module(module, SHAPE)(x), module.eval()(x))
+    module.train()
+    assert snapshot.of_module(module) == before
+
+
+def test_hook_that_changes_the_output_is_refused():
+    module = small()
+    module[3][0].register_forward_hook(lambda part, inputs, output: output + 1)
+    with pytest.raises(StretchError, match="a hook of `Sequential` changes its output"):
+        copy_module(module, SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (lambda: small().to("meta"), r"`Sequential` has no weights: `0.weight` is on the device `meta`"),
+        (lambda: nn.Sequential(nn.LazyConv2d(4, 3)), r"`Sequential` has no weights yet: `0.weight`"),
+        (lambda: nn.Sequential(nn.Linear(2, 2, dtype=torch.complex64)), r"`Sequential` has complex weights: `0.weight`"),
+    ],
+    ids=["meta", "lazy", "complex"],
+)
+def test_weights_that_cannot_be_branched_are_named(module, says):
+    with pytest.raises(StretchError, match=says):
+        copy_module(module(), SHAPE)
+
+
+@pytest.mark.parametrize("shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48])])
+def test_shape_may_leave_out_the_batch(shape):
+    full = full_shape(shape)
+    assert full == (1, 3, 32, 48)
+    assert all(type(size) is int for size in full)
+
+
+@pytest.mark.parametrize("shape", [(224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"])
+def test_shape_that_is_none_is_refused(shape):
+    with pytest.raises(UsageError, match="is no shape of one image"):
+        full_shape(shape)
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_random_state_is_what_it_was_even_after_an_error(error):
+    def draw():
+        return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002 - the global generator is meant
+
+    before = snapshot.of_random_state()
+    try:
+        with random_state_kept():
+            torch.manual_seed(3)
+            first = draw()
+            if error:
+                raise error
+    except ValueError:
+        pass
+    assert snapshot.of_random_state() == before
+    assert draw() != first

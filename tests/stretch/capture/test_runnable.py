@@ -2,41 +2,33 @@
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-from predictors.errors import StretchError, UsageError  # noqa: E402
-from predictors.fusion import fuse  # noqa: E402
-from predictors.graph import OpGraph  # noqa: E402
-from stretch.capture.exported import capture_exported  # noqa: E402
-from stretch.capture.runnable import capture_runnable  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
-from stretch.planning.network.segments import cut_segment  # noqa: E402
-from stretch.transform import build  # noqa: E402
-from stretch.transform.build import load_weights  # noqa: E402
-from stretch.transform.model import Branch  # noqa: E402
-from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network  # noqa: E402
+from predictors.errors import StretchError, UsageError
+from predictors.fusion import fuse
+from predictors.graph import OpGraph
+from stretch.capture.exported import capture_exported
+from stretch.capture.runnable import capture_runnable
+from stretch.models.load import load_model
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.segments import cut_segment
+from stretch.transform import build
+from stretch.transform.build import load_weights
+from stretch.transform.model import Branch
+from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network
+from tests.stretch.designs import whole
 
 SHAPE = (1, 3, SIDE, SIDE)
 
 
-def whole(captured):
-    """The captured graph as one branch."""
+def built(captured):
     graph = captured.graph
     segment = cut_segment(graph, "all", graph.input.name, graph.output)
-    alone = BranchScale("cpu", segment.depth, segment.width)
-    return BranchDesign(graph.name, "any", (SegmentDesign("all", graph.input.name, graph.output, (alone,)),))
-
-
-def built(captured):
-    return build(captured, whole(captured))
+    return build(captured, BranchDesign(graph.name, "any", (whole(segment),)))
 
 
 def close(got, want):
@@ -54,22 +46,14 @@ def test_network_is_computed_as_torch_computes_it_for_any_number_of_images(patte
             assert close(model(x), module(x))
 
 
-class Shuffled(nn.Module):
-    """Channels in another order, in two halves, some of which are dropped in training."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.drop = nn.Conv2d(3, 12, 1), nn.Dropout(0.5)
-
-    def forward(self, x):
-        x = torch.cat([self.drop(self.conv(x)), x.repeat(1, 4, 1, 1)], 1)
+def test_shuffled_channels_and_dropout_are_operators():
+    def shuffled(x, layers):
+        x = torch.cat([layers(x), x.repeat(1, 4, 1, 1)], 1)
         n, c, h, w = x.shape
         x = x.view(n, 3, c // 3, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
         return tuple(x.chunk(2, 1))
 
-
-def test_shuffled_channels_and_dropout_are_operators():
-    module = Shuffled().eval()
+    module = Calling(shuffled, nn.Sequential(nn.Conv2d(3, 12, 1), nn.Dropout(0.5))).eval()
     captured = capture_runnable(module, SHAPE, "net")
     kinds = [op.kind for op in captured.graph.ops if op.kind != "opaque"]
     assert kinds == ["input", "conv", "dropout", "concat", "channel_shuffle", "slice", "slice"]
@@ -303,11 +287,15 @@ def test_mode_of_the_network_is_kept():
 IMAGE, TOKENS_OF_SIX = (1, 6, 8, 8), (1, 64, 6)
 
 
-def kinds(function, shape):
-    module = Calling(lambda x: function(x.relu()))
+def lowered(function, shape, *own):
+    """Kinds of the operators behind the input, an opaque one by its kernel and variant, and MACs."""
+    module = Calling(function, *own).eval()
     graph = capture_exported(module, shape)
-    assert tuple(graph.by_name[graph.output].shape) == tuple(module(torch.zeros(shape)).shape)
-    return [f"{op.attrs['kernel']}:{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in graph.ops[2:]]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(torch.zeros(shape))
+    assert graph.macs == counter.get_total_flops() / 2
+    assert graph.by_name[graph.output].shape == tuple(module(torch.zeros(shape)).shape)
+    return [f"{op.attrs['kernel']}:{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in graph.ops[1:]]
 
 
 @pytest.mark.representatives(12)
@@ -335,21 +323,10 @@ def kinds(function, shape):
     ],
 )
 def test_moves_are_views_or_copies(function, shape, expected):
-    assert kinds(function, shape) == expected
+    assert lowered(lambda x: function(x.relu()), shape)[1:] == expected
 
 
 MAP_OF_EIGHT, ROWS = (1, 4, 8, 8), (1, 6, 4)
-
-
-def lowered(function, shape, *own):
-    """Kinds of the operators behind the input, an opaque one by its kernel and variant, and MACs."""
-    module = Calling(function, *own).eval()
-    graph = capture_exported(module, shape)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(torch.zeros(shape))
-    assert graph.macs == counter.get_total_flops() / 2
-    assert graph.by_name[graph.output].shape == tuple(module(torch.zeros(shape)).shape)
-    return [f"{op.attrs['kernel']}:{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in graph.ops[1:]]
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,10 @@ class Outcome:
 
     @property
     def data(self) -> Any:
-        """The JSON on stdout."""
         return json.loads(self.out)
 
     @property
     def hint(self) -> str:
-        """The error's hint."""
         return self.err.partition("\nhint: ")[2].strip()
 
 
@@ -55,7 +53,6 @@ def call(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
 
 
 def succeed(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
-    """Run a command line that must succeed in this process."""
     done = call(capsys, *words)
     assert done.code == 0, done.out + done.err
     return done

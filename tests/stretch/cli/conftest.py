@@ -1,9 +1,7 @@
-import json
-
 import pytest
 
-from stretch.cli import app
 from tests.scheduler.conftest import bundle_dir, bundles
+from tests.stretch.cli.commands import call, succeed
 
 __all__ = ["bundle_dir", "bundles"]
 
@@ -12,22 +10,19 @@ __all__ = ["bundle_dir", "bundles"]
 def stretch(capsys):
     """Runs the command line; gives exit code, stdout (decoded if `--json`) and stderr."""
 
-    def call(*words):
-        with pytest.raises(SystemExit) as stop:
-            app([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return stop.value.code, json.loads(out) if "--json" in words else out, err
+    def answer(*words):
+        done = call(capsys, *words)
+        return done.code, done.data if "--json" in words else done.out, done.err
 
-    return call
+    return answer
 
 
 @pytest.fixture
-def succeeds(stretch):
+def succeeds(capsys):
     """Runs a command line that must succeed; gives stdout (decoded if `--json`) and stderr."""
 
-    def call(*words):
-        code, out, err = stretch(*words)
-        assert code == 0, f"{out}{err}"
-        return out, err
+    def answer(*words):
+        done = succeed(capsys, *words)
+        return done.data if "--json" in words else done.out, done.err
 
-    return call
+    return answer

@@ -1,9 +1,19 @@
-"""The command line as a whole: verbs, usage errors, version."""
+"""The command line as a whole: verbs, usage errors, version, what verbs list, and how a shell completes their names."""
 
+import json
+import os
+import re
 import subprocess
 import sys
+from importlib import metadata
+from pathlib import Path
 
+import pytest
+
+from predictors.devices import list_devices, load_device
 from stretch.cli import MOVED, RENAMED, VERBS
+from stretch.environment import OTHERS, version
+from tests.scheduler.delegates.test_base import installed
 from tests.stretch.cli.commands import call, succeed
 
 
@@ -54,3 +64,94 @@ def test_reader_that_stops_early_gets_no_traceback():
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert result.stdout.startswith("nn-stretch")
     assert result.stderr == ""
+
+
+def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeeds, tmp_path, monkeypatch):
+    installed(tmp_path, monkeypatch, "theirs", "no_such_module:Delegate")
+    data, err = succeeds("list", "delegates", "--json")
+    assert "theirs" in data["broken"]
+    assert "theirs" in err
+    items = {item["name"]: item for item in data["items"]}
+    assert (items["reference"]["available"], items["null"]["computes"]) == (True, False)
+    assert items["cpu"]["module"] == "scheduler.delegates.cpu"
+
+
+def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch, succeeds):
+    out, _ = succeeds("list", "devices", "s24")
+    text = " ".join(out.split())
+    for part in ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured"):
+        assert part in text
+    profile = load_device("s24")
+    assert all(" ".join(words.split()) in text for words in profile.sources.values())
+    [item] = stretch("list", "devices", "sm8650", "--json")[1]["items"]
+    assert (item["id"], item["left_out"], item["sources"]) == ("s24", profile.left_out, profile.sources)
+
+
+@pytest.mark.slow
+def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
+    stranger = tmp_path / "scheduler-9.0.dist-info"
+    stranger.mkdir()
+    (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: scheduler\nVersion: 9.0\n")
+    (stranger / "top_level.txt").write_text("scheduler\n")
+    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", "list", "env", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert "`scheduler`" in result.stderr
+    assert "pip uninstall scheduler" in json.loads(result.stdout)["warnings"][0]
+
+
+def completed(home, *words):
+    """What the last of the words may become, in a bash without anybody's settings."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = (
+        'script="$(stretch --show-completion)"; eval "$script"; '
+        f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _stretch_completion stretch; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    env = {**os.environ, "HOME": str(home), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "--noprofile", "--norc", "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines())
+
+
+@pytest.mark.representatives(3)
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (("stretch", ""), set(VERBS)),
+        (("stretch", "branch", "--dev"), {"--device"}),
+        (("stretch", "branch", "tiny_resnet", "--device", ""), set(list_devices())),
+        (("stretch", "branch", "tiny_resnet", "--set", "merg"), {"merge="}),
+        (("stretch", "branch", "tiny_resnet", "--set", "cuts="), {"cuts=blocks", "cuts=stages"}),
+        (("stretch", "explain", "bundle", "-d", "pix"), {"pixel4", "pixel6"}),
+        (("stretch", "branch", "tiny_re"), {"tiny_regnet", "tiny_resnet"}),
+        (("stretch", "train", "resnet56_cifar10_s"), {"resnet56_cifar10_supernet"}),
+        (("stretch", "branch", "./mine.py"), {""}),
+        (("stretch", "explain", "net.onnx", "--runtime", "o"), {"onnxruntime", "openvino", "opencl"}),
+    ],
+    ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
+)
+def test_bash_completes_verbs_flags_devices_and_models(tmp_path, words, choices):
+    assert completed(tmp_path, *words) == choices
+
+
+@pytest.mark.torch
+def test_models_are_listed_by_a_wildcard_with_their_family_and_in_detail(stretch):
+    rows = [{"name": f"tiny_{name}", "family": "tiny", "checked": True} for name in ("regnet", "resnet")]
+    assert stretch("list", "models", "tiny_re*", "--json")[1]["items"] == rows
+    code, out, err = stretch("list", "models", "resnt50")
+    assert (code, out) == (3, "")
+    assert "did you mean `resnet50`?" in err
+    _, answer, _ = stretch("list", "models", "tiny_resnet", "--details", "--input", "3x64x64", "--json")
+    assert answer["items"][0]["stages"][0]["shape"][2:] == [64, 64]
+
+
+def test_version_of_an_absent_distribution_is_none():
+    assert version("no-such-distribution") is None
+
+
+def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():
+    extras = {"opencl", "litert", "openvino", "ncnn", "qnn"}
+    brought = [line for line in metadata.requires("nn-stretch") if any(f"extra == '{extra}'" in line for extra in extras)]
+    names = {re.match(r"[\w.-]+", line)[0] for line in brought}
+    assert len(names) >= len(extras)
+    assert names <= set(OTHERS)

@@ -167,12 +167,10 @@ QUICK = ("--repeat", 1, "--warmup", 0)
 
 @pytest.fixture
 def bundle(tiny_bundle, tmp_path):
-    """A copy to damage."""
     return shutil.copytree(tiny_bundle, tmp_path / "bundle")
 
 
 def first_subgraph(bundle):
-    """File name of the first subgraph."""
     return json.loads((bundle / "bundle.json").read_text())["subgraphs"][0]["file"]
 
 

@@ -54,7 +54,6 @@ LITERT = ("--map", "cpu=litert,dsp=litert")
 
 @pytest.fixture(scope="module")
 def tflite(floats, tmp_path_factory):
-    """The bundle with int8 on the dsp and a TFLite file."""
     from stretch.export.tflite.bundle import export_tflite
 
     pytest.importorskip("ai_edge_litert")

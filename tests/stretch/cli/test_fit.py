@@ -9,7 +9,7 @@ from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.measurements.networks import LATENCIES, SOURCE, load_measurements
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, nothing_borrowed, write_world
-from tests.predictors.measurements.test_litert import PROFILE
+from tests.predictors.measurements.test_tables import PROFILE
 from tests.stretch.cli.commands import call, succeed
 
 

@@ -140,7 +140,6 @@ def children(process):
 
 
 def read_until(process, line):
-    """Read what a process says until this line, which must come."""
     for result in process.stderr:
         if result == line:
             return

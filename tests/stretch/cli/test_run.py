@@ -1,10 +1,26 @@
-"""`stretch run`: a bundle against its sequential controls."""
+"""Verbs that run a bundle or files, and results side by side: `run`, `explain`, `compare`."""
 
+import functools
 import json
 import os
 
 import numpy as np
+import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.tools.bench.subject import unavailable
+from stretch.comparison import ComparedRow, bundle_row, refused_row, rows_of_file, warnings_of
+from stretch.planning.config import PlanConfig
+from stretch.planning.plan import plan
+from tests.predictors.networks import resnet50
+from tests.predictors.specified import specified
+from tests.scheduler.tools.bench.nets import CHANNELS, FILTERS, conv_onnx
+from tests.stretch.cli.commands import LOOSE, call, spawn, succeed
+from tests.stretch.tools.report.html.reading import checked
 
 
 def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace(stretch, bundle_dir, tmp_path):
@@ -80,6 +96,8 @@ def test_bundle_without_controls_still_runs(succeeds, bundles, bundle_dir):
     assert data["sequential"] is None
     assert data["ratio"] is None
     assert "without controls" in data["verdict"]
+    assert [item["name"].partition(",")[0] for item in data["comparisons"]] == ["same net as one graph"]
+    assert data["throughput"] is None
 
 
 def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so(stretch, bundle_dir):
@@ -87,3 +105,217 @@ def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so
     assert (code, data["check"], data["max_error"]) == (0, None, None)
     _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null")
     assert "results not checked: a delegate computes nothing" in out
+
+
+def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(succeeds, bundle_dir):
+    data, _ = succeeds("explain", bundle_dir, "--json")
+    for sub in data["subgraphs"]:
+        names = {node.name for node in onnx.load(bundle_dir / f"{sub['name']}.onnx").graph.node}
+        ops = [op for op in data["ops"] if op["subgraph"] == sub["name"]]
+        assert names <= {op["name"] for op in ops}
+        assert all(op["reason"] for op in ops)
+        assert all({"name", "subgraph", "processor", "delegate", "reason", "ms"} <= set(op) for op in ops)
+    ops = {op["name"]: op for op in data["ops"]}
+    assert ops["stem/conv"]["ms"] >= 0
+    assert ops["stem/conv"]["source"] == "measured"
+    assert ops["stem/relu"]["ms"] is None
+    assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
+
+
+def test_device_gives_predicted_times_of_its_kernels(succeeds, bundle_dir):
+    data, err = succeeds("explain", bundle_dir, "--device", "pixel6", "--json")
+    assert data["device"] == "pixel6"
+    ops = {op["subgraph"] + "/" + op["op"]: op for op in data["ops"]}
+    assert ops["s1.gpu/conv"]["source"] == "predicted"
+    assert ops["s1.gpu/conv"]["ms"] > 0
+    assert "merged into" in ops["s1.gpu/relu"]["reason"]
+    assert "not fitted to measurements" in err
+    assert all(sub["ms"] > 0 for sub in data["subgraphs"])
+
+
+def test_people_read_counts_and_a_line_per_operator(succeeds, tmp_path):
+    out, _ = succeeds("explain", conv_onnx(tmp_path / "m.onnx", inputs=2), "--runtime", "onnxruntime", "--device", "cpu")
+    assert "takes 2 of 2 operators" in out
+    assert "all operators are supported" in out
+    assert any(line.startswith("conv") for line in out.splitlines())
+
+
+SHORT = ("--rounds", 3, "--starts", 2, "--warmup", 4)
+
+
+def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    conv_onnx(tmp_path / "m.onnx")
+    page = tmp_path / "m.html"
+    done = succeed(
+        capsys, "compare", "--measure", "m.onnx", "m.onnx", "--with", "onnxruntime", *SHORT, "--seed", 3, "--html", page, "--json"
+    )
+    answer = done.data
+    assert [item["name"] for item in answer["contenders"]] == ["m.onnx, onnxruntime", "m.onnx (2), onnxruntime"]
+    assert answer["contenders"][1]["max_error"] == 0
+    assert (answer["seed"], answer["starts"], answer["rounds"]) == (3, 2, 3)
+    assert answer["versions"]["onnxruntime"] == answer["contenders"][0]["runtime_version"]
+    seen = checked(page.read_text())
+    assert "m.onnx (2), onnxruntime" in seen.text
+    (tmp_path / "m.json").write_text(done.out)
+    right = call(capsys, "verify", "m.json", "--json")
+    assert (right.code, json.loads(right.out)["ok"]) == (0, True)
+    assert "says what its 12 times of 2 contenders say" in call(capsys, "verify", "m.json").out
+    (tmp_path / "m.onnx").write_bytes(b"another")
+    wrong = call(capsys, "verify", "m.json")
+    assert wrong.code == 1
+    assert "problem: m.onnx" in wrong.out
+
+
+def test_table_names_contenders_machine_and_verdict(capsys, tmp_path):
+    done = succeed(capsys, "compare", "--measure", conv_onnx(tmp_path / "m.onnx"), "--with", "onnxruntime", "--cores", 1, *SHORT)
+    for word in ("m.onnx, onnxruntime", "processor  ", "governor  ", "temperature", "nothing was compared with it"):
+        assert word in done.out
+
+
+def test_size_that_a_file_leaves_open_is_given(capsys, tmp_path):
+    path = conv_onnx(tmp_path / "m.onnx", shape=("n", CHANNELS, "h", "w"), out=("n", FILTERS, "h", "w"))
+    refused = call(capsys, "compare", "--measure", path, "--with", "onnxruntime", *SHORT)
+    assert (refused.code, refused.hint) == (2, f"give numbers in place of the marks: --input x=?x{CHANNELS}x?x?")
+    done = call(capsys, "compare", "--measure", path, "--with", "onnxruntime", "--input", f"{CHANNELS}x6x5", *SHORT, "--json")
+    assert json.loads(done.out)["files"][0]["inputs"] == {"x": f"float32 1x{CHANNELS}x6x5"}
+
+
+def test_file_that_is_no_measurement_is_refused_by_its_check(capsys, tmp_path):
+    file = tmp_path / "m.json"
+    assert "cannot read the measurement" in call(capsys, "verify", file).message
+    file.write_text("{}")
+    assert "is no measurement" in call(capsys, "verify", file).message
+    assert call(capsys, "verify", file, "--sign", "key.pem").code == 2
+
+
+def test_files_are_timed_without_torch(tmp_path):
+    if unavailable("onnxruntime"):
+        pytest.skip("onnxruntime is not installed")
+    path = conv_onnx(tmp_path / "m.onnx")
+    code = "import sys; sys.modules['torch'] = None; sys.modules['scipy'] = None"
+    done = spawn(code, "compare", "--measure", path, "--with", "onnxruntime", *SHORT, "--json")
+    assert done.code == 0, done.err
+
+
+DEVICES = ("--device", "pixel6", "--device", "mi9")
+
+
+@pytest.mark.torch
+def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_path):
+    page = tmp_path / "c.html"
+    words = ("tiny_resnet", "tiny_vgg", *DEVICES, "--processors", "cpu,gpu", "--kinds", "stretch", *LOOSE, "--set", "macs=0.97:1.03")
+    done = succeed(capsys, "compare", *words, "--html", page, "--json")
+    rows = json.loads(done.out)["rows"]
+    assert [row["name"] for row in rows] == [f"{name} on {device}" for name in ("tiny_resnet", "tiny_vgg") for device in ("pixel6", "mi9")]
+    for row in rows:
+        assert (row["kind"] == "refused") == (row["ms"] is None) == (row["reason"] is not None)
+    assert any(row["ms"] for row in rows)
+    seen = checked(page.read_text())
+    for row in rows:
+        assert row["name"] in seen.text
+
+
+@pytest.mark.torch
+def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, tiny_bundle):
+    model = ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE)
+    mapping = {
+        "plan": call(capsys, "branch", *model, "--dry-run", "--json"),
+        "front": call(capsys, "search", *model, "--processors", "cpu,gpu", "--top", 3, "--json"),
+        "measured": call(capsys, "run", tiny_bundle, "--repeat", 2, "--warmup", 0, "--json"),
+    }
+    for name, done in mapping.items():
+        assert done.code == 0, done.err
+        (tmp_path / f"{name}.json").write_text(done.out)
+    done = succeed(capsys, "compare", tiny_bundle, *(tmp_path / f"{name}.json" for name in mapping), "--json")
+    rows, designs = done.data["rows"], json.loads(mapping["front"].out)["designs"]
+    assert [row["kind"] for row in rows] == ["bundle", "plan", *["design of a search"] * len(designs), "run"]
+    plan = json.loads(mapping["plan"].out)["predicted"]
+    assert rows[0]["ms"] == pytest.approx(plan["makespan_ms"]) == rows[1]["ms"]
+    assert [row["ms"] for row in rows[2:-1]] == [design["predicted_ms"] for design in designs]
+    assert rows[-1]["ms"] == json.loads(mapping["measured"].out)["median_ms"]
+    assert rows[-1]["source"] == "measured"
+    assert "measured on a machine" in done.err
+    people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
+    assert "recommended" in people.out
+
+
+def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):
+    bundle = load_bundle(bundle_dir)
+    row = bundle_row("b", bundle)
+    assert (row.model, row.device, row.kind) == (bundle.manifest.model.name, bundle.manifest.device, "bundle")
+    assert row.macs_ratio == bundle.manifest.model.macs / bundle.manifest.model.original_macs
+    assert row.n_meet == 2
+    # it was written without predictions
+    assert (row.ms, row.speedup, row.probability, row.agreement) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (ComparedRow(name="b", kind="plan", model="m", device="d", ms=2.0), None),
+        (ComparedRow(name="b", kind="run", source="measured", model="m", device="d", ms=2.0), "predicted for a device and others measured"),
+        (ComparedRow(name="b", kind="plan", model="m", device="e", ms=2.0), "several devices"),
+        (ComparedRow(name="b", kind="plan", model="n", device="d", ms=2.0), "several networks"),
+        (refused_row("b", "m", "d", "no design fits"), "b: no design fits"),
+    ],
+)
+def test_what_does_not_compare_is_said(other, said):
+    warnings = warnings_of([ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0), other])
+    assert warnings == [] if said is None else len(warnings) == 1 and said in warnings[0]
+
+
+@functools.cache
+def planned():
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"))).answer()
+
+
+@functools.cache
+def data():
+    return json.dumps({"schema": 1, **planned().to_json()})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"designs": [], "pareto": []}',
+        '{"segments": 1, "predicted": {}}',
+        '{"median_ms": -1, "subgraphs_alone_ms": {}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_result_is_refused_in_a_sentence(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(StretchError) as error:
+        rows_of_file(path)
+    assert str(path) in error.value.message
+    assert "\n" not in error.value.message
+    assert error.value.hint
+
+
+def test_file_that_is_not_there_or_too_large_is_refused(tmp_path):
+    with pytest.raises(StretchError, match="cannot read"):
+        rows_of_file(tmp_path / "gone.json")
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(StretchError, match="too large"):
+        rows_of_file(path)
+
+
+@given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
+def test_changed_files_give_rows_or_a_sentence(tmp_path_factory, at, byte):
+    raw = bytearray(data().encode())
+    raw[at % len(raw)] = byte
+    path = tmp_path_factory.mktemp("f") / "f.json"
+    path.write_bytes(raw)
+    try:
+        [row] = rows_of_file(path)
+    except StretchError:
+        return
+    assert row.ms > 0

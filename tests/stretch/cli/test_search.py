@@ -1,16 +1,21 @@
-"""`stretch search`: a front, its files, and what is refused."""
+"""Verbs that weigh designs and train: `search`, `advise`, `train`."""
 
 import json
+import shlex
+import shutil
 
+import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+import stretch
+from predictors.devices import load_device
+from stretch.models.tiny import tiny_resnet
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
-
-pytestmark = pytest.mark.torch
+from tests.stretch.train.recipes import network, supernet
 
 TINY = ("search", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu,gpu", "--alpha", 5, "--beta", 5)
 
@@ -84,3 +89,69 @@ def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their
     assert answer["pairs_per_second"] >= answer["fixed_per_second"]
     for row in answer["designs"]:
         assert (row["file"] is None) == (row["design"] is None)
+
+
+def test_command_of_an_answer_plans_what_was_advised(capsys, tmp_path):
+    words = ("resnet18", "--device", "a03s", "--precision", "fp16", "--html", tmp_path / "advice.html")
+    data = json.loads(call(capsys, "advise", *words, "--json", "--quiet").out)
+    assert "a03s, exact" in (tmp_path / "advice.html").read_text()
+    answer = next(answer for answer in data["answers"] if answer["device"] == "a03s")
+    branches = answer[answer["recommended"]]
+    planned = json.loads(call(capsys, *shlex.split(answer["command"])[1:], "--weights", "none", "--dry-run", "--json", "--quiet").out)
+    assert planned["recommended"] == branches["recommended"] == "branched"
+    assert planned["predicted"]["makespan_ms"] == pytest.approx(branches["ms"])
+
+
+def test_terminal_has_a_row_and_a_reason_for_each_device(capsys):
+    out = call(capsys, "advise", "tiny_resnet", "--device", "pixel*").out
+    assert all(f"\n{name} " in out and f"\n{name}: " in out for name in ("pixel4", "pixel6"))
+
+
+def test_function_answers_what_the_command_prints(capsys):
+    words = ("advise", "tiny_resnet", "--device", "pixel*", "--precision", "fp16", "--json", "--quiet")
+    printed = json.loads(call(capsys, *words).out)
+    advice = stretch.advise("tiny_resnet", ["pixel4", load_device("pixel6")], precision="fp16")
+    assert printed | json.loads(msgspec.json.encode(advice)) == printed
+    module = stretch.advise(tiny_resnet(), "pixel4,pixel6", precision="fp16", input_shape=(3, 32, 32))
+    assert repr(module).splitlines()[1:] == repr(advice).splitlines()[1:]
+    assert [line.partition(":")[0] for line in repr(advice).splitlines()[1:]] == [answer["device"] for answer in printed["answers"]]
+
+
+def test_unknown_recipe_key_and_value_end_with_their_exit_codes(capsys, tmp_path):
+    assert call(capsys, "train", "resnet56_cifar11").code == 3
+    path = network(tmp_path, "[tran]\n")
+    result = call(capsys, "train", path)
+    assert result.code == 2
+    assert "did you mean `train`" in result.hint
+    assert call(capsys, "train", network(tmp_path), "--set", "train.epochs=0").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [network, supernet])
+def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
+    run = tmp_path / "run"
+    trained = succeed(capsys, "train", make(tmp_path), "--out", run, "--json", "--quiet", "--set", "keep.tensorboard=true")
+    assert json.loads(trained.out)["run"] == str(run)
+    assert list((run / "tensorboard").iterdir())
+    assert "export the run first" in call(capsys, "export", run, "--as", "tflite", "--out", tmp_path / "lite").hint
+    taken = succeed(capsys, "export", run, "--out", tmp_path / "out", "--json", "--quiet", "--no-controls")
+    accuracy = json.loads(taken.out)["accuracy"]
+    assert accuracy["supernet"] == accuracy["extracted"]
+    succeed(capsys, "run", tmp_path / "out" / "bundle", "--repeat", 2, "--warmup", 0, "--json", "--quiet")
+
+
+@pytest.fixture
+def bundle(tiny_bundle, tmp_path):
+    (tmp_path / "images").mkdir()
+    some = np.kron(2 * np.random.default_rng(0).standard_normal((40, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
+    np.save(tmp_path / "images" / "some.npy", some)
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
+
+
+def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
+    words = ("--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, "--steps", 2)
+    result = succeed(capsys, "train", bundle, *words, "--out", bundle.parent / "new")
+    assert "2 steps in" in result.out
+    assert "before, on 10 images held back" in result.out
+    assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")
+    assert call(capsys, "verify", bundle.parent / "new").code == 0

@@ -11,7 +11,6 @@ if problem := OpenCLDelegate.unavailable():
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Tuned parameters of this test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

@@ -64,7 +64,6 @@ class Visit:
         self.page.click("#start")
 
     def finish(self):
-        """Wait for the end; returns what the page says of a failure."""
         self.page.wait_for_selector("body[data-ended]", timeout=300_000)
         return self.page.inner_text("#failure")
 

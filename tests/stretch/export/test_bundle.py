@@ -1,7 +1,9 @@
-"""A bundle is written whole, its files compute what the module does in torch, and its manifest says what it has."""
+"""A bundle is written whole, its files compute what the module does in torch, its manifest says what it has, and other weights change nothing else."""
 
 import json
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -11,21 +13,32 @@ from hypothesis import strategies as st
 from torch import nn
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import load_bundle
+from predictors.graph import Op, OpGraph
+from scheduler.bundle.agreement import Agreement
+from scheduler.bundle.load import load_bundle, read_bundle
+from scheduler.bundle.manifest import WeightsInfo
 from scheduler.bundle.statements import MAX_ROUNDING
 from scheduler.checks.verify import TOLERANCE, judge, random_input, read_sample, verify_bundle
+from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.sequential import MARGIN
 from scheduler.runtime.session import Session
 from stretch.capture import capture
+from stretch.export import onnx as export_onnx
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of
+from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx
+from stretch.export.reweigh import export_reweighed
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.search.parts import cut_blocks, merge_stages
 from stretch.transform import build
+from stretch.transform.model import op_weights
+from tests import onnx_runtime
 from tests.effort import examples
+from tests.scheduler.delegates import graphs
+from tests.stretch.cli.commands import tree
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of, random_designs
 from tests.stretch.export.written import assert_near
 from tests.stretch.planning.spaces import make_space
@@ -226,3 +239,162 @@ def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write
         there |= set(piece.outputs)
         assert entry_rows(graph, name) is None
     assert graph.output in there
+
+
+def run(model, x):
+    source = Path(model) if isinstance(model, str) else model.SerializeToString()
+    session = onnx_runtime.session(source, log_severity_level=3)
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+
+
+@given(case=st.sampled_from(graphs.ALL_KIND_NAMES).flatmap(graphs.graphs))
+def test_every_operator_computes_what_its_torch_module_computes(case):
+    graph, weights, x = case
+    want = graphs.computed(graph, weights, x)[graph.output]
+    model, attrs = to_onnx(graph, weights), graph.by_name[graph.output].attrs
+    # where a window is smaller than its step, the onnx package infers one more output than it defines
+    odd = attrs.get("ceil_mode") and any(k < s for k, s in zip(attrs["kernel"], attrs["stride"], strict=True))
+    onnx.checker.check_model(model, full_check=not odd)
+    np.testing.assert_allclose(run(model, torch.from_numpy(x)), want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
+@given(data=st.data())
+def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, name, data):
+    result = captured(name)
+    model = build(result, data.draw(random_designs(result.graph)))
+    exported = to_onnx(model.graph, to_numpy(op_weights(model)))
+    x = torch.randn(result.graph.input.shape)
+    with torch.inference_mode():
+        want = model(x).numpy()
+    assert np.abs(run(exported, x) - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
+    result = captured("tiny_mobilenet")
+    graph = scaled_graph(result.graph, identity_design(result.graph))
+    model = build(result, identity_design(result.graph))
+    save_onnx(to_onnx(graph, to_numpy(op_weights(model)), {"stretch.model": "tiny"}), tmp_path / "m.onnx")
+    loaded = onnx.load(tmp_path / "m.onnx")
+    assert len(loaded.graph.node) > 20
+    for node in loaded.graph.node:
+        mapping = {p.key: p.value for p in node.metadata_props}
+        assert set(mapping) - {"stretch.kind", "stretch.attributes"} == set(NODE_TAGS)
+        assert mapping["stretch.subgraph"].split(".")[1] == mapping["stretch.processor"] == "cpu"
+    assert {p.key: p.value for p in loaded.metadata_props}["stretch.model"] == "tiny"
+
+
+def test_identities_leave_no_node_unless_they_are_the_output():
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5), nn.ReLU(), nn.Identity())
+    captured = capture(module.eval(), (1, 3, 4, 4))
+    model = to_onnx(captured.graph, to_numpy(captured.weights))
+    assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
+
+
+def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeypatch):
+    result = captured("tiny_resnet")
+    monkeypatch.setattr(export_onnx, "EXTERNAL_ABOVE", 1000)
+    written = save_onnx(to_onnx(result.graph, to_numpy(result.weights)), tmp_path / "m.onnx")
+    assert [p.name for p in written] == ["m.onnx", "m.onnx.data"]
+    x = torch.randn(result.graph.input.shape)
+    with torch.inference_mode():
+        want = result.module(x).numpy()
+    np.testing.assert_allclose(run(str(written[0]), x), want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+
+
+def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
+    shape = {"shape": (1, 4, 3, 3)}
+    ops = [
+        Op("a", "input", attrs=shape),
+        Op("b", "input", attrs=shape),
+        Op("s", "add", ("a", "b")),
+        Op("d", "dropout", ("s",)),
+        Op("r", "relu", ("d",)),
+    ]
+    graph = OpGraph.build("g", ops, ["r", "s", "d"])
+    save_onnx(to_onnx(graph, {}), tmp_path / "m.onnx")
+    session = onnx_runtime.session(tmp_path / "m.onnx", log_severity_level=3)
+    a, b = np.random.default_rng(0).standard_normal((2, 1, 4, 3, 3)).astype(np.float32)
+    rectified, added, passed = session.run(None, {"a": a, "b": b})
+    assert np.array_equal(added, a + b)
+    assert np.array_equal(passed, a + b)
+    assert np.array_equal(rectified, np.maximum(a + b, 0))
+    back = open_onnx(tmp_path / "m.onnx").graph
+    assert [op.name for op in back.inputs] == ["a", "b"]
+    assert back.outputs == graph.outputs
+
+
+TRAINED = WeightsInfo("trained", "otherwise")
+AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1, images=4)
+
+
+@pytest.fixture
+def made(captured, tmp_path):
+    """A bundle, its original, and a network of its design with other weights."""
+    result = captured("tiny_resnet")
+    design = cpu_and("gpu", result.graph, "project")
+    facts = BundleFacts("mi9", False, "random", ranges={"s1.cpu": {"x": (0.5, 3)}})
+    export_bundle(tmp_path / "b", result, build(result, design), build(result, identity_design(result.graph)), facts, "0.1.0")
+    model = build(result, design)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+    return load_bundle(tmp_path / "b", check_hashes=True), result, model
+
+
+@pytest.mark.slow
+def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_path):
+    bundle, result, model = made
+    seen = []
+    manifest = export_reweighed(
+        bundle, tmp_path / "new", result, model, TRAINED, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
+    )
+    again = load_bundle(tmp_path / "new", check_hashes=True)
+    assert msgspec.json.encode(again.manifest) == msgspec.json.encode(manifest)
+    assert seen == [manifest.files]
+    assert (manifest.agreement, manifest.weights) == (AGREEMENT, TRAINED)
+    assert not list(verify_bundle(tmp_path / "new").problems)
+    x = torch.randn(result.graph.input.shape)
+    with torch.inference_mode():
+        want = model(x).numpy()
+    with Session(again) as session:
+        assert np.abs(session.run(x.numpy()) - want).max() <= 1e-4 * np.abs(want).max()
+    before = bundle.manifest
+    for key in ("design", "predicted", "controls", "control_macs", "tensors", "joins", "subgraphs", "model", "recommended"):
+        assert getattr(manifest, key) == getattr(before, key), key
+    for control in before.controls.values():
+        assert again.file(control).read_bytes() == bundle.file(control).read_bytes()
+    assert manifest.checks["errors"].keys() == before.checks["errors"].keys()
+    assert manifest.checks["max_error"] <= manifest.checks["tolerance"]
+    assert manifest.checks["sample"] != before.checks["sample"]
+    # what int8 was trained with was of the old weights
+    assert b"stretch.ranges" in bundle.file("subgraphs/s1.cpu.onnx").read_bytes()
+    assert b"stretch.ranges" not in again.file("subgraphs/s1.cpu.onnx").read_bytes()
+
+
+def test_failure_before_the_end_leaves_what_was_there(made):
+    bundle, result, model = made
+    before = tree(bundle.path.parent)
+
+    def fails(files):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_reweighed(bundle, bundle.path, result, model, TRAINED, agreeing=fails)
+    assert tree(bundle.path.parent) == before
+
+
+@pytest.mark.slow
+def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
+    bundle, result, model = made
+    (bundle.path / "model.tflite").write_bytes(b"of the old weights")
+    text = json.loads((bundle.path / "bundle.json").read_text())
+    text["tflite"] = "model.tflite"
+    text["files"]["model.tflite"] = {"bytes": 18, "sha256": "0" * 64}
+    text["checks"]["tflite"] = {"max_error": 0.0}
+    (bundle.path / "bundle.json").write_text(json.dumps(text))
+    manifest = export_reweighed(read_bundle(bundle.path), tmp_path / "new", result, model, TRAINED, agreeing=lambda files: None)
+    assert manifest.tflite is None
+    assert "tflite" not in manifest.checks
+    assert not (tmp_path / "new" / "model.tflite").exists()

@@ -45,29 +45,21 @@ def exported(planned, tmp_path_factory):
     return out
 
 
-def replanned(bundle, precision):
-    """What the planner says of the bundle's design in these precisions."""
-    manifest = load_bundle(bundle).manifest
-    graph = open_onnx(bundle / "controls" / "original.onnx").graph
-    design = msgspec.convert(manifest.design, BranchDesign)
-    return evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=precision))
-
-
 SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_precision", "speedup", "whole_graph_ms",
         "whole_graph_processor", "operator_split_ms", "ideal_split_ms", "ideal_fraction", "efficiency", "communication_ms")  # fmt: skip
-
-
-def near(value):
-    """A name as it is, a number but for rounding: a trace has whole nanoseconds."""
-    return value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.slow
 def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
     before, after = load_bundle(planned).manifest.predicted, load_bundle(exported).manifest.predicted
-    expected = replanned(exported, WANTED)
+    # what the planner says of the bundle's design in these precisions
+    graph = open_onnx(exported / "controls" / "original.onnx").graph
+    design = msgspec.convert(load_bundle(exported).manifest.design, BranchDesign)
+    expected = evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=WANTED))
     for key in SAME:
-        assert after[key] == near(expected.predicted.to_json()[key]), key
+        value = expected.predicted.to_json()[key]
+        # a trace has whole nanoseconds
+        assert after[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-6)), key
     assert after["makespan_ms"] > 1.05 * before["makespan_ms"]
     assert before.keys() <= after.keys()
     rivals = {rival.name: rival for rival in expected.recommendation.rivals}

@@ -4,28 +4,26 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
+from stretch.capture.trace import capture_traced as capture
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
+from stretch.formats import tflite as module
 from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Writer
 from stretch.operators.capturing import Refusal, pooling_window
+from stretch.operators.elementwise import MISH_TOP, StochasticDepth
+from stretch.operators.lowerings import lowerings
+from stretch.operators.pooling import adaptive_pool
 from tests.scheduler.delegates import graphs
-from tests.stretch.export.tflite.rounded import codes, quant_of, run
+from tests.stretch.capture.patterns import Calling
+from tests.stretch.export.tflite.rounded import codes, quant_of, rounded_source, run, snr_db
 
 pytest.importorskip("ai_edge_litert")
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from torch import nn  # noqa: E402
-
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.operators.elementwise import MISH_TOP, StochasticDepth  # noqa: E402
-from stretch.operators.lowerings import lowerings  # noqa: E402
-from stretch.operators.pooling import adaptive_pool  # noqa: E402
-from tests.stretch.capture.patterns import Calling  # noqa: E402
 
 POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode": False}
 
@@ -84,7 +82,6 @@ def test_pooling_that_is_not_supported_is_refused(module, problem):
 
 
 ACTIVATIONS = ("relu", "relu6", "hard_swish", "hard_sigmoid", "silu", "sigmoid", "tanh", "gelu", "elu", "leaky_relu", "mish", "clamp")
-
 #: Numbers where an activation could go wrong: far out, around zero, at its bends.
 HARD = np.array([-1e4, -100, -88, -20, -6, -3, -1, -1e-3, 0, 1e-3, 1, 3, 6, 20, 88, 89, 100, 1e4], np.float32)
 
@@ -105,15 +102,11 @@ EXACT = {
 ATTRS = {"gelu": {"approximate": "none"}, "elu": {"alpha": 0.7}, "leaky_relu": {"slope": 0.2}, "clamp": {"low": -1.0, "high": 3.0}}
 
 
-def small_graph(kind, size):
-    ops = [Op("x", "input", attrs={"shape": (1, size, 1, 1)}), Op("y", kind, ("x",), ATTRS.get(kind, {}))]
-    return OpGraph.build(kind, ops, "y")
-
-
 @pytest.mark.representatives(6)
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activation_is_right_far_out_and_at_its_bends(tmp_path, kind):
-    got = run(SubgraphSource(small_graph(kind, len(HARD)), {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
+    graph = graph_of(Op("y", kind, ("x",), ATTRS.get(kind, {})), shape=(1, len(HARD), 1, 1))
+    got = run(SubgraphSource(graph, {}), tmp_path, HARD.reshape(1, -1, 1, 1)).ravel()
     expected = np.array([EXACT[kind](float(x)) for x in HARD])
     assert np.allclose(got, expected, rtol=1e-5, atol=2e-6)
 
@@ -159,16 +152,13 @@ def case(*ops, shape=(1, 6, 5, 4), seed=0):
     return graph, graphs.weights_of(graph, random), random.normal(size=shape).astype(np.float32)
 
 
-def agrees(folder, graph, weights, x):
-    save_onnx(to_onnx(graph, weights), folder / "op.onnx")
-    expected = graphs.run(ReferenceDelegate(), folder / "op.onnx", graph, x)
-    source = read_source(folder / "op.onnx")
-    assert np.allclose(run(source, folder, x), expected, rtol=1e-4, atol=1e-4)
-    return [code for code, _ in codes(source)]
-
-
 def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
-    assert agrees(tmp_path, *case(Op("y", "flatten", ("x",)))) == ["TRANSPOSE", "RESHAPE"]
+    graph, weights, x = case(Op("y", "flatten", ("x",)))
+    save_onnx(to_onnx(graph, weights), tmp_path / "op.onnx")
+    source = read_source(tmp_path / "op.onnx")
+    expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
+    assert np.allclose(run(source, tmp_path, x), expected, rtol=1e-4, atol=1e-4)
+    assert [code for code, _ in codes(source)] == ["TRANSPOSE", "RESHAPE"]
 
 
 def test_matrix_over_the_rows_of_an_image_is_refused():
@@ -216,3 +206,46 @@ def test_pooling_window_larger_than_its_padded_input_has_the_size_of_what_it_cov
     assert pooling_window((1, 4, 3, 9), 3, 2, 0, True, 2)["kernel"] == (2, 3)
     with pytest.raises(Refusal, match="dilated pooling window"):
         pooling_window((1, 4, 4, 9), 3, 2, 0, True, 2)
+
+
+def opcodes(b):
+    return [list(b.piece.writer._opcodes)[op["opcode_index"]][0] for op in b.piece.operators]
+
+
+def test_half_weights_that_would_overflow_stay_as_they_are():
+    b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
+    b.half = True
+    b.weight("w", np.array([1e6, 1.0], np.float32))
+    assert opcodes(b) == []
+    b.weight("w", np.array([1.0, 2.0], np.float32))
+    assert opcodes(b) == ["DEQUANTIZE"]
+
+
+CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": True}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_int8_weights_have_a_scale_for_each_output_channel(tmp_path, groups):
+    graph, weights, x = case(Op("y", "conv", ("x",), CONV | {"groups": groups, "out_channels": 6}))
+    # channels of very different size: one scale for all would round the small ones away
+    weights["y"]["weight"] *= (10.0 ** -np.arange(6)).reshape(-1, 1, 1, 1)
+    weights["y"]["bias"] *= 10.0 ** -np.arange(6)
+    source, values = rounded_source(graph, weights, x, tmp_path)
+    assert snr_db(values["y"], run(source, tmp_path, x)) > 30
+    tensor = next(t for t in _tensors(source) if t["name"] == "y.weight")
+    assert len(tensor["quantization"]["scale"]) == 6
+    assert max(tensor["quantization"]["scale"]) > 1e4 * min(tensor["quantization"]["scale"])
+
+
+def _tensors(source):
+    from scheduler.formats.tflite import TFLITE
+
+    return TFLITE.decode(graphs.tflite_bytes(source.graph, source))["subgraphs"][0]["tensors"]
+
+
+def test_weights_of_more_than_a_file_holds_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    writer = Writer("m")
+    writer.buffer(np.zeros(20, np.float32))
+    with pytest.raises(StretchError, match="more than 2 GB of weights"):
+        writer.buffer(np.zeros(6, np.float32))

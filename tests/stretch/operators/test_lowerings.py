@@ -1,20 +1,29 @@
-"""Modules of every kind of operator, and of calls of torch."""
+"""Modules of every kind of operator, and parts of a network that are kept as calls of torch."""
 
+import hypothesis.strategies as st
+import msgspec
+import onnxruntime
 import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from onnx import TensorProto, helper
+from torch import nn
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-from torch import nn  # noqa: E402
-
-from predictors.errors import StretchError  # noqa: E402
-from predictors.graph import Op  # noqa: E402
-from predictors.operators import kind_of, kinds  # noqa: E402
-from predictors.operators.opaque import CALLS  # noqa: E402
-from stretch.capture.trace import capture_traced as capture  # noqa: E402
-from stretch.opaque.calls import Call, Calls, CallTensor  # noqa: E402
-from stretch.operators.lowerings import lowerings, make_module  # noqa: E402
-from stretch.operators.opaque import Opaque, Reshape  # noqa: E402
+from predictors.errors import StretchError
+from predictors.graph import Op
+from predictors.operators import kind_of, kinds
+from predictors.operators.opaque import CALLS
+from stretch.capture.trace import capture_traced as capture
+from stretch.formats.onnx import OPSET
+from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, plain, read_calls
+from stretch.opaque.snippets import prepare, snippet_of
+from stretch.operators.capturing import Refusal, class_name, lower_module
+from stretch.operators.lowerings import lowerings, make_module
+from stretch.operators.opaque import Opaque, Reshape
+from stretch.transform import Branch
+from tests.effort import examples
+from tests.stretch.capture.patterns import Calling
 
 COMPUTED = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
 WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1), "ceil_mode": True}
@@ -51,7 +60,6 @@ ATTRS = {
 #: Where a kind reads something else than feature maps.
 SHAPES = {"linear": (1, 4), "unflatten": (1, 4), "channels_first": (1, 9, 4)}
 
-
 ONE_SIDED = [(kind, {**ATTRS[kind], "padding": (1, 1, 0, 1)}) for kind in ("max_pool", "avg_pool")]
 
 
@@ -61,16 +69,8 @@ def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
     shape = SHAPES.get(kind, (1, 4, 9, 9))
     count = max(1, kind_of(kind).min_inputs)
     op = Op("op", kind, ("input",) * count, attrs)
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.op = make_module(op, [shape] * count)
-
-        def forward(self, x):
-            return self.op(*[x] * count)
-
-    traced = capture(Net(), shape).graph.by_name["op"]
+    module = Calling(lambda x, made: made(*[x] * count), make_module(op, [shape] * count))
+    traced = capture(module, shape).graph.by_name["part0"]
     assert (traced.kind, dict(traced.attrs)) == (kind, dict(op.attrs))
 
 
@@ -124,3 +124,295 @@ def test_operator_for_predictions_is_not_computed():
 def test_modules_tell_what_they_compute():
     assert "sub.Tensor, index.Tensor" in repr(Opaque(CALLED, (1, 1)))
     assert "(2, 6)" in repr(Reshape((2, 6)))
+
+
+def kinds(function):
+    """Kinds of the operators behind the input; what they compute is what torch computes."""
+    captured, x = capture(Calling(function), (1, 4, 8, 8), "net"), torch.randn(1, 4, 8, 8)
+    torch.testing.assert_close(Branch(captured.graph).eval()(x), function(x), rtol=1e-6, atol=1e-6)
+    return [op.kind for op in captured.graph.ops[1:]]
+
+
+@pytest.mark.representatives(20)
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x + x, ["add"]),
+        (lambda x: torch.add(x, x), ["add"]),
+        (lambda x: x.mul(x), ["mul"]),
+        (lambda x: torch.cat([x, x], 1), ["concat"]),
+        (lambda x: torch.cat([x, x], dim=-3), ["concat"]),
+        (lambda x: torch.cat([x], 1), ["identity"]),
+        (lambda x: x.mean([2, 3]), ["global_avg_pool"]),
+        (lambda x: x.mean((2, 3), keepdim=True), ["global_avg_pool"]),
+        (lambda x: F.adaptive_avg_pool2d(x, (1, 1)), ["global_avg_pool"]),
+        (lambda x: F.max_pool2d(x, 3, 2, 1), ["max_pool"]),
+        (lambda x: F.avg_pool2d(x, 2), ["avg_pool"]),
+        (lambda x: F.hardtanh(x, 0.0, 6.0), ["relu6"]),
+        (lambda x: F.leaky_relu(x, 0.2), ["leaky_relu"]),
+        (lambda x: F.gelu(x, approximate="tanh"), ["gelu"]),
+        (lambda x: F.dropout(x, 0.5, False), ["dropout"]),
+        (lambda x: F.pad(x, (1, 2, 3, 4)), ["pad"]),
+        (lambda x: x.view(x.size(0), -1), ["flatten"]),
+        (lambda x: torch.flatten(x, 1), ["flatten"]),
+        (lambda x: x + 3, ["add_scalar"]),
+        (lambda x: 2 * x, ["mul_scalar"]),
+        (lambda x: x + 0, ["identity"]),
+        (lambda x: x - 1, ["add_scalar"]),
+        (lambda x: 1 - x, ["mul_scalar", "add_scalar"]),
+        (lambda x: x / 6, ["mul_scalar"]),
+        (lambda x: -x, ["mul_scalar"]),
+        (lambda x: F.relu(input=x), ["relu"]),
+        (lambda x: x.clamp(min=0), ["relu"]),
+        (lambda x: torch.clamp(x, 0, 6), ["relu6"]),
+        (lambda x: F.mish(x), ["mish"]),
+        (lambda x: F.log_softmax(x.mean((2, 3)), dim=1), ["global_avg_pool", "log_softmax"]),
+        (lambda x: x[:, 1:3], ["slice"]),
+        (lambda x: x[..., :], []),
+        (lambda x: x[:, 1].unsqueeze(1), ["slice"]),
+        (lambda x: torch.cat([torch.chunk(x, 2, dim=1)[1], torch.chunk(x, 2, dim=1)[0]], 1), ["slice", "slice", "concat"]),
+        (lambda x: torch.cat([x.split([1, 3], dim=1)[0], x.split([1, 3], dim=1)[1]], 1), ["slice", "slice", "concat"]),
+        (lambda x: x.view(1, 2, 2, 8, 8).transpose(1, 2).contiguous().view(1, -1, 8, 8), ["channel_shuffle"]),
+        (lambda x: x.view(1, 2, 2, 8, 8).permute(0, 2, 1, 3, 4).reshape(1, 4, 8, 8), ["channel_shuffle"]),
+        (lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (4,)).permute(0, 3, 1, 2), ["layer_norm"]),
+        (lambda x: F.gelu(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), ["gelu"]),
+        (lambda x: F.interpolate(x, scale_factor=2), ["upsample"]),
+        (lambda x: F.interpolate(x, size=(16, 24)), ["upsample"]),
+        (lambda x: x * x.mean((2, 3)).view(1, 4, 1, 1), ["global_avg_pool", "unflatten", "mul"]),
+        (lambda x: x * x.mean((2, 3))[:, :, None, None].expand_as(x), ["global_avg_pool", "unflatten", "mul"]),
+        (lambda x: x * x.mean((2, 3)).unsqueeze(-1).unsqueeze(-1), ["global_avg_pool", "unflatten", "mul"]),
+        (lambda x: x * x.mean((2, 3)).sigmoid().view(1, 4, 1, 1).expand(1, 4, 8, 8), ["global_avg_pool", "sigmoid", "unflatten", "mul"]),
+        (lambda x: x * F.relu6(x + 3) / 6, ["add_scalar", "relu6", "mul", "mul_scalar"]),
+        (lambda x: torch.cat([x.chunk(2, 1)[1:][0], x.chunk(2, 1)[0]], 1), ["slice", "slice", "concat"]),
+        (lambda x: F.gelu(x[:, 1:3]), ["slice", "gelu"]),
+        (lambda x: torch.cat([x[:, -1:], x[:, 0].unsqueeze(1)], 1), ["slice", "slice", "concat"]),
+    ],
+)
+def test_function_lowers_to_its_kind(function, expected):
+    if not expected:
+        function = (lambda inner: lambda x: F.relu(inner(x)))(function)
+        expected = ["relu"]
+    assert kinds(function) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x + 1j, r"combines a tensor with 1j"),
+        (lambda x: x / x, "divides by something else"),
+        (lambda x: x - x, "subtracts one tensor"),
+        (lambda x: torch.cat([x, x], 2), "only along channels"),
+        (lambda x: x.mean(1), "only over height and width"),
+        (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), "mode `reflect`"),
+        (lambda x: x.view(1, 4, 64), "reshaping"),
+        (lambda x: x.view(1, 2, 2, 8, 8), "reshaped to five dimensions"),
+        (lambda x: torch.add(x, x, alpha=2), "scales one side"),
+        (lambda x: x.transpose(1, 2), "permuting dimensions"),
+        (lambda x: F.dropout(x), "drops at random"),
+        (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), "mode `bilinear`"),
+        (lambda x: F.interpolate(x, scale_factor=1.5), "whole factors"),
+        (lambda x: F.softmax(x, dim=2), "only over channels"),
+        (lambda x: x.clamp(1, 0), "clamping to 1"),
+        (lambda x: F.layer_norm(x, (8,)), "only over channels"),
+        (lambda x: F.layer_norm(x, (4, 8, 8)), "only over channels|last dimension"),
+        (lambda x: x[:, :, 1:], "only ranges of channels"),
+        (lambda x: x[:, ::2], "only ranges of channels"),
+        (lambda x: x.split(4, dim=2)[0], "only along channels"),
+        (lambda x: x.permute(0, 2, 3, 1).mean((1, 2)), "only over height and width"),
+        (lambda x: F.relu(x.permute(0, 2, 3, 1)), "cannot (be captured|capture node)"),
+        (lambda x: torch.cat([x.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)], 1), "permuted"),
+        (lambda x: torch.cumsum(x, 1), "function `cumsum`"),
+    ],
+)
+def test_function_that_is_not_supported_is_refused_with_the_reason(function, reason):
+    with pytest.raises(StretchError, match=reason):
+        kinds(function)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(1, "global_avg_pool"), (4, "avg_pool"), (8, "identity")])
+def test_adaptive_pooling_lowers_to_a_kind_by_its_size(size, kind):
+    assert [lowered[1] for lowered in lower_module(nn.AdaptiveAvgPool2d(size), (1, 4, 8, 8))] == [kind]
+
+
+@pytest.mark.parametrize("padding", [0, 1, (1, 2), "same", "valid"])
+def test_padding_of_a_convolution_gives_torch_s_output_shape(padding):
+    module = nn.Sequential(nn.Conv2d(3, 4, (3, 5), padding=padding))
+    x = torch.zeros(1, 3, 9, 11)
+    graph = capture(module, x.shape).graph
+    assert graph.by_name[graph.output].shape == tuple(module(x).shape)
+
+
+def test_timm_same_padding_and_norm_act_are_understood():
+    timm = pytest.importorskip("timm")
+    module = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    captured = capture(module, (1, 3, 64, 64), "lite0")
+    assert captured.graph.params == sum(p.numel() for p in module.parameters())
+    assert "relu6" in {op.kind for op in captured.graph.ops}
+    assert any(op.attrs["padding"] == (0, 0, 1, 1) for op in captured.graph.ops if op.kind == "conv")
+    assert lower_module(timm.layers.activations.GELU(), (1, 4, 8, 8)) == [("", "gelu", {"approximate": "none"}, {})]
+
+
+@pytest.mark.parametrize(
+    "module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)]
+)
+def test_setting_that_is_not_supported_is_refused(module):
+    with pytest.raises(Refusal):
+        lower_module(module, (1, 4, 8, 8))
+
+
+def test_module_of_another_package_with_a_known_name_is_not_lowered():
+    class Conv2d(nn.Module):
+        def forward(self, x):
+            return x
+
+    assert class_name(Conv2d()) is None
+
+
+def test_module_of_another_package_that_is_named_like_ours_is_captured_as_it_is():
+    timm = pytest.importorskip("timm")
+    with pytest.raises(Refusal, match="attention of another package"):
+        lower_module(timm.layers.Attention(8, 2), (1, 8, 4, 4))
+
+
+pytest.importorskip("onnxscript")
+
+X = CallTensor("float32", (2, 3))
+ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
+
+
+def test_calls_are_computed_one_after_the_other_with_what_they_read():
+    calls = Calls(
+        (X,),
+        (CallTensor("float32", (3,), True),),
+        (
+            Call("add.Tensor", ({"read": 0}, {"constant": 0})),
+            Call("max.dim", ({"call": 0}, 1), {}, 1),
+            Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}),
+        ),
+    )
+    x, c = torch.randn(2, 3), torch.randn(3)
+    assert torch.equal(CheckedCalls(calls, (2,))([x], [c]), (x + c).max(1).indices.float())
+
+
+def test_number_that_json_lacks_comes_back():
+    calls = Calls((X,), (), (Call("clamp.default", ({"read": 0}, plain(float("-inf"), lambda v: None), 0.5)),))
+    x = torch.randn(2, 3)
+    assert torch.equal(CheckedCalls(read_calls(calls.text()), (2, 3))([x], []), x.clamp(max=0.5))
+
+
+@given(st.integers(1, 4))
+@settings(deadline=None, max_examples=examples(10))
+def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
+    x = torch.arange(times * 6.0).reshape(2 * times, 3)
+    got = CheckedCalls(ROLL, (2, 3)).batched([x], [])
+    assert torch.equal(got, torch.cat([torch.roll(part, 1, 1) for part in x.split(2)]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "from_file.default",
+        "add_.Tensor",
+        "add.out",
+        "rand_like.default",
+        "empty_like.default",
+        "as_strided.default",
+        "no_such_operator.default",
+        "__class__.default",
+        "item.default",
+    ],
+)
+def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
+    with pytest.raises(StretchError):
+        find_operator(name)
+
+
+@pytest.mark.parametrize(
+    ("calls", "shape", "reason"),
+    [
+        (ROLL, (3, 2), "not \\(3, 2\\)"),
+        (Calls((X,), (), ()), (2, 3), "0 calls"),
+        (Calls((), (), (Call("ones.default", ((2, 3),)),)), (2, 3), "0 tensors"),
+        (Calls((X,), (), (Call("relu.default", ({"read": 5},)),)), (2, 3), "cannot be computed"),
+        (Calls((X,), (), (Call("relu.default", ({"read": 0}, 1, 2)),)), (2, 3), "cannot be computed"),
+        (Calls((CallTensor("no_type", (2, 3)),), (), ROLL.calls), (2, 3), "no type of torch"),
+        (Calls((X,), (), ROLL.calls * 20), (2, 3), "20 calls"),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(calls, shape, reason):
+    with pytest.raises(StretchError, match=reason):
+        CheckedCalls(calls, shape)
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
+def test_text_that_is_no_calls_is_refused(text):
+    with pytest.raises(StretchError, match="cannot be read"):
+        read_calls(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+        lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x),
+    )
+)
+@settings(deadline=None)
+def test_arguments_of_any_form_are_computed_or_refused(argument):
+    text = msgspec.json.encode(
+        {"reads": [X], "constants": [], "calls": [{"operator": "roll.default", "arguments": [{"read": 0}, argument]}]}
+    )
+    try:
+        CheckedCalls(read_calls(text.decode()), (2, 3))
+    except StretchError:
+        return
+
+
+SNIPPETS_X = CallTensor("float32", (1, 6, 4))
+READ = {"read": 0}
+
+CASES = [
+    (Calls((SNIPPETS_X,), (), (Call("roll.default", (READ, (2,), (1,))),)), (1, 6, 4)),
+    (Calls((SNIPPETS_X,), (), (Call("max.dim", (READ, 1), {}, 0),)), (1, 4)),
+    (
+        Calls((SNIPPETS_X, SNIPPETS_X), (), (Call("transpose.int", ({"read": 1}, 1, 2)), Call("matmul.default", (READ, {"call": 0})))),
+        (1, 6, 6),
+    ),
+    (Calls((SNIPPETS_X,), (CallTensor("int64", (3,)),), (Call("index.Tensor", (READ, (None, {"constant": 0}))),)), (1, 3, 4)),
+    (
+        Calls(
+            (SNIPPETS_X,),
+            (CallTensor("float32", (4,)),),
+            (Call("layer_norm.default", (READ, (4,), {"constant": 0}, {"constant": 0}, 1e-5)),),
+        ),
+        (1, 6, 4),
+    ),
+]
+
+
+def model_of(calls, shape, snippet):
+    types = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
+    specs = (*calls.reads, *calls.constants)
+    inputs = [helper.make_tensor_value_info(name, types[spec.dtype], spec.shape) for name, spec in zip(snippet.inputs, specs, strict=True)]
+    output = helper.make_tensor_value_info(snippet.output, TensorProto.FLOAT, shape)
+    graph = helper.make_graph(snippet.nodes, "one", inputs, [output], initializer=snippet.constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+@pytest.mark.slow
+def test_each_piece_computes_its_own_calls():
+    prepare(CASES)
+    for calls, shape in CASES:
+        snippet = snippet_of(calls, shape)
+        reads = [torch.randn(spec.shape) for spec in calls.reads]
+        constants = [torch.randint(0, 3, spec.shape) if spec.dtype == "int64" else torch.randn(spec.shape) for spec in calls.constants]
+        session = onnxruntime.InferenceSession(model_of(calls, shape, snippet).SerializeToString())
+        feed = dict(zip(snippet.inputs, [read.numpy() for read in (*reads, *constants)], strict=True))
+        (got,) = session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
+        assert torch.allclose(torch.from_numpy(got), CheckedCalls(calls, shape)(reads, constants), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_the_exporter_cannot_write_is_named():
+    unwritten = Calls((CallTensor("float32", (3, 3)),), (), (Call("linalg_eigvalsh.default", (READ,)),))
+    with pytest.raises(StretchError, match="linalg_eigvalsh"):
+        prepare([(unwritten, (3,)), CASES[1]])

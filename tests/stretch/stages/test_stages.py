@@ -1,12 +1,16 @@
-"""What each stage says, asks for and refuses: designs, networks, code, explanations, predictions, refinement."""
+"""What each stage says, asks for and refuses: designs, networks, code, explanations, predictions, refinement, a bundle that is opened again."""
 
+import json
+import random
+import shutil
 from dataclasses import replace
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 from torch import nn
@@ -17,20 +21,27 @@ from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle
 from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.export.precision import export_precision
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
+from stretch.quantize.images import synthetic_images
 from stretch.stages import build as module
 from stretch.stages.build import CLOSE, Images, compare_on, divide_images, with_files
 from stretch.stages.explain import explain_on
 from stretch.stages.network import check_numbers, read_graph, read_network
+from stretch.stages.reopen import reopen
 from stretch.tools.emit.package import emit
 from stretch.transform import build
 from stretch.transform.calibrate import whole_design
+from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.scheduler.bundles import two_branches
-from tests.stretch.designs import identity_design
+from tests.stretch import exact_bundles
+from tests.stretch.channel_networks import small, small_in_channels
+from tests.stretch.conftest import _captured
+from tests.stretch.designs import cpu_and, identity_design
 from tests.stretch.several import form
 
 MI9, GRAPH = specified("mi9"), small_resnet()
@@ -47,30 +58,18 @@ def test_options_of_a_model_are_none_of_a_bundle(tiny_bundle, tmp_path):
         emit(str(tiny_bundle), tmp_path / "net", (1, 3, 64, 64))
 
 
-PIXEL6 = load_device("pixel6")
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     return load_bundle(two_branches(tmp_path_factory.mktemp("explain") / "b"))
 
 
-def silent(name):
-    """A step that nobody watches."""
-
-
-def with_precision(bundle, **changes):
-    """The bundle, which states other things of its subgraphs on the gpu."""
-    entries = [msgspec.structs.replace(e, **changes) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
-    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=entries))
-
-
 def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
-    mixed = list(with_precision(bundle, planned_precision="fp16").manifest.subgraphs)
+    on_gpu = {"planned_precision": "fp16"}
+    mixed = [msgspec.structs.replace(e, **on_gpu) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
     mixed[first] = msgspec.structs.replace(mixed[first], planned_precision="fp32")
     one = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, subgraphs=mixed))
-    reason = explain_on(one, PIXEL6, silent).processors["gpu"].reason
+    reason = explain_on(one, load_device("pixel6"), lambda name: None).processors["gpu"].reason
     assert reason.count(f"; {mixed[last].name}: ") == 1
     assert reason.count("planned was fp16") == 1
 
@@ -203,3 +202,100 @@ def test_images_of_a_network_that_reads_several_at_once_are_refused(tmp_path, sh
     np.save(tmp_path / "images.npy", np.zeros((40, 3, 16, 16), np.float32))
     with pytest.raises(UsageError, match=says):
         divide_images(tmp_path, captured, 16)
+
+
+def written(folder, result, design, **options):
+    model = build(result, design)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            # no longer what the original has
+            parameter.mul_(1 + 0.01 * (number % 3))
+    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"), "0.1.0", **options)
+    return load_bundle(folder, check_hashes=True), model.eval()
+
+
+NETWORKS = {
+    **{
+        join: (lambda join=join: (found := _captured("tiny_resnet"), cpu_and("gpu", found.graph, join)))
+        for join in ("sum", "concat", "project")
+    },
+    "depthwise": lambda: (found := _captured("tiny_mobilenet"), cpu_and("gpu", found.graph, "sum")),
+    "bands and paths": lambda: (
+        found := capture(exact_bundles.network(), (1, 3, exact_bundles.HEIGHT, exact_bundles.WIDTH), "net"),
+        exact_bundles.designed(found.graph),
+    ),
+    "channels": lambda: (found := small(), small_in_channels(found.graph)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
+    result, design = NETWORKS[name]()
+    bundle, model = written(tmp_path / "b", result, design)
+    reopened = reopen(bundle)
+    x = torch.randn(3, *result.graph.input.shape[1:])
+    with torch.inference_mode():
+        for got, want in ((reopened.model(x), model(x)), (reopened.original.module(x), result.module.eval()(x))):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
+    assert {name for name, _ in reopened.model.named_parameters()} == {name for name, _ in model.named_parameters()}
+    assert not reopened.model.training
+
+
+def test_bundle_without_the_original_is_refused(captured, tmp_path):
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"), controls=False)
+    with pytest.raises(StretchError, match="without controls"):
+        reopen(bundle)
+
+
+def test_bundle_in_another_precision_is_refused_by_the_subgraph(captured, tmp_path):
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))
+    export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(result.graph.input.shape, 8), "made up")
+    with pytest.raises(StretchError, match=r"in fp16, and weights can be changed in fp32 alone"):
+        reopen(load_bundle(tmp_path / "half"))
+
+
+def test_file_that_computes_something_else_is_refused(captured, tmp_path):
+    """The branched network's whole file is another's; its hash is not looked at here."""
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))
+    other, _ = written(tmp_path / "other", _captured("tiny_resnet"), cpu_and("gpu", result.graph, "sum"))
+    model = onnx.load(str(other.file("model.onnx")))
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) == 4:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 2, tensor.name))
+    onnx.save(model, str(bundle.file("model.onnx")))
+    with pytest.raises(StretchError, match="differs from torch"):
+        reopen(bundle)
+
+
+@pytest.fixture(scope="module")
+def whole(captured, tmp_path_factory):
+    """The folder of a bundle that nobody has tampered with."""
+    result = captured("tiny_resnet")
+    bundle, _ = written(tmp_path_factory.mktemp("whole") / "b", result, cpu_and("gpu", result.graph, "sum"))
+    return bundle.path
+
+
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(seed=3944773)  # a width of four hundred digits
+@example(seed=1097)  # branches of no width
+@example(seed=17168)  # a segment called ".."
+@example(seed=2346)  # a segment called "cpu", as a method of every module
+@given(seed=st.integers(0, 2**32))
+def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_same_original(captured, whole, seed):
+    result, bundle = captured("tiny_resnet"), whole
+    text = json.loads((bundle / "bundle.json").read_text())
+    text["design"] = swapped(random.Random(seed), text["design"], VALUES)
+    path = bundle.parent / "tampered"
+    shutil.copytree(bundle, path, dirs_exist_ok=True)
+    (path / "bundle.json").write_text(json.dumps(text))
+    try:
+        reopened = reopen(load_bundle(path))
+    except StretchError:
+        return
+    x = torch.randn(1, *result.graph.input.shape[1:])
+    with torch.inference_mode():
+        torch.testing.assert_close(reopened.original.module(x), result.module.eval()(x), rtol=1e-3, atol=1e-3)

@@ -20,7 +20,6 @@ CONFIG = PlanConfig(processors=PROCESSORS, **LOOSE)
 
 @pytest.fixture(scope="module")
 def both():
-    """Candidates of two networks."""
     return candidates(small_resnet(96), MI9, CONFIG, 3, 1.5), candidates(small_resnet(64), MI9, CONFIG, 3, 1.5)
 
 

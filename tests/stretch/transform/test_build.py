@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from experiments.main_job.run import MODELS
 from stretch.capture import capture
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.scale import drop_units, legal_widths, scale_branch, scaled_branches, scaled_graph
+from stretch.planning.design.scale import legal_widths, scale_branch, scaled_branches, scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.transform import Branch, BranchedModel, build
-from stretch.transform.model import op_weights
 from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, pair, part_of, random_designs, with_rewrites
@@ -152,14 +151,6 @@ def test_wider_control_computes_what_the_parent_computes(captured):
     same_as_the_parent(result, part_of(s2, "concat", [BranchScale("cpu", s2.depth, s2.width * 3 // 2, align=1)]))
 
 
-def test_dropped_units_are_skipped(captured):
-    result = captured("tiny_resnet")
-    segment = next(s for s in split_segments(result.graph) if s.depth > s.min_depth)
-    model = build(result, divided(result.graph, part_of(segment, "none", [BranchScale("cpu", segment.min_depth, segment.width)])))
-    left = {name for name, _ in model.branch(segment.name, "cpu").named_children()}
-    assert left == {op.name for op in drop_units(segment, segment.min_depth).ops if op.kind != "input"}
-
-
 def test_kept_channels_are_those_with_the_largest_norm(captured):
     result = captured("tiny_resnet")
     segment = next(s for s in split_segments(result.graph) if s.name == "s2")
@@ -224,14 +215,6 @@ def test_backbones_of_several_parts_scale_at_every_depth(data):
     with torch.inference_mode():
         same = build(captured, identity_design(captured.graph))(image(captured))
         assert torch.equal(same, captured.module(image(captured)))
-
-
-def test_weights_by_operator_have_the_shapes_of_the_graph(captured):
-    graph = captured("tiny_mobilenet").graph
-    model = BranchedModel(graph, identity_design(graph))
-    weights = op_weights(model)
-    for op in model.graph.ops:
-        assert {k: tuple(v.shape) for k, v in weights.get(op.name, {}).items()} == model.graph.op_weights(op)
 
 
 def test_only_tensors_that_are_still_read_are_kept(captured):

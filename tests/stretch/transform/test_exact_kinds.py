@@ -89,10 +89,6 @@ def drawn(data):
     return network, captured, data.draw(random_placements(captured.graph))
 
 
-def image_of(shape=SHAPE):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.slow
 @given(data=st.data())
 def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data):
@@ -103,7 +99,7 @@ def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data)
     assert OpGraph.from_json(graph.to_json()) == graph
     assert (graph.macs, graph.params) == (result.graph.macs, result.graph.params)
     with torch.inference_mode():
-        assert torch.equal(model(image_of()), network(image_of()))
+        assert torch.equal(model(image(result)), network(image(result)))
 
 
 @pytest.mark.slow
@@ -115,10 +111,10 @@ def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_f
     folder = tmp_path_factory.mktemp("portions") / "bundle"
     export_bundle(folder, result, model, None, FACTS, "0.1.0", controls=False)
     with torch.inference_mode():
-        want = network(image_of()).numpy()
+        want = network(image(result)).numpy()
     with Session(load_bundle(folder)) as session:
-        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(image_of().numpy()).values())
-        for got in (session(image_of().numpy()), session.submit(image_of().numpy()).result()):
+        largest = max(float(np.abs(tensor).max()) for tensor in session.tensors(image(result).numpy()).values())
+        for got in (session(image(result).numpy()), session.submit(image(result).numpy()).result()):
             assert np.abs(got - want).max() <= 1e-6 * largest
 
 

@@ -99,7 +99,6 @@ def run(delegate, path, seed=9):
 
 
 def compute(compiled, seed=9):
-    """As `run`, of what is compiled."""
     inputs = [numbers(*shape, seed=seed + i) for i, shape in enumerate(compiled.inputs.values())]
     outputs = [np.full(shape, np.nan, np.float32) for shape in compiled.outputs.values()]
     compiled.run(inputs, outputs)
@@ -122,13 +121,11 @@ def needs_half():
 
 
 def launches(path, *, half=False, **options):
-    """What a model is lowered to."""
     delegate = OpenCLDelegate(half=half, options=Options(**options))
     return delegate.lowered(delegate.prepared(path))
 
 
 def kernels(path, **options):
-    """Names of the kernels a model is lowered to."""
     return [launch.kernel for launch in launches(path, **options)]
 
 
@@ -145,13 +142,10 @@ def cosine(kernel):
     return template
 
 
-TRAITS = ("images", "max_local", "max_sizes", "cpu")
-
-
 def as_gpu(path, *, half=False, **options):
     """Outputs of a model with the layout, work-groups and split sums of a GPU, and other traits that are given, computed by whatever device there is; its launches."""
     device = open_device(())
-    more = {"cpu": False} | {name: options.pop(name) for name in TRAITS if name in options}
+    more = {"cpu": False} | {name: options.pop(name) for name in ("images", "max_local", "max_sizes", "cpu") if name in options}
     traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, local=(16, 4, 1), **more)
     device = replace(device, traits=traits)
     graph = OpenCLDelegate().prepared(path)

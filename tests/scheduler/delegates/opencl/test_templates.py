@@ -1,8 +1,13 @@
-"""Every kernel against ONNX Runtime, with the shapes that its template treats differently."""
+"""Every kernel against ONNX Runtime, with the shapes that its template treats differently, and tuning of schedules and work groups."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.delegates.opencl.device import open_device
+from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache, tuned_groups
 from tests.scheduler.delegates.opencl import networks
 
 ONE = {"kernel_shape": [1, 1]}
@@ -159,9 +164,6 @@ def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
     assert np.all(y == 4096)
 
 
-IMAGES = (1 << 8, 1 << 8, 1 << 16)
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(
@@ -176,9 +178,50 @@ IMAGES = (1 << 8, 1 << 8, 1 << 16)
 )
 def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, attrs, half):
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
-    results, result = networks.as_gpu(path, half=half, images=IMAGES, winograd="off")
+    results, result = networks.as_gpu(path, half=half, images=(1 << 8, 1 << 8, 1 << 16), winograd="off")
     (macros,) = [dict(item.defines) for item in result if item.kernel == kernel]
     assert int(macros["WIMAGE"]) > 0
     assert macros.get("XIMAGE") == (None if kernel == "stem" else "1")
     (expected,) = networks.run(networks.CpuDelegate(), path)
     assert np.abs(results[0] - expected).max() <= (1e-2 if half else 1e-5) * np.abs(expected).max()
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Measure two candidates, so that few kernels are built."""
+    before = ScheduleTuner.__init__
+    monkeypatch.setattr(ScheduleTuner, "__init__", lambda self, *a, **k: before(self, *a, **k | {"top": 2, "rounds": 3}))
+
+
+@pytest.mark.slow
+def test_tuned_schedules_are_kept_and_taken_by_the_next_compilation(tmp_path, few):
+    path = networks.residual_block(tmp_path / "m.onnx")
+    tune = OpenCLDelegate().tune(path, 60)
+    assert {item.kernel for item in tune} == {"conv", "product", "winograd"}
+    assert all(item.after_ms <= item.before_ms for item in tune)
+    known = cached_schedules(open_cache(open_device(()), False))
+    assert known == {(item.kernel, item.shape): item.choice for item in tune}
+    winograd = next(item for item in tune if item.kernel == "winograd")
+    assert ("winograd_in" in networks.kernels(path)) == bool(winograd.choice["USE"])
+    assert networks.error(path) <= 1e-5
+
+
+def test_interrupted_tuning_keeps_what_was_found(tmp_path, few):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    path = networks.residual_block(tmp_path / "m.onnx")
+    with pytest.raises(KeyboardInterrupt):
+        OpenCLDelegate().tune(path, 60, interrupt)
+    kept = cached_schedules(open_cache(open_device(()), False))
+    assert kept
+    assert len(OpenCLDelegate().tune(path, 60)) + len(kept) == len(cached_schedules(open_cache(open_device(()), False)))
+
+
+def test_launches_that_are_alike_are_measured_once(tmp_path):
+    device = open_device(())
+    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
+    compiled.launches = (compiled.launches[0], replace(compiled.launches[0], node="again"))
+    steps = []
+    tune = list(tuned_groups(device, compiled, "fast", 60, steps.append))
+    assert (len(tune), len(steps)) == (1, 2)

@@ -26,7 +26,6 @@ def free_port() -> int:
 
 
 def script(path: Path, *lines: str) -> Path:
-    """An executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(0o755)
@@ -47,7 +46,6 @@ class Server:
         return self.folder / "config"
 
     def key(self, name: str) -> Path:
-        """A new key."""
         path = self.folder / f"{name}.key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
         return path
@@ -100,7 +98,6 @@ class Server:
 
 
 def ended(process: int, seconds: float = 60.0) -> bool:
-    """Whether a process has ended or ends in this time."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
@@ -121,7 +118,6 @@ def sshd_program() -> str:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A running sshd without boards."""
     program = sshd_program()
     built = Server(tmp_path_factory.mktemp("sshd"), free_port())
     host = built.key("host")

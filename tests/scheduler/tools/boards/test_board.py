@@ -91,24 +91,15 @@ def test_what_fails_there_fails_here_with_the_same_code(there, on, tiny_bundle, 
 
 
 def start(*words):
-    """The command line in a process of its own that can be interrupted."""
     command = [sys.executable, "-P", "-c", "from stretch.cli import app\napp()", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
 
 
 def heard(process, words):
-    """Read what a process says up to a line with these words."""
     for line in process.stderr:
         if words in line:
             return
     raise AssertionError(f"it never said {words}")
-
-
-def ssh_of(process):
-    """The ssh that a process started."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    (result,) = [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "ssh\n"]
-    return result
 
 
 def test_interruption_here_ends_what_runs_there(there, server, on, tiny_bundle):
@@ -130,7 +121,9 @@ def test_connection_that_is_lost_is_told_of_and_ends_what_runs_there(there, serv
     heard(running, "gpu → cpu")
     (work,) = server.processes(there, b"from stretch.cli import app")
     (agent,) = server.processes(there, b"sys.stdin.buffer.readline")
-    os.kill(ssh_of(running.pid), signal.SIGKILL)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    (ssh,) = [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "ssh\n"]
+    os.kill(ssh, signal.SIGKILL)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 1
     assert f"error: the connection to {there} was lost while `stretch run` was running there" in err
@@ -141,13 +134,6 @@ def test_connection_that_is_lost_is_told_of_and_ends_what_runs_there(there, serv
     assert not [name for name in server.kept(there) if name.startswith("unfinished")]
 
 
-def borrow(server, source, target):
-    """Give a board the packages of another."""
-    target.mkdir(parents=True, exist_ok=True)
-    for name in ("packages", "nn-stretch"):
-        (target / name).symlink_to(server.boards[source] / "cache/nn-stretch/board" / name)
-
-
 def test_disk_that_is_too_small_is_told_of_before_anything_is_copied(there, server, on, tiny_bundle, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -155,7 +141,8 @@ def test_disk_that_is_too_small_is_told_of_before_anything_is_copied(there, serv
     if mounted.returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        borrow(server, there, disk)
+        for name in ("packages", "nn-stretch"):
+            (disk / name).symlink_to(server.boards[there] / "cache/nn-stretch/board" / name)
         done = spawn("", "run", tiny_bundle, *QUICK, *on(there), "--there", disk)
         assert done.code == 1
         assert done.message.startswith(f"loopback has 8.39 MB free in {disk}, which is not enough for the bundle {tiny_bundle}: ")

@@ -89,7 +89,6 @@ FOREIGN = {
 
 
 def write_onnx(folder, name):
-    """One of `FOREIGN` as a file."""
     path = folder / f"{name}.onnx"
     onnx.save(FOREIGN[name](), str(path))
     return path
@@ -114,12 +113,10 @@ _TWO = ("ADD", "MUL", "FLOOR_DIV", "POW", "SUB")
 
 
 def write_tflite(folder, name):
-    """One of `CHAINS` as a file."""
     return write_chain(folder, name, **CHAINS[name])
 
 
 def write_chain(folder, name, codes, kind=0):
-    """Operators one behind the other as a file."""
     stored = np.arange(1, 5).astype(np.int64 if kind == 4 else np.float32)
     tensors = [{"name": "t0", "shape": [1, 4], "type": kind}, {"name": "stored", "shape": [4], "type": kind, "buffer": 1}]
     operators, last = [], 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import external_data_helper
 from onnx.reference import ReferenceEvaluator
 
-from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.errors import StretchError, UsageError
 from scheduler.tools.explain.foreign import (
     NEW_OPSET,
     check_runtime,
@@ -84,7 +84,6 @@ def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, word
 
 
 def chain(count):
-    """Operators one behind the other."""
     ops = tuple(ForeignOp(f"n{i}", "Relu", "", (f"t{i}",), (f"t{i + 1}",), {}, ("float",), ((1,),), 10 * i) for i in range(count))
     return ForeignModel(path=None, kind="TFLite", ops=ops)
 
@@ -117,12 +116,6 @@ def test_refusal_that_names_no_operator_is_about_the_file():
 def test_partitions_that_the_runtime_tells_are_kept():
     verdict = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 1: "T"}, parts={0: 7, 1: 4}))
     assert [op.partition for op in verdict.operators] == [0, 1]
-
-
-def test_unknown_runtime_is_refused_with_the_closest_name(foreign):
-    with pytest.raises(UnknownNameError) as error:
-        check_runtime("openvin", open_model(foreign["plain"]))
-    assert error.value.hint == "did you mean `openvino`?"
 
 
 def test_kind_of_file_that_a_runtime_does_not_read_is_refused_with_others_that_do(foreign):

@@ -32,7 +32,6 @@ QUICK = ("--repeat", "3", "--warmup", "1", "--time-limit", "120")
 
 
 def litert_library():
-    """LiteRT's library as its Python package brings it."""
     return Path(importlib.util.find_spec("ai_edge_litert").origin).parent / "libLiteRt.so"
 
 
@@ -63,8 +62,6 @@ class Ran:
 
 @dataclass
 class Built:
-    """A runner and the file that it fits."""
-
     program: Path
     model: Path
 

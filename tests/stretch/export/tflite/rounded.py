@@ -32,7 +32,6 @@ def snr_db(expected, got):
 
 
 def run(source, folder, x):
-    """What LiteRT computes for a source."""
     from scheduler.delegates.litert import LiteRtDelegate
 
     (folder / "op.tflite").write_bytes(graphs.tflite_bytes(source.graph, source))

@@ -18,11 +18,11 @@ from stretch.capture.results import Result
 from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
-from tests.stretch.capture.patterns import PATTERNS, network
+from tests.scheduler.delegates import graphs
+from tests.stretch.capture.patterns import PATTERNS, Calling, network
 from tests.stretch.designs import cpu_and
-from tests.stretch.export.test_onnx import drawn_module, operators
 from tests.stretch.several import FORMS, form
-from tests.stretch.stages.test_reopen import NETWORKS
+from tests.stretch.stages.test_stages import NETWORKS
 
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
@@ -56,17 +56,17 @@ def made(written):
     return names[written.name]().eval()
 
 
-@given(op=operators(), seed=st.integers(0, 1000))
-def test_class_of_every_operator_computes_what_its_torch_module_computes(op, seed):
-    shape, module = drawn_module(op, seed)
-    graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": shape}), op], "op")
+@given(case=st.sampled_from(graphs.ALL_KIND_NAMES).flatmap(graphs.graphs))
+def test_class_of_every_operator_computes_what_its_torch_module_computes(case):
+    graph, weights, x = case
     written = write_class("Net", graph, "One operator.")
     net = made(written)
-    state = {written.key("op", key): value for key, value in module.state_dict().items()} if written.attributes else {}
-    net.load_state_dict(state)
-    x = torch.randn(shape) * 4
+    state = {written.key(op, key): torch.from_numpy(value) for op, named in weights.items() for key, value in named.items()}
+    keys = net.load_state_dict(state, strict=False)
+    assert (keys.unexpected_keys, {key.rpartition(".")[2] for key in keys.missing_keys} - {"num_batches_tracked"}) == ([], set())
     with torch.inference_mode():
-        torch.testing.assert_close(net(x), module(*[x] * len(op.inputs)), rtol=1e-5, atol=1e-5)
+        got, want = net(torch.from_numpy(x)), torch.from_numpy(graphs.computed(graph, weights, x)[graph.output])
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * max(1.0, float(want.abs().max())))
 
 
 def test_input_that_nothing_reads_is_still_taken():
@@ -152,25 +152,10 @@ def test_what_has_no_words_is_refused():
         returned_code((A, object()), {"a": "x"})
 
 
-class Summed(nn.Module):
-    """Sums along rows, which no family has."""
-
-    def forward(self, x):
-        return torch.cumsum(x, 3)
-
-
-def opaque():
-    graph = capture(nn.Sequential(nn.Conv2d(3, 4, 1), Summed()), (1, 3, 8, 8), "net").graph
-    return graph, next(op for op in graph.ops if op.kind == "opaque")
-
-
-def test_calls_are_calls_of_torch():
-    graph, op = opaque()
+def test_calls_are_calls_of_torch_and_others_are_not_written():
+    graph = capture(Calling(lambda x, conv: torch.cumsum(conv(x), 3), nn.Conv2d(3, 4, 1)), (1, 3, 8, 8), "net").graph
+    op = next(op for op in graph.ops if op.kind == "opaque")
     assert "torch.ops.aten.cumsum.default({0}, 3)" in code_of(op, graph.input_shapes(op)).expression
-
-
-def test_call_that_is_none_of_torch_s_is_not_written():
-    graph, op = opaque()
     attrs = {**op.attrs, "calls": op.attrs["calls"].replace("cumsum.default", "nothing.default")}
     with pytest.raises(StretchError, match="no operator"):
         code_of(Op(op.name, "opaque", op.inputs, attrs), graph.input_shapes(op))

@@ -113,7 +113,6 @@ class Player:
 
     @property
     def log(self):
-        """The calls so far."""
         path = self.folder / "log.txt"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

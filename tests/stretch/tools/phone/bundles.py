@@ -34,8 +34,6 @@ def long(path):
 
 
 def made(folder, make=long, precision=None):
-    """A bundle with a TFLite file."""
-
     def on_mi9(path):
         edit(make(path), lambda data: data.update(device="mi9"))
         return path
@@ -44,7 +42,6 @@ def made(folder, make=long, precision=None):
 
 
 def command(signature, flags, threads, *, profiled=False, runs=50, warmup=5, mask=()):
-    """The call that times a signature."""
     words = [*mask, "{folder}/benchmark_model", "--graph={folder}/model.tflite", f"--signature_to_run_for={signature}"]
     words += [f"--num_threads={threads}", f"--num_runs={runs}", f"--warmup_runs={warmup}", "--min_secs=0", "--warmup_min_secs=0", *flags]
     if profiled:

@@ -4,8 +4,6 @@ from predictors.errors import MissingBackendError, StretchError, UsageError
 from stretch.tools.phone.measure import Phone, find_phone, workspace
 from tests.stretch.tools.phone.adb import Player, shell
 
-SEEN = {"call": ["devices"], "out": "List of devices attached\nR5CT\tdevice\nemulator-5554\toffline\n\n"}
-
 
 @pytest.fixture
 def adb(monkeypatch, tmp_path):
@@ -37,7 +35,7 @@ def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, s
 
 
 def test_the_only_device_or_the_one_that_was_named_is_taken(adb):
-    adb.plays([{**SEEN, "often": True}])
+    adb.plays([{"call": ["devices"], "out": "List of devices attached\nR5CT\tdevice\nemulator-5554\toffline\n\n", "often": True}])
     assert find_phone("R5CT", 60).serial == "R5CT"
     with pytest.raises(StretchError, match="`emulator-5554` is offline"):
         find_phone("emulator-5554", 60)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.devices import load_device
+from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
@@ -32,6 +32,7 @@ from stretch.tools.phone.measure import (
     works,
 )
 from tests.scheduler.bundles import edit, two_branches
+from tests.stretch.cli.commands import call
 from tests.stretch.tools.phone.adb import Player, shell
 from tests.stretch.tools.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, timed
 from tests.stretch.tools.phone.samples import profile, spoken, xnnpack
@@ -381,9 +382,6 @@ def test_ranges_of_cores_are_masks_and_no_cores_are_none():
             mask_of(text)
 
 
-HOST = PhoneProcessor("cpu", "cpu", "3med", 3)
-
-
 @pytest.fixture
 def small_bundle(tmp_path):
     return load_bundle(two_branches(tmp_path / "bundle"))
@@ -397,7 +395,7 @@ def program(tmp_path):
 
 
 def work(signature="stem"):
-    return SignatureWork(signature, "stem", f"tiny:{signature}", "fp32", HOST)
+    return SignatureWork(signature, "stem", f"tiny:{signature}", "fp32", PhoneProcessor("cpu", "cpu", "3med", 3))
 
 
 def test_times_are_kept_with_the_release_that_took_them(small_bundle, program, tmp_path):
@@ -407,3 +405,45 @@ def test_times_are_kept_with_the_release_that_took_them(small_bundle, program, t
     rows = load_measurements(tmp_path / "m").latencies
     assert [(row.ms, row.std_ms) for row in rows] == [(1.5, 0.1), (1.2, None)]
     assert len({row.runtime for row in rows}) == 2
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("small"), lambda path: two_branches(path, 1, ("cpu", "gpu")))
+
+
+def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, small, adb, phone_request, tmp_path):
+    adb.plays(everything(small))
+    words = ("--serial", "R5CT", "--benchmark-model", phone_request.benchmark, "--measurements", tmp_path / "mine")
+    ran = call(capsys, "run", small.path, "--adb", *words)
+    assert "not tried on a phone yet" in ran.err
+    assert "s1.gpu" in ran.out
+    assert "stretch profile --fit" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
+        (("--serial", "R5CT"), "--serial does not go with a run without --adb"),
+        (("--adb",), "--adb needs something to run on the phone"),
+        (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(capsys, small, adb, phone_request, words, sentence):
+    adb.plays([])
+    failed = call(capsys, "run", small.path, *(word.format(program=phone_request.benchmark) for word in words))
+    assert (failed.code, sentence in failed.message) == (2, True), failed.err
+    assert adb.log == []
+
+
+def test_a_profile_of_ones_own_names_the_times(capsys, small, adb, phone_request, tmp_path):
+    text = (PROFILE_FOLDER / "mi9.toml").read_text().replace('id = "mi9"', 'id = "mine"').replace('"3med"', '"1large"')
+    (tmp_path / "mine.toml").write_text(text)
+    first = small.manifest.subgraphs[0]
+    adb.plays([*START, *BENCHMARK, {"call": command(first.name, CPU, 1), "err": "adb: error: closed\n", "code": 1}, *END])
+    words = ("run", small.path, "--adb", "--benchmark-model", phone_request.benchmark, "--profile")
+    assert "cpu[1large]" in call(capsys, *words, tmp_path / "mine.toml", "--measurements", tmp_path / "m").message
+    adb.ended()
+    unknown = call(capsys, *words, "mine9")
+    assert unknown.code == 3

@@ -1,8 +1,9 @@
-"""Results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
+"""Plans and results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
 
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,27 +11,159 @@ from rich.console import Console
 
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
+from scheduler.tools.bench.compare import BenchAnswer, BenchFile, Conditions, verdict
 from scheduler.tools.explain.model import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
 from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
+from stretch.planning.plan import plan
+from stretch.planning.result import PlanAnswer
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
-from stretch.tools.report.comparison import HEADINGS, cells
+from stretch.tools.report.comparison import HEADINGS, bench_page, cells
 from stretch.tools.report.execution import explanation_page, runtime_lines
 from stretch.tools.report.fit import print_page, text_bars
 from stretch.tools.report.front import front_page, together_page
 from stretch.tools.report.html.page import Bar, Fact, Grid, Page, Section, timeline
-from stretch.tools.report.plan import agreement_lines
+from stretch.tools.report.plan import agreement_lines, figures, plan_bars, plan_page
 from stretch.tools.report.prediction import kernel_points
 from stretch.tools.together import together, together_answer
-from tests.predictors.networks import small_resnet
+from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
+from tests.scheduler.tools.bench.test_compare import contender, drawn
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.tools.test_together import PROCESSORS, both  # noqa: F401
 
+
+@pytest.fixture(scope="module")
+def data():
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
+
+
+def printed(answer, width=120):
+    return page_printed(plan_page(answer, origins={}), width)
+
+
+def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
+    lines = text_bars(plan_bars(data), data.predicted.makespan_ms, 60)
+    bars = {line.split()[0]: line[line.index("|") + 1 : line.rindex("|")] for line in lines[:2]}
+    assert set(bars) == {"cpu", "dsp"}
+    assert {len(bar) for bar in bars.values()} == {60}
+    makespan = data.predicted.makespan_ms
+    for name, bar in bars.items():
+        busy = sum(b.predicted_ms for s in data.segments for b in s.branches if b.processor == name)
+        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data.segments))
+    assert any(a == b == "#" for a, b in zip(*bars.values(), strict=True))
+
+
+def test_figures_name_the_makespan_and_every_control(data):
+    text = dict(figures(data))
+    assert text["makespan"].startswith(f"{data.predicted.makespan_ms:.2f} ms")
+    assert "(predicted)" in text["makespan"]
+    assert text["best single processor"] == f"{data.predicted.best_single_ms:.2f} ms on cpu (int8)"
+    assert text["recommended"] == "branched"
+    assert text["search"].startswith("no design of the space is faster, of 10^")
+    assert {"sequential, same MACs", "branched net as one graph", "operators split", "ideal split"} <= text.keys()
+
+
+def words(plan):
+    """Every name and number of the table."""
+    for segment in plan.segments:
+        yield segment.name
+        yield "×".join(str(n) for n in segment.shape[1:])
+        for branch in segment.branches:
+            yield f"{branch.processor} {plan.precision[branch.processor]}"
+            yield f"{branch.depth}/{segment.depth}"
+            yield f"{branch.width}/{segment.width}"
+            yield f"{branch.macs / 1e6:.1f}"
+            yield f"{branch.predicted_ms + branch.contention_ms:.2f}"
+            for kind in (branch.entry, branch.join):
+                yield "" if kind == "none" else kind
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("columns", [60, 120])
+def test_report_of_three_processors_keeps_every_name_and_number_at_any_width(captured, columns):
+    pytest.importorskip("torch")
+    data = plan(captured("resnet50").graph, specified("mi9")).answer()
+    assert len({b.processor for s in data.segments for b in s.branches}) >= 2
+    text = printed(data, columns)
+    assert "…" not in text
+    # sentences are left to the terminal to wrap
+    table = text[text.index("\n\n") : text.index("\n\n", text.index("predicted ms"))]
+    assert all(len(line) <= columns for line in table.splitlines())
+    for word in words(data):
+        assert word in " ".join(table.split())
+    bars = [line for line in text.splitlines() if line.endswith("|")]
+    assert len(bars) == len({b.processor for s in data.segments for b in s.branches})
+    assert len({len(line) for line in bars}) == 1
+
+
+def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
+    long = msgspec.json.decode(msgspec.json.encode(data).replace(b'"cpu"', b'"cpu[1large3med]"'), type=PlanAnswer)
+    text = printed(long, 80)
+    assert "…" not in text
+    assert "cpu[1large3med]" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if line.endswith("|"))
+
+
+@pytest.mark.slow
+def test_rows_of_bands_and_what_is_computed_twice_are_shown():
+    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True)).answer()
+    segment = next(s for s in answer.segments if s.kind == "rows")
+    for width in (120, 80, 50):
+        text = printed(answer, width)
+        assert all(f"{branch.rows[0]}:{branch.rows[1]}" in text for branch in segment.branches)
+    reply = dict(figures(answer))
+    assert (
+        reply["computes"]
+        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
+    )
+    assert "to be trained" in reply["sequential, same MACs"]
+
+
+def measurement(rows=None, **told):
+    rows = rows or [contender("net.onnx, onnxruntime", drawn(2e6, 1)), contender("net.onnx, openvino", drawn(3e6, 2), drawn(2e6, 1))]
+    empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
+    conditions = Conditions(
+        processor="A chip",
+        system="Linux",
+        cores=[0],
+        process_cores=[0, 1],
+        **(empty | {"load_before": None, "load_after": None, "stolen": None, "busy": None} | told),
+    )
+    file = BenchFile(
+        name="net.onnx",
+        path="net.onnx",
+        kind="onnx",
+        sha256="0" * 64,
+        bytes=9,
+        macs=None,
+        inputs={"x": "float32 1x2"},
+        input_sha256="1" * 64,
+    )
+    return BenchAnswer(
+        verdict=verdict(rows),
+        date="2026-01-01",
+        seconds=1.0,
+        seed=0,
+        starts=5,
+        rounds=30,
+        warmup=[10] * 5,
+        files=[file],
+        contenders=rows,
+        conditions=conditions,
+        versions={},
+        warnings=["mind"],
+    )
+
+
+def test_every_contender_and_its_median_are_shown_at_any_width():
+    text = page_printed(bench_page(measurement()), 60)
+    assert all(row.name in text and f"{row.summary.median_ms:.3f}" in text for row in measurement().contenders)
+
+
 SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
-NOTHING = dict.fromkeys(SHARE)
 RUN = {"images": 20, "precisions": {"cpu": ("int8",), "gpu": ("fp16", "fp32")}, "delegates": {"cpu": "cpu", "gpu": "opencl"}}
 
 
@@ -45,7 +178,7 @@ def test_network_its_files_and_its_segments_have_a_line_each():
 
 
 def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
-    [alike] = [line for line in agreement_lines(Agreement(**NOTHING, error=0.1, images=40, classes=1)) if "agreement" in line]
+    [alike] = [line for line in agreement_lines(Agreement(**dict.fromkeys(SHARE), error=0.1, images=40, classes=1)) if "agreement" in line]
     assert alike.startswith("the original answers one class for these images")
     [line] = agreement_lines(Agreement(**SHARE, error=0.1, images=40, classes=7))
     assert "the original's class, one of 7 that it answers, in 90.0%" in line
@@ -66,9 +199,6 @@ def test_unknown_is_a_dash_and_never_a_number():
     assert "exact" in cells(ROWS[0])
     assert "97.5%" in cells(ROWS[1])
     assert set(cells(ROWS[2])[1:]) == {"–"}
-
-
-names = st.text("abcdefgh._/", min_size=1, max_size=60)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +259,7 @@ def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(
         assert word in whole
 
 
-cells_of_a_table = st.lists(st.lists(names, min_size=3, max_size=3), min_size=1, max_size=4)
+cells_of_a_table = st.lists(st.lists(st.text("abcdefgh._/", min_size=1, max_size=60), min_size=3, max_size=3), min_size=1, max_size=4)
 
 
 @given(cells_of_a_table, st.integers(20, 120))

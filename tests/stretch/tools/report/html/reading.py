@@ -7,8 +7,6 @@ VOID = {"meta", "link", "br", "hr", "img", "path", "use", "rect"}
 
 
 class Seen(HTMLParser):
-    """Elements, attributes and text of a page."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []

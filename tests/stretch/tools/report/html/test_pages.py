@@ -1,12 +1,13 @@
-"""The page of each verb's result has its numbers, and is whole."""
+"""The page of each verb's result has its numbers and drawings, and is whole."""
 
 import functools
 import itertools
+import re
 
 import pytest
 from msgspec.structs import replace
 
-from predictors.errors import InfeasibleError, TightRule
+from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
 from scheduler.answer import run_answer
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
@@ -15,6 +16,7 @@ from scheduler.checks.verify import judge, random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy import measure_energy
 from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
 from scheduler.tools.simulation import DecisionAnswer, PlanAnswer, SimulationRequest, simulate
@@ -25,9 +27,27 @@ from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.stages.predict import predict_latency
 from stretch.tools.report.comparison import bench_page, comparison_page
-from stretch.tools.report.execution import run_page, simulation_page
+from stretch.tools.report.execution import run_page, simulation_page, trace_bars
 from stretch.tools.report.front import front_page
-from stretch.tools.report.html.page import render
+from stretch.tools.report.html.page import (
+    KINDS,
+    Bar,
+    ChartInterval,
+    Fact,
+    Grid,
+    Page,
+    Section,
+    Stretched,
+    check_page,
+    histogram,
+    intervals,
+    over_time,
+    render,
+    spread,
+    stretched_rows,
+    timeline,
+    write_page,
+)
 from stretch.tools.report.plan import plan_bars, plan_page
 from stretch.tools.report.prediction import prediction_page, refusal_page, roofline_figure
 from tests.predictors.networks import resnet50
@@ -35,12 +55,184 @@ from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.tools.report.html.reading import checked
-from tests.stretch.tools.report.test_table import answer as bench_answer
+from tests.stretch.tools.report.test_terminal import measurement as bench_answer
+
+DRAWN = {
+    "timeline": lambda name: timeline(
+        name,
+        "title",
+        "words",
+        {
+            "predicted": [
+                Bar("cpu", 0, 3, "computing", "s1"),
+                Bar("gpu", 0, 1, "exchange"),
+                Bar("gpu", 1, 4, "computing", "s1"),
+                Bar("cpu", 5, 1, "join"),
+            ],
+            "measured": [Bar("cpu", 0, 2, "others", "load")],
+        },
+        6,
+    ),
+    "intervals": lambda name: intervals(
+        name, "title", "words", [ChartInterval("one", 2, 1, 3, strong=True), ChartInterval("two", 1, 1, 1)], "ms"
+    ),
+    "spread": lambda name: spread(name, "title", "words", [("links", 1.1, 0.8), ("times on gpu", 0.7, 1.9)], 1.0, "times as fast"),
+    "histogram": lambda name: histogram(name, "title", "words", [1.0, 2.0, 2.0, 4.0], {"median": 2.0}, "ms"),
+    "over_time": lambda name: over_time(name, "title", "words", [1.0, 2.0, 3.0], "ms"),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_text_stays_text_and_stands_in_words_beside_and_two_in_one_page_share_no_name(kind):
+    drawn = DRAWN[kind]("first")
+    assert drawn.svg.startswith("<svg ")
+    assert '<title id="first-title">title</title><desc id="first-words">words</desc>' in drawn.svg
+    assert "<text" in drawn.svg
+    assert "width=" not in drawn.svg.partition(">")[0]
+    one, two = (set(re.findall(r' id="([^"]*)"', svg)) for svg in (drawn.svg, DRAWN[kind]("second").svg))
+    assert one
+    assert not one & two
+
+
+def drawn(rows, processors):
+    return checked(render(Page("t", ["l"], sections=[Section("network", "h", (), [Stretched(rows, processors)])])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("channels",), ("stretch", "rows")])
+def test_every_branch_is_a_box_with_its_numbers(kinds):
+    result = planned(kinds, "gpu").answer()
+    rows, processors = stretched_rows(result)
+    assert processors == ["cpu", "gpu"]
+    text = drawn(rows, processors).text
+    by_name = {row.name: row for row in rows}
+    for segment in result.segments:
+        if segment.kind == "whole":
+            continue
+        row = by_name[segment.name]
+        assert KINDS[segment.kind] in text
+        assert len(row.boxes) == len(segment.branches)
+        for box, branch in zip(row.boxes, segment.branches, strict=True):
+            assert box.processor == branch.processor
+            assert f"{branch.predicted_ms:.2f} ms" in box.words
+            assert box.words in text
+
+
+@pytest.mark.slow
+def test_bands_cover_the_map_and_say_what_is_computed_twice():
+    result = planned(("rows",), "gpu").answer()
+    rows, _ = stretched_rows(result)
+    by_name = {row.name: row for row in rows}
+    divided = [segment for segment in result.segments if segment.kind == "rows"]
+    assert divided
+    for segment in divided:
+        boxes = by_name[segment.name].boxes
+        assert sum(box.share for box in boxes) == pytest.approx(100)
+        assert min(box.top for box in boxes) == 0
+        assert any("computed twice" in box.words for box in boxes) == any(box.halo > 0 for box in boxes)
+        extra = sum(branch.macs for branch in segment.branches) - segment.macs
+        assert (extra > 0.01 * segment.macs) <= any(box.halo > 0 for box in boxes)
+
+
+def test_chains_are_as_high_as_blocks_are_many():
+    result = planned(other="gpu").answer()
+    rows, _ = stretched_rows(result)
+    for segment in result.segments:
+        for row in rows:
+            if row.name == segment.name and segment.kind == "stretch":
+                heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
+                rounds = {round(height / blocks, 6) for blocks, height in heights.items()}
+                assert len(rounds) == 1
+
+
+TRACE = Trace(
+    spans=(
+        Span("s1/gpu", "gpu", "gpu", "subgraph", 3_000_000, 5_000_000),
+        Span("s1/cpu", "cpu", "cpu", "subgraph", 2_000_000, 4_000_000),
+        Span("s1/gpu in", "gpu", "gpu", "conversion", 2_000_000, 3_000_000),
+        Span("s1/join", "cpu", "cpu", "join", 5_000_000, 6_000_000),
+        Span("plan", "cpu", "cpu", "plan", 2_000_000, 6_000_000),
+        Span("others", "gpu", "gpu", "load", 0, 9_000_000),
+    ),
+    start_ns=2_000_000,
+    end_ns=6_000_000,
+)
+
+
+def test_bars_begin_where_the_inference_begins_and_plans_are_left_out():
+    assert trace_bars(TRACE) == [
+        Bar("gpu", -2.0, 9.0, "others", "others"),
+        Bar("cpu", 0.0, 2.0, "computing", "s1"),
+        Bar("gpu", 0.0, 1.0, "exchange", "s1"),
+        Bar("gpu", 1.0, 2.0, "computing", "s1"),
+        Bar("cpu", 3.0, 1.0, "join", "s1"),
+    ]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a & b",
+    "{{ 7 * 7 }}",
+    "</style><b>",
+    "../../x",
+    "é🙂",
+    "--",
+    "]]>",
+    "$\\frac{$ $x$",
+)
+
+
+def page(name, *more):
+    drawn = intervals("drawn", name, name, [ChartInterval(name, 1.0, 0.5, 2.0, strong=True)], "ms")
+    return Page(
+        title=name,
+        lead=[name],
+        facts=[Fact(name, name, name)],
+        sections=[Section("one", name, [name], [Grid(name, (name, "b"), [(name, "1")], right=(1,)), drawn]), *more],
+        warnings=[name],
+        made_from=[("command", name)],
+    )
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_text_wherever_they_stand(name):
+    seen = checked(render(page(name)))
+    assert seen.text.count(" ".join(name.split())) >= 10
+    assert not {"b", "i"} & set(seen.tags)
+
+
+def test_tables_and_pictures_have_names_for_those_who_do_not_see_them():
+    seen = checked(render(page("name", Section("two", "two", (), [Grid("folded", ("a",), [("x",)], folded=True)]))))
+    assert seen.tags.count("caption") == seen.tags.count("table") == 2
+    assert ("svg", "role", "img") in seen.attributes
+    assert ("svg", "aria-labelledby", "drawn-title drawn-words") in seen.attributes
+    assert seen.tags.count("details") == 1
+    assert ("html", "lang", "en") in seen.attributes
+
+
+def test_written_in_one_step_and_readable_by_others(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    write_page(page("after"), path)
+    assert "after" in path.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert path.stat().st_mode & 0o400
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("page.txt", "is no .html file"), ("gone/page.html", "does not exist"), ("folder.html", "is a folder")]
+)
+def test_page_that_could_not_be_written_is_refused_beforehand(tmp_path, name, says):
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(UsageError, match=says):
+        check_page(tmp_path / name)
+    check_page(tmp_path / "page.html")
 
 
 @functools.cache
-def planned(kinds=("stretch",)):
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"), kinds=kinds))
+def planned(kinds=("stretch",), other="dsp"):
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", other), kinds=kinds))
 
 
 def text_of(result, answer=None, **more):
@@ -110,15 +302,10 @@ def test_rows_without_times_have_a_page():
     assert "nothing timed" in seen.text
 
 
-@pytest.fixture(scope="module")
-def searched():
-    return front_answer(
-        front(GRAPH, MI9, PlanConfig(**REQUEST, kinds=("stretch", "rows")), ("latency", "agreement"), 5, made()), {"search": 0.1}
-    )
-
-
 @pytest.mark.slow
-def test_every_design_stands_in_picture_and_table(searched):
+def test_every_design_stands_in_picture_and_table():
+    request = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    searched = front_answer(front(GRAPH, MI9, request, ("latency", "agreement"), 5, made()), {"search": 0.1})
     seen = checked(render(front_page(searched)))
     for row in searched.designs:
         assert f"{row.predicted_ms:.2f} {row.speedup:.2f}" in seen.text
