@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line, need
@@ -33,17 +34,20 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     """
     path = Path(path)
     program = _loaded(path)
-    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in program.graph_signature.user_inputs]
+    specs = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
+    inputs = [node for node, spec in specs if spec.kind is InputKind.USER_INPUT]
     ends = named_ends(path, [_stated(node) for node in inputs if isinstance(node.meta["val"], torch.Tensor)])
     shapes = settled(path, ends, input_shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         network = program.module(check_guards=False)
     graph = network.graph
+    # in the same order; a name that is Python's own, such as `input`, has become another
+    originals = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
     arguments = {end.name: end.argument for end in ends}
     for node in list(graph.nodes):
-        if node.name in arguments:
-            node.target = arguments[node.name]
+        if node in originals and originals[node].name in arguments:
+            node.target = arguments[originals[node].name]
         elif node.op == "placeholder" or "._assert" in str(node.target):
             # numbers beside the tensors are part of what was exported
             graph.erase_node(node)

@@ -6,22 +6,19 @@ import warnings
 import zipfile
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from predictors.errors import StretchError, UsageError
+from stretch.capture import capture
+from stretch.models.load import load_model
+from stretch.models.pt2 import read_module
+from stretch.models.tiny import tiny_resnet
+from stretch.stages.network import read_graph
+from stretch.train.prepare import replace_head
+from tests.stretch.capture.patterns import Calling
 from tests.stretch.several import assert_equal
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-
-from stretch.capture import capture  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
-from stretch.models.pt2 import read_module  # noqa: E402
-from stretch.models.tiny import tiny_resnet  # noqa: E402
-from stretch.stages.network import read_graph  # noqa: E402
-from stretch.train.prepare import replace_head  # noqa: E402
 
 #: Largest difference from the module, as a part of its largest output.
 CLOSE = 1e-4
@@ -99,26 +96,20 @@ def test_calls_of_every_kind_compute_what_they_did_and_are_captured(tmp_path, de
     assert {key for key in result.state_dict() if "lifted" not in key} == {*module.state_dict(), "offset"}
 
 
-class Trained(nn.Module):
-    """Layers that do something else while they are trained."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.5))
-
-    def forward(self, x):
-        return self.body(x)
+def trained():
+    """Layers that do something else while they are trained; what they read is called `input`, which torch renames."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.5))
 
 
 def test_network_that_was_exported_in_training_is_taken_in_evaluation(tmp_path):
-    module, shape = Trained(), (2, 3, 6, 5)
+    module, shape = trained(), (2, 3, 6, 5)
     result = read_module(save(tmp_path / "m.pt2", module.train(), shape))
     check_numbers(result, module.eval(), shape)
     assert [op.kind for op in capture(result, shape).graph.ops][1:] == ["conv", "batch_norm", "flatten", "dropout"]
 
 
 def test_weights_of_the_module_are_weights_of_its_archive(tmp_path):
-    module, other, shape = Trained().eval(), Trained().eval(), (2, 3, 6, 5)
+    module, other, shape = trained().eval(), trained().eval(), (2, 3, 6, 5)
     torch.save(other.state_dict(), tmp_path / "w.pth")
     path = save(tmp_path / "m.pt2", module, shape)
     check_numbers(load_model(str(path), weights=str(tmp_path / "w.pth"), trust_code=True).module, other, shape)
@@ -159,51 +150,39 @@ def test_layer_comes_back_as_it_was(tmp_path, make, shape):
 
 
 def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
-    class Net(nn.Module):
-        def forward(self, x):
-            n, c, h, w = x.shape
-            return x.reshape(n, c, h * w)[:, :, : h * (w // 2)].reshape(n, -1)
+    def halves(x):
+        n, c, h, w = x.shape
+        return x.reshape(n, c, h * w)[:, :, : h * (w // 2)].reshape(n, -1)
 
     dim = torch.export.Dim
     dynamic = {"x": {0: dim("n", max=64), 2: dim("h", max=64), 3: dim("w", max=64)}}
-    path = save(tmp_path / "m.pt2", Net(), (2, 3, 6, 8), dynamic_shapes=dynamic)
+    path = save(tmp_path / "m.pt2", Calling(halves), (2, 3, 6, 8), dynamic_shapes=dynamic)
     assert read_module(path).input_shape == (1, 3, 6, 8)
     for shape in ((1, 3, 6, 8), (1, 3, 5, 9), (4, 3, 2, 2)):
         result = read_module(path, shape)
-        check_numbers(result, Net(), shape)
+        check_numbers(result, halves, shape)
         capture(result, result.input_shape)
 
 
 def test_size_that_was_fixed_at_export_is_no_other(tmp_path):
-    path = save(tmp_path / "m.pt2", Trained().eval(), (2, 3, 6, 5))
+    path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
     with pytest.raises(UsageError, match=r"has 2 along axis 0, 1 is given"):
         read_module(path, (1, 3, 6, 5))
 
 
 def test_network_of_one_image_alone_is_predicted_as_the_module_is(tmp_path):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+    def shuffled(x, layers):
+        x = layers(x)
+        return x.view(1, 2, 4, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
 
-        def forward(self, x):
-            x = self.norm(self.conv(x))
-            return x.view(1, 2, 4, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
-
-    path = save(tmp_path / "m.pt2", Net().eval(), (1, 3, 8, 8))
-    assert read_graph(str(path), trust_code=True).graph.macs == capture(Net(), (1, 3, 8, 8)).graph.macs
+    module = Calling(shuffled, nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))).eval()
+    path = save(tmp_path / "m.pt2", module, (1, 3, 8, 8))
+    assert read_graph(str(path), trust_code=True).graph.macs == capture(module, (1, 3, 8, 8)).graph.macs
 
 
 def test_half_precision_is_computed_in_single(tmp_path):
-    class Cast(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 2, 1)
-
-        def forward(self, x):
-            return self.conv(x + torch.tensor([1.5], dtype=torch.float16)).float().half() * 2
-
-    module = read_module(save(tmp_path / "m.pt2", Cast().half(), (1, 3, 4, 4), dtype=torch.float16))
+    cast = Calling(lambda x, conv: conv(x + torch.tensor([1.5], dtype=torch.float16)).float().half() * 2, nn.Conv2d(3, 2, 1)).half()
+    module = read_module(save(tmp_path / "m.pt2", cast, (1, 3, 4, 4), dtype=torch.float16))
     assert {tensor.dtype for tensor in module.state_dict().values()} == {torch.float32}
     assert module(torch.zeros(1, 3, 4, 4)).dtype == torch.float32
     capture(module, (1, 3, 4, 4))
@@ -253,13 +232,10 @@ def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
 
 
 def test_whole_numbers_that_become_reals_at_once_are_reals(tmp_path):
-    class Net(nn.Module):
-        def forward(self, picture):
-            return (picture.float() / 255).relu()
-
-    module = read_module(save(tmp_path / "m.pt2", Net(), (1, 3, 4, 4), dtype=torch.uint8))
+    picture = Calling(lambda x: (x.float() / 255).relu())
+    module = read_module(save(tmp_path / "m.pt2", picture, (1, 3, 4, 4), dtype=torch.uint8))
     assert any("is of type uint8 and becomes reals at once" in sentence for sentence in module.warnings)
-    check_numbers(module, Net(), (1, 3, 4, 4))
+    check_numbers(module, picture, (1, 3, 4, 4))
 
 
 def test_archive_is_not_opened_without_trust(tmp_path):
@@ -287,7 +263,7 @@ def test_class_that_is_returned_and_unknown_is_named(tmp_path):
 
 
 def test_damaged_file_is_refused_in_one_sentence_and_nothing_is_printed(tmp_path, capfd):
-    path = save(tmp_path / "m.pt2", Trained().eval(), (2, 3, 6, 5))
+    path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
     with zipfile.ZipFile(tmp_path / "plain.pt2", "w") as plain:
         plain.writestr("m/a", "b")
     content = path.read_bytes()
