@@ -22,7 +22,7 @@ from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
 from stretch.planning.result import control_fields, plain, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
-from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
+from stretch.planning.search.goal import Goal, loss_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, spread
@@ -54,20 +54,17 @@ def diverse_designs(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
-    result, seen = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1)
-    most, groups = factor * goal.value(space, best.picks), goal.groups(space)
+    result, seen, most = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1), factor * goal.value(space, best.picks)
 
     def fresh(options: SegmentOptions) -> bool:
         return look(options) not in seen
 
-    shared = exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span)))
+    shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span))))
     while len(result) < count:
-        good = search_groups(
-            space, low, high, n_meet, groups, lambda _: shared, lambda group: exact.Within(goal.measure(group), most), fresh
-        )
+        good = search_best(space, low, high, n_meet, shared, (goal, most), fresh)
         if good is None:
             break
-        within = exact.Within(shared, shared.total(space, good.picks))
+        within = shared, shared.value(space, good.picks)
         result.append(search_best(space, low, high, n_meet, goal, within, fresh) or good)
         for options, _ in result[-1].picks:
             seen[look(options)] = seen.get(look(options), 0) + 1
@@ -96,28 +93,22 @@ class Criteria:
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
-    power: exact.ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
-    losses: exact.AdditiveCost | None = None  # What each option loses; needed for ``loss``.
+    goals: Mapping[str, Goal]  # What adds up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` what is asked for.
     source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
         """A design in one thing."""
-        if name == "memory":
-            return float(search_result.peak_bytes)
-        if name == "macs":
-            return float(search_result.macs)
-        if name == "latency":
-            return search_result.ms
-        return self._measure(name, exact.working(self.space, search_result.picks)).total(self.space, search_result.picks)
+        known = {"memory": search_result.peak_bytes, "macs": search_result.macs, "latency": search_result.ms}
+        return float(known[name]) if name in known else self.goals[name].value(self.space, search_result.picks)
 
     def least(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
     ) -> tuple[exact.SearchResult | None, DesignSpace]:
         """The design that has least of one thing, or of it and another with a weight; and a space that has every design with as little."""
-        adding = [bound for bound in bounds if bound not in FREE]
+        adding, goal = [bound for bound in bounds if bound not in FREE], self.goals.get(name)
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
-        if name == "memory":
+        if goal is None:
             return self._least_memory(bounds), self.space
         part, most = self.space, bounds.get("memory", np.inf)
         if most < np.inf:
@@ -127,21 +118,12 @@ class Criteria:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
             return exact.pruned(part, self.low, high, self.n_meet)
-        if not all(part.options):
-            return None, self.space
-
-        def cost(group: Sequence[str]) -> exact.Measure:
-            measure = self._measure(name, group)
-            return measure if also is None else exact.weighed((1.0, measure), (also[1], self._measure(also[0], group)))
-
-        def within(group: Sequence[str]) -> exact.Within | None:
-            return exact.Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
-
-        groups: Sequence[Sequence[str]] = [self.space.processors]
-        if "energy" in (name, *adding, *(also or ())[:1]):
-            assert self.power is not None
-            groups = self.power.groups(self.space.processors)
-        return search_groups(part, self.low, high, self.n_meet, groups, cost, within), self.space
+        if also is not None:
+            other, weight = self.goals[also[0]], also[1]
+            base = exact.weighed((1.0, goal.base), (weight, other.base))
+            goal = Goal(base, goal.energy + weight * other.energy, goal.power or other.power)
+        within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
+        return search_best(part, self.low, high, self.n_meet, goal, within) if all(part.options) else None, self.space
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
@@ -154,15 +136,6 @@ class Criteria:
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)
-
-    def _measure(self, name: str, processors: Sequence[str]) -> exact.Measure:
-        if name == "energy":
-            assert self.power is not None
-            return self.power.energy(processors)
-        if name == "loss":
-            assert self.losses is not None
-            return exact.Measure(self.losses)
-        return {"latency": exact.LATENCY, "macs": exact.MACS}[name]
 
     def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""
@@ -362,8 +335,9 @@ def front(
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     source, checked = problem.accuracy_source, problem.config
     _check(names, checked, source, count)
-    power = exact.ProcessorPowers.of(device, checked.processors) if "energy" in names else None
-    losses = None if source is None else source.losses
+    goals = {"latency": Goal(), "macs": Goal(exact.MACS)} | ({} if source is None else {"loss": Goal(exact.Measure(source.losses))})
+    if "energy" in names:
+        goals["energy"] = Goal(exact.weighed(), 1.0, exact.ProcessorPowers(device, checked.processors))
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
     unbounded = problem.asking(
         msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
@@ -372,7 +346,7 @@ def front(
     result, values = [], []
     for part in parts:
         if part.result is not None:
-            criteria = Criteria(part.space, *problem.macs, part.n_meet, power, losses, source)
+            criteria = Criteria(part.space, *problem.macs, part.n_meet, goals, source)
             some = criteria.grid(current, count or MOST) if len(current) == 3 else criteria.pair(current, count)
             result += some
             values += [[criteria.value(name, item) for name in current] for item in some]

@@ -30,7 +30,7 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
-from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
+from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
 from stretch.planning.search.goal import Bounds, Goal, explain_infeasible, least_of, refusal, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
@@ -548,7 +548,7 @@ def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchRe
         return result
     if strategy == "exact" or problem.config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, added(goal, space), ())
+    result = evolve(space, *macs, n_meet, score_of(problem.config.best_in, goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:
         raise _missed(problem)
     return result

@@ -5,7 +5,7 @@ A population, of which a segment's option is exchanged (mutation) or the first s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,7 @@ from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
-from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
+from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace
 
@@ -48,23 +48,8 @@ Pick = tuple[SegmentOptions, int]
 def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
     """What an objective judges designs by."""
     if not objective.tried:
-        return added(goal, space)
+        return partial(goal.value, space)
     return busiest(space) if objective.text == "throughput" else robust(space)
-
-
-def added(goal: Goal, space: DesignSpace) -> Score:
-    """What adds up, for one design at a time."""
-
-    @cache
-    def costs(options: SegmentOptions, names: tuple[str, ...]) -> Floats:
-        return np.broadcast_to(goal.measure(names).of(options), options.ms.shape)
-
-    def score(picks: Picks) -> float:
-        names, (rows, last) = working(space, picks), held(space, picks)
-        result = sum(float(costs(options, names)[space.holders.index(holder), index]) for options, index, holder in rows)
-        return result + goal.measure(names).leaving(space, last)
-
-    return score
 
 
 def _timed(space: DesignSpace) -> Callable[[SegmentOptions, int, str], list[SegmentTime]]:

@@ -5,10 +5,11 @@ segments have been branched so far, and whether an option that is asked for was 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate, combinations, product
-from math import inf, nan, prod
+from math import inf, isclose, nan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +22,6 @@ from stretch.planning.cost.branch import Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.layers import TIE, Layer, around, backward, highest, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning
-
-#: What each option of a segment adds, whoever holds what arrives: (n,).
-AdditiveCost = Callable[[SegmentOptions], Floats]
 
 #: Options and the index of the chosen one, segment by segment.
 Picks = Sequence[tuple[SegmentOptions, int]]
@@ -70,53 +68,37 @@ def weighed(*parts: tuple[float, Measure]) -> Measure:
     """A sum of measures with weights."""
     some = [(weight, measure) for weight, measure in parts if weight]
 
+    @cache
     def of(options: SegmentOptions) -> Floats:
         return np.asarray(sum(weight * measure.of(options) for weight, measure in some), dtype=np.float64)
 
     return Measure(of, lambda space, holder: sum(weight * measure.leaving(space, holder) for weight, measure in some))
 
 
-@dataclass(frozen=True)
 class ProcessorPowers:
-    """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work."""
+    """What processors of a device take: energy of designs, mJ, as of `EnergyModel.plan_mj`; nothing where the profile does not state what one takes without work."""
 
-    computing: Mapping[str, float]  # Of each that may have work while it computes.
-    waiting: Mapping[str, float]  # Of each while it has work in a run and waits.
-    idle: Mapping[str, float]  # Of every processor of the device, by family, while it has none.
-    families: Mapping[str, str]  # Of each that may have work.
-
-    @classmethod
-    def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "ProcessorPowers":
-        """As the model of energy tells it."""
-        model = EnergyModel(device)
-        computing, waiting = {}, {}
+    def __init__(self, device: DeviceProfile, processors: Sequence[str]) -> None:
+        self._model = model = EnergyModel(device)
         for name in processors:
-            one = model.mj(name, 1.0)
-            if one is None:
+            if model.mj(name, 1.0) is None:
                 why = f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy"
                 raise UsageError(why, "name other processors, or add `power_w` to the profile")
-            computing[name] = one
-            waiting[name] = sum(part.mj or 0.0 for part in model.parts({name: 0.0}, 1.0) if part.state == "waiting")
-        idle = {part.processor: part.mj or 0.0 for part in model.parts({}, 1.0)}
-        return cls(computing, waiting, idle, {name: device.processor(name).family for name in processors})
-
-    def groups(self, processors: Sequence[str]) -> list[tuple[str, ...]]:
-        """Sets of processors of which each has to be searched by itself.
-
-        Where a processor takes other power while it waits than while it idles, what it costs is known where it is said which have work.
-        """
-        if all(self.waiting[name] == self.idle[self.families[name]] for name in processors):
-            return [tuple(processors)]
-        return [some for count in range(len(processors), 0, -1) for some in combinations(processors, count)]
+        # one that takes other power while it waits than while it idles: what it costs is known where it is said which have work
+        alike = all(isclose(model.plan_mj({name: 0.0}, 1.0), model.plan_mj({}, 1.0)) for name in processors)
+        subsets = (some for count in range(len(processors), 0, -1) for some in combinations(processors, count))
+        #: Sets of processors of which each has to be searched by itself.
+        self.groups: list[tuple[str, ...]] = [tuple(processors)] if alike else list(subsets)
 
     def energy(self, processors: Sequence[str]) -> Measure:
-        """Energy of designs all of whose processors are these, mJ, as of `EnergyModel.plan_mj`; no less where one has no work."""
-        working = {self.families[name] for name in processors}
-        waits = sum(self.waiting[name] for name in processors) + sum(current for name, current in self.idle.items() if name not in working)
+        """Energy of designs all of whose processors are these; no less where one has no work."""
+        still = dict.fromkeys(processors, 0.0)
+        waits = self._model.plan_mj(still, 1.0)
+        more = {name: self._model.plan_mj({**still, name: 1.0}, 1.0) - waits for name in processors}
 
+        @cache
         def of(options: SegmentOptions) -> Floats:
-            more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in options.busy().items())
-            return np.asarray(waits * options.ms + more, dtype=np.float64)
+            return np.asarray(waits * options.ms + sum(more[name] * ms for name, ms in options.busy().items()), dtype=np.float64)
 
         return Measure(of, lambda space, holder: waits * space.leaving_ms(holder))
 

@@ -20,6 +20,7 @@ from stretch.planning.constraints import Constraint, Limit
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
+from stretch.planning.network.segments import memoised
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE
@@ -28,29 +29,24 @@ from stretch.planning.search.space import DesignSpace, Rules
 
 @dataclass(frozen=True)
 class Goal:
-    """What adds up over the segments of a design and is to be least."""
+    """What adds up over the segments of a design and is to be least, or is bounded."""
 
-    latency: float = 1.0  # Weight of the makespan, ms.
-    energy: float = 0.0  # Weight of the energy, mJ.
+    base: exact.Measure = exact.LATENCY  # What does not depend on which processors have work.
+    energy: float = 0.0  # Weight of the energy, mJ, beside that.
     power: exact.ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
         """The goal of a request; latency where its objective does not add up."""
-        if not objective.adds or objective.only_latency:
-            return cls()
         energy = objective.weight("energy")
-        return cls(objective.weight("latency"), energy, exact.ProcessorPowers.of(device, processors) if energy else None)
+        if not energy:
+            return cls()
+        return cls(exact.weighed((objective.weight("latency"), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors))
 
-    def measure(self, processors: Sequence[str]) -> exact.Measure:
+    @memoised
+    def measure(self, processors: tuple[str, ...]) -> exact.Measure:
         """What designs have that give work to each of these processors."""
-        if self.power is None:
-            return exact.LATENCY
-        return exact.weighed((self.latency, exact.LATENCY), (self.energy, self.power.energy(processors)))
-
-    def groups(self, space: DesignSpace) -> list[tuple[str, ...]]:
-        """Sets of processors that are searched one by one."""
-        return [space.processors] if self.power is None else self.power.groups(space.processors)
+        return self.base if self.power is None else exact.weighed((1.0, self.base), (self.energy, self.power.energy(processors)))
 
     def value(self, space: DesignSpace, picks: exact.Picks) -> float:
         """Of a design."""
@@ -58,32 +54,25 @@ class Goal:
 
 
 def search_best(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: exact.Within | None = None, using: exact.Using | None = None
-) -> exact.SearchResult | None:
-    """The design of a space that is best in a goal."""
-    if goal.power is None and within is None and using is None:
-        return exact.pruned(space, low, high, n_meet)[0]
-    return search_groups(space, low, high, n_meet, goal.groups(space), goal.measure, lambda group: within, using)
-
-
-def search_groups(
     space: DesignSpace,
     low: int,
     high: int,
     n_meet: int,
-    groups: Sequence[Sequence[str]],
-    cost: Callable[[Sequence[str]], exact.Measure],
-    within: Callable[[Sequence[str]], exact.Within | None],
+    goal: Goal,
+    within: tuple[Goal, float] | None = None,
     using: exact.Using | None = None,
 ) -> exact.SearchResult | None:
-    """The design of a space that has least of a measure; it, and what is bounded, depend on the processors that have work."""
-    designs: list[exact.SearchResult] = []
-    for group in groups:
+    """The design of a space that is best in a goal, and has no more than a bound of another one."""
+    if goal == Goal() and within is None and using is None:
+        return exact.pruned(space, low, high, n_meet)[0]
+    power = goal.power or (within[0].power if within is not None else None)
+    designs: list[exact.SearchResult | None] = []
+    for group in [space.processors] if power is None else power.groups:
         part = exact.on_only(space, group)
         if all(part.options):
-            search_result = exact.search_exact(part, low, high, n_meet, cost(group), within(group), using)
-            designs += [] if search_result is None else [search_result]
-    return least_of(designs)
+            bound = None if within is None else exact.Within(within[0].measure(group), within[1])
+            designs.append(exact.search_exact(part, low, high, n_meet, goal.measure(group), bound, using))
+    return least_of([design for design in designs if design is not None])
 
 
 def least_of(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
@@ -167,7 +156,7 @@ class Bounds:
         most = accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        within = exact.Within(exact.Measure(accuracy_source.losses), most)
+        within = Goal(exact.Measure(accuracy_source.losses)), most
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
         if search_result is not None:
             return search_result
@@ -202,8 +191,7 @@ class Bounds:
                 options = OptionName(name), OptionName("latency_budget")
                 what = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
                 raise UsageError(what, "leave out one of the two")
-        within = exact.Within(exact.LATENCY, self.config.latency_budget)
-        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, (Goal(), self.config.latency_budget))
         return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
 
     def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
