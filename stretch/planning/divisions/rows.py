@@ -6,7 +6,6 @@ are the halo, which is computed twice. Any run of parts may be computed in bands
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -21,7 +20,6 @@ from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import Band, Rows, height
-from predictors.shapes import ints
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
@@ -127,17 +125,6 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
 # that equal it but for where they lie in the image, and for all parts that are
 # built alike.
 
-#: A band's place is one of the classes of its first and its last row, and it has a height.
-_Place = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class _Edge:
-    """What follows from a band's first row, or from its last, for each of them."""
-
-    reads: tuple[int, ...]  # The row of the input that is read first, or the one behind the last.
-    group: tuple[int, ...]  # Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
-
 
 @dataclass(frozen=True, eq=False)
 class _Step:
@@ -159,63 +146,31 @@ class _BandedPart:
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
         self.rows = height(graph.by_name[graph.output].shape)
-        self._steps: dict[_Place, _Step | None] = {}
+        self._steps: dict[tuple[object, ...], _Step] = {}
 
-    @cached_property
-    def edges(self) -> tuple[_Edge, _Edge]:
-        """By first row; and by the row behind the last, the first one being behind row 0."""
-        tops, bottoms = [(start, self.rows) for start in range(self.rows)], [(0, stop) for stop in range(1, self.rows + 1)]
-        return self._edge(tops, at=0), self._edge(bottoms, at=1)
-
-    def _edge(self, bands: Sequence[tuple[int, int]], at: int) -> _Edge:
-        """Edges at which operators read and pad alike, relative to the band, are one group."""
-        seen: dict[tuple[tuple[int, int], ...], int] = {}
-        rows = [self._operators(start, stop, at) for start, stop in bands]
-        middle = len(bands) // 2
-        # how far each operator's edge moves with the band's, away from the image's ends
-        steps = [b[0] - a[0] for a, b in zip(rows[middle - 1], rows[middle], strict=True)] if len(bands) > 1 else [0] * len(rows[0])
-        group = []
-        for band, row in zip(bands, rows, strict=True):
-            relative = tuple((edge - band[at] * step, padding) for (edge, padding), step in zip(row, steps, strict=True))
-            group.append(seen.setdefault(relative, len(seen)))
-        return _Edge(tuple(row[0][0] for row in rows), tuple(group))
-
-    def _operators(self, start: int, stop: int, at: int) -> list[tuple[int, int]]:
-        """Edge of the rows needed of each operator, the input first, and its padding there."""
+    @memoised
+    def band(self, start: int, stop: int) -> tuple[_Step, tuple[int, int]] | None:
+        """A band, the same object for all that cost the same, and the rows of the input that it needs; None where an operator would read no row, or padding alone, for it."""
         try:
-            need, read = bands_of(self.graph, start, stop)
-        except StretchError:
-            # rows of padding alone, of which there is no band (`step`): nothing else has such an edge
-            return [(at, -1)] * len(self.graph.ops)
-        operators = []
-        for op in self.graph.ops:
-            rows = need.get(op.name)
-            if rows is None:
-                operators.append((0, 0))
-                continue
-            padding = 0
-            if op.inputs and "padding" in op.attrs:
-                padding = ints(read[op.name].attrs, "padding")[2 * at]
-            operators.append((rows.stop if at else rows.start, padding))
-        return operators
-
-    def reads(self, start: int, stop: int) -> tuple[int, int]:
-        """Rows of the input that a band needs."""
-        top, bottom = self.edges
-        return top.reads[start], bottom.reads[stop - 1]
-
-    def step(self, start: int, stop: int) -> _Step | None:
-        """A band, the same object for all that cost the same; None where an operator would read no row, or padding alone, for it."""
-        if start >= stop:
-            return None
-        top, bottom = self.edges
-        place = top.group[start], bottom.group[stop - 1], stop - start
-        if place not in self._steps:
-            self._steps[place] = None
-            with suppress(StretchError):
+            need, bands = bands_of(self.graph, start, stop)
+            # where it lies in the image makes no difference
+            place = tuple(
+                (
+                    len(need[op.name]),
+                    band.skip,
+                    band.attrs.get("padding"),
+                    *((read.start - need[name].start, len(read)) for name, read in reads),
+                )
+                for op in self.graph.ops
+                if (band := bands.get(op.name)) is not None and (reads := list(zip(op.inputs, band.reads, strict=True)))
+            )
+            if place not in self._steps:
                 graph = band_graph(self.graph, self.graph.name, start, stop, handed=True)
                 self._steps[place] = _Step(self.graph, (start, stop), graph)
-        return self._steps[place]
+        except StretchError:
+            return None
+        reads = need[self.graph.input.name]
+        return self._steps[place], (reads.start, reads.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,13 +221,11 @@ class BandCosts:
         """Rows of the output of a run; None if an operator would read no row for them."""
         at, steps = (start, stop), []
         for part in reversed(self._parts[first : last + 1]):
-            step = part.step(*at)
-            if step is None:
+            band = part.band(*at)
+            if band is None:
                 return None
-            steps.append(step)
-            at = part.reads(*at)
-        if at[0] >= at[1]:
-            return None
+            steps.append(band[0])
+            at = band[1]
         read, written = self._parts[first].graph.input.shape, self._parts[last].graph.by_name[self._parts[last].graph.output].shape
         sizes = ((b - a) * (prod(shape) // height(shape)) for (a, b), shape in ((at, read), ((start, stop), written)))
         return _Band(tuple(steps), (start, stop), sum(step.graph.macs for step in steps), *sizes)
