@@ -439,9 +439,9 @@ class PlanResult:
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
-        position = {op.name: i for i, op in enumerate(backbone_of(self.graph).graph.ops)}
-        start, end = position[segment.start], position[segment.end]
-        return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
+        position = backbone_of(self.graph).graph.position
+        inside = range(position[segment.start], position[segment.end] + 1)
+        return [s for s in self.stages if position[s.start] in inside and position[s.end] in inside]
 
     @property
     def calibrated(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
+from predictors.errors import TightRule
 from predictors.registry import Registry, import_modules
 from stretch.planning.options import Option, Positive, Range, Ratio
 
@@ -29,10 +30,21 @@ ENDLESS, NOTHING = 1e6, 1e-6
 class Limit:
     """One number of a constraint that may be too tight."""
 
+    constraint: "Constraint"  # The rule.
     value: float  # The number now.
     loosest: float  # A number that rules nothing out.
     ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
     put: Callable[[Any, float], Any] = lambda value, number: number  # The constraint's value with another number in place of this one.
+
+    def change(self, request: Any, number: float) -> Any:
+        """A request with another number in place of this one."""
+        name = self.constraint.option.name
+        return msgspec.structs.replace(request, **{name: self.put(getattr(request, name), number)})
+
+    def rule(self, request: Any, nearest: float) -> TightRule:
+        """The rule as a refusal blames it, with the nearest number at which there is a design."""
+        name = self.constraint.option.name
+        return TightRule(name, getattr(request, name), getattr(self.change(request, nearest), name))
 
 
 class Constraint(ABC):
@@ -97,7 +109,7 @@ class Bound(Constraint):
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The share."""
-        return [Limit(value, ENDLESS if self.at_most else NOTHING)]
+        return [Limit(self, value, ENDLESS if self.at_most else NOTHING)]
 
     def missed(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """The best share, where it is not good enough."""
@@ -197,7 +209,7 @@ class PeakMemory(Bound):
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
         largest = max(int(way.peak_bytes.max()) for way in options)
-        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+        return [Limit(self, value, max(largest, value), put=lambda _, number: ceil(number))]
 
 
 @register
@@ -234,7 +246,7 @@ class _Floor(Constraint):
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The floor with the steps below it."""
-        return [Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))]
+        return [Limit(self, value, STEPS[-1], tuple(step for step in STEPS if step < value))]
 
 
 @register
@@ -269,7 +281,7 @@ class Meetings(Constraint):
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Their number, where it is more than one."""
-        return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
+        return [Limit(self, value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
 
 @register
@@ -288,8 +300,8 @@ class TotalMacs(Constraint):
         """Both ends of the range."""
         low, high = value
         return [
-            Limit(low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
-            Limit(high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
+            Limit(self, low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
+            Limit(self, high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
         ]
 
 

@@ -503,7 +503,6 @@ def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[
 def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
     """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
     stages = {s.name: s for s in split_segments(graph)}
-    order = {op.name: i for i, op in enumerate(graph.ops)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
     at = graph.input.name
     for number, current in enumerate(draft.segments, start=1):
@@ -519,7 +518,7 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
         if start is None:
             start = at
         segment = cut_segment(graph, name, start, end or graph.output)
-        if order[start] < order[at]:
+        if graph.position[start] < graph.position[at]:
             what = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
             raise StretchError(what, "order the segments from input to output")
         result += [(s, None) for s in _between(graph, at, start, stages)]
@@ -535,11 +534,10 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
 
 def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
     """The network's own stages from cut point `start` to `end`, cut where the design cuts them."""
-    order = {op.name: i for i, op in enumerate(graph.ops)}
     pieces, at = [], start
-    while order[at] < order[end]:
-        stage = next(s for s in stages.values() if order[s.end] > order[at])
-        stop = stage.end if order[stage.end] <= order[end] else end
+    while graph.position[at] < graph.position[end]:
+        stage = next(s for s in stages.values() if graph.position[s.end] > graph.position[at])
+        stop = stage.end if graph.position[stage.end] <= graph.position[end] else end
         whole = (at, stop) == (stage.start, stage.end)
         pieces.append(stage if whole else cut_segment(graph, f"{stage.name}_{'rest' if at != stage.start else 'start'}", at, stop))
         at = stop

@@ -393,9 +393,8 @@ def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, S
     """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
     if join != HIDDEN:
         return part, None
-    order = {op.name: i for i, op in enumerate(part.graph.ops)}
     for end in reversed(cut_points(part.graph)[1:]):
-        behind = part.graph.ops[order[end] + 1 :]
+        behind = part.graph.ops[part.graph.position[end] + 1 :]
         if any(not kind_of(op.kind).weightless for op in behind):
             break
         head = part if end == part.end else cut_segment(graph, part.name, part.start, end)

@@ -92,18 +92,17 @@ def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
     """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no circle."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
-    position = {op.name: i for i, op in enumerate(graph.ops)}
     for name, current in of.items():
         for read in graph.by_name[name].inputs:
             source = of.get(read, ARRIVING)
             if source != current:
                 reads[current][source, read] = None
-    first = [min(position[name] for name in names) for names in groups]
+    first = [min(graph.position[name] for name in names) for names in groups]
     sources = [{source for source, _ in read if source != ARRIVING} for read in reads]
     order = runnable(sorted(range(len(groups)), key=first.__getitem__), sources)
     place = {number: i for i, number in enumerate(order)} | {ARRIVING: ARRIVING}
     return TaskGraph(
-        tuple(tuple(sorted(groups[number], key=position.__getitem__)) for number in order),
+        tuple(tuple(sorted(groups[number], key=graph.position.__getitem__)) for number in order),
         tuple(tuple((place[source], read) for source, read in reads[number]) for number in order),
     )
 

@@ -388,10 +388,9 @@ class _RowBands(Division):
         """Which operators keep blocks from being divided."""
         undivided: dict[str, list[str]] = {}
         for stage in stages:
-            tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
-            order = {op.name: i for i, op in enumerate(stage.graph.ops)}
             # what is behind the last tensor with rows divides nothing that is left to divide
-            for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
+            graph, last = stage.graph, max((i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1), default=0)
+            for kind in dict.fromkeys(graph.by_name[name].kind for name in mixing(graph) if graph.position[name] < last):
                 undivided.setdefault(kind, []).append(stage.name)
         if not undivided:
             return None

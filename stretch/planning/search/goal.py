@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil, floor, inf, isnan, log10, nan
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import STRETCH, Objective, PlanConfig
-from stretch.planning.constraints import Constraint, Limit
+from stretch.planning.constraints import Limit
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
@@ -211,27 +210,6 @@ STEPS = 12
 Feasible = Callable[[PlanConfig], bool]
 
 
-@dataclass(frozen=True)
-class _Suspect:
-    """A number of a request that may be to blame."""
-
-    constraint: Constraint  # The rule.
-    limit: Limit  # The number.
-
-    @property
-    def name(self) -> str:
-        return self.constraint.option.name
-
-    def change(self, config: PlanConfig, number: float) -> PlanConfig:
-        return msgspec.structs.replace(config, **{self.name: self.put(config, number)})
-
-    def put(self, config: PlanConfig, number: float) -> Any:
-        return self.limit.put(getattr(config, self.name), number)
-
-    def rule(self, config: PlanConfig, nearest: float) -> TightRule:
-        return TightRule(self.name, getattr(config, self.name), self.put(config, nearest))
-
-
 def explain_infeasible(
     graph: OpGraph, space: DesignSpace, config: PlanConfig, build: Callable[[PlanConfig], DesignSpace]
 ) -> InfeasibleError:
@@ -253,52 +231,51 @@ def explain_infeasible(
     if 0 < can_branch < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=can_branch)):
         return tightest(graph.name, [TightRule("n_meet", config.n_meet, can_branch)])
     every = [option for options in space.options for option in options]
-    suspects = [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, every)]
-    blamed = _blame_one(suspects, config, feasible) or _blame_two(suspects, config, feasible)
+    limits = [limit for rule, value in Rules.of(config).active for limit in rule.limits(value, every)]
+    blamed = _blame_one(limits, config, feasible) or _blame_two(limits, config, feasible)
     if blamed:
         return tightest(graph.name, blamed)
     hint = Message("give other meeting points with {}, or other processors", OptionName("meet"))
     return InfeasibleError(f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help", hint)
 
 
-def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
+def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
     """The rule that needs the smallest relative change; none where no rule alone helps."""
     best: tuple[float, TightRule] | None = None
-    for suspect in suspects:
+    for limit in limits:
         # Lower floors need a larger space; with three processors they are tried only where nothing else helped.
-        if best is not None and suspect.constraint.offers and len(config.processors) > 2:
+        if best is not None and limit.constraint.offers and len(config.processors) > 2:
             continue
-        if not feasible(suspect.change(config, suspect.limit.loosest)):
+        if not feasible(limit.change(config, limit.loosest)):
             continue
-        number = _nearest(suspect, config, feasible)
-        change = abs(number - suspect.limit.value) / abs(suspect.limit.value)
+        number = _nearest(limit, config, feasible)
+        change = abs(number - limit.value) / abs(limit.value)
         if best is None or change < best[0]:
-            best = (change, suspect.rule(config, number))
+            best = (change, limit.rule(config, number))
     return [] if best is None else [best[1]]
 
 
-def _blame_two(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
+def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
     """Two rules that together help where none alone does, with values that work together; none where no two do."""
-    for first, second in combinations(suspects, 2):
-        without_second = second.change(config, second.limit.loosest)
-        if not feasible(first.change(without_second, first.limit.loosest)):
+    for first, second in combinations(limits, 2):
+        without_second = second.change(config, second.loosest)
+        if not feasible(first.change(without_second, first.loosest)):
             continue
         one = _nearest(first, without_second, feasible)
         two = _nearest(second, first.change(config, one), feasible)
-        if first.name == second.name:
-            both = second.change(first.change(config, one), two)
-            return [TightRule(first.name, getattr(config, first.name), getattr(both, first.name))]
+        if first.constraint is second.constraint:
+            return [second.rule(first.change(config, one), two)._replace(value=first.rule(config, one).value)]
         return [first.rule(config, one), second.rule(config, two)]
     return []
 
 
-def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float:
+def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
     """The number nearest to the present one at which there is a design, rounded towards the loose side."""
 
     def works(number: float) -> bool:
-        return feasible(suspect.change(config, number))
+        return feasible(limit.change(config, number))
 
-    ladder, tight, loose = suspect.limit.ladder, suspect.limit.value, suspect.limit.loosest
+    ladder, tight, loose = limit.ladder, limit.value, limit.loosest
     if ladder is not None:
         # the last step is known to work
         return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=works)]
@@ -313,7 +290,7 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
         tight, loose = (tight, middle) if works(middle) else (middle, loose)
     # with four digits, rounded up or down
     scale = 10.0 ** (3 - floor(log10(loose)))
-    rounded = (ceil(loose * scale) if loose > suspect.limit.value else floor(loose * scale)) / scale
+    rounded = (ceil(loose * scale) if loose > limit.value else floor(loose * scale)) / scale
     return rounded if works(rounded) else loose
 
 

@@ -123,8 +123,9 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
 
 def structure(graph: OpGraph) -> Structure:
     """What parts that are built alike have in common: everything but names."""
-    number = {op.name: i for i, op in enumerate(graph.ops)}
-    return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
+    return tuple(
+        (op.kind, tuple(graph.position[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops
+    )
 
 
 def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
@@ -206,12 +207,11 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
 
 def merge_neighbours(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
     """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage."""
-    order = {op.name: i for i, op in enumerate(graph.ops)}
 
     def place(part: SegmentDesign) -> tuple[int, str] | str:
         if not part.whole:
             return part.name
-        stage = next(i for i, stage in enumerate(stages) if order[part.end] <= order[stage.end])
+        stage = next(i for i, stage in enumerate(stages) if graph.position[part.end] <= graph.position[stage.end])
         return stage, part.branches[0].processor
 
     result: list[SegmentDesign] = []
