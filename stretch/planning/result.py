@@ -163,23 +163,14 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
 # tensor within, the block is the part.
 
 
-@dataclass(frozen=True)
-class OperatorSplit:
-    """The fastest design of kernel-sized parts."""
-
-    design: BranchDesign  # Exact; parts that one processor computes one after the other are one segment.
-    ms: float  # Its predicted makespan.
-
-
-def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> OperatorSplit:
+def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
     """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
     backbone = backbone_of(graph).graph
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
-    design = place_sides(graph, design, costs, processors)
-    return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)
+    return timeline(graph, place_sides(graph, design, costs, processors), costs)
 
 
 # Where the parts beside the backbone run: each on the processor on which all of them together end first.
@@ -423,7 +414,7 @@ class PlanResult:
         return self.costs.predictor
 
     @cached_property
-    def operator_split(self) -> OperatorSplit:
+    def operator_split(self) -> Timeline:
         """The original with every kernel-sized part on one processor, or its rows over several; searched when it is asked for."""
         return operator_split(self.graph, self.stages, self.costs, self.config.processors)
 
@@ -575,7 +566,7 @@ class PlanResult:
             **control_fields(self.graph, self.best_single, sequential),
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
-            operator_split_ms=self.operator_split.ms,
+            operator_split_ms=self.operator_split.makespan_ms,
             ideal_fraction=self.ideal_split_ms / makespan,
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,

@@ -156,9 +156,7 @@ class UncertainBranch:
         moving = {link(processor, device): ms for processor, ms in links.items()}
         name = f"contention on {kind_of(estimate.processor)}"
         slowed = {Unknown(name, 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION): contention_ms} if contention_ms else {}
-        parts = kernels(estimate, device), moving, slowed
-        every = dict.fromkeys(key for part in parts for key in part)
-        return cls({key: sum(part.get(key, 0.0) for part in parts) for key in every}, waits)
+        return cls(kernels(estimate, device) | moving | slowed, waits)
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,7 @@ def busiest(space: DesignSpace) -> Score:
 
     def score(picks: Picks) -> float:
         rows, last = held(space, picks)
-        occupied = dict.fromkeys(space.processors, 0.0)
-        for row in rows:
-            for name, ms in occupied_ms(timed(*row), space.costs.host).items():
-                occupied[name] = occupied.get(name, 0.0) + ms
+        occupied = occupied_ms((time for row in rows for time in timed(*row)), space.costs.host)
         occupied[last] = occupied.get(last, 0.0) + space.leaving_ms(last)
         return max(occupied.values())
 

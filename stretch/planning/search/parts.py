@@ -250,16 +250,15 @@ def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Co
             name = stages[banded.stage[last]].name
             if name == "head" or name in banded.space.kept or (banded.stage[last] != stage and not merged):
                 break
-            run = banded.parts[first : last + 1]
-            whole = any(part.start == run[0].start for part in stages) and any(part.end == run[-1].end for part in stages)
+            segment = banded.segment(first, last)
+            whole = any(part.start == segment.start for part in stages) and any(part.end == segment.end for part in stages)
             if not (whole and stages[stage].branchable):
-                segment = cut_segment(graph, banded.name(first, last), run[0].start, run[-1].end)
                 if not segment.branchable and {segment.start, segment.end} <= feature_maps(segment.graph):
                     # wherever it reads and writes feature maps, the stem too
                     segment = replace(segment, branchable=True)
                 if segment.branchable and segment.graph.macs:
-                    more[first] += [offer for offer in fine.offered(segment, first, len(run)) if _pays(banded, first, last, offer)]
-            if run[-1].tapped:
+                    more[first] += [offer for offer in fine.offered(segment, first, last - first + 1) if _pays(banded, first, last, offer)]
+            if banded.parts[last].tapped:
                 break
     return fine.with_runs(more)
 
@@ -307,9 +306,10 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
         return []
     every, heights = _between_tried(rows, bands, tuple(tried))
+    known = np.diff([(0, *split, rows) for split in tried])
     members: set[Split] = set()
     for time in times:
-        slowest = np.max([_between(heights[i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
+        slowest = np.max([_interpolated(heights[i], known[:, i], time[i]) for i in range(bands)], axis=0)
         best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
         # the best one and its neighbours, one row off
         near = (tuple(a + b for a, b in zip(best[0], off, strict=True)) for off in product((-1, 0, 1), repeat=bands - 1))
@@ -329,23 +329,14 @@ def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDA
     return every[able], np.ascontiguousarray(heights[able].T)
 
 
-def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
-    """Heights of one band among the places tried, and its mean time at each."""
-    at: dict[int, list[float]] = {}
-    for split, time in zip(tried, ms.tolist(), strict=True):
-        edges = (0, *split, rows)
-        at.setdefault(edges[band + 1] - edges[band], []).append(time)
-    heights = sorted(at)
-    return heights, [sum(at[h]) / len(at[h]) for h in heights]
-
-
-def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[float]) -> Floats:
-    """Times at some heights on straight lines between those that are known; the first and the last line go on beyond."""
-    times = np.interp(wanted, heights, ms)
-    if len(heights) > 1:
-        for a, b, beyond in ((0, 1, wanted < heights[0]), (-1, -2, wanted > heights[-1])):
-            slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
-            times[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
+def _interpolated(wanted: NDArray[np.int64], heights: Sequence[int], ms: Floats) -> Floats:
+    """Times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
+    known, which = np.unique(heights, return_inverse=True)
+    mean = np.bincount(which, ms) / np.bincount(which)
+    times = np.interp(wanted, known, mean)
+    if len(known) > 1:
+        for a, b, beyond in ((0, 1, wanted < known[0]), (-1, -2, wanted > known[-1])):
+            times[beyond] = mean[a] + (wanted[beyond] - known[a]) * ((mean[b] - mean[a]) / (known[b] - known[a]))
     return times
 
 
