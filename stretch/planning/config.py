@@ -228,11 +228,6 @@ _Fields = msgspec.defstruct(
 class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Constraints, objective and strategy of one planning run."""
 
-    def __post_init__(self) -> None:
-        """Read the kind ``graph`` where files say ``own``, as it was called."""
-        if "own" in self.kinds:
-            msgspec.structs.force_setattr(self, "kinds", tuple("graph" if kind == "own" else kind for kind in self.kinds))
-
     @property
     def meets_by(self) -> str:
         """The join that is asked for, `auto` resolved."""

@@ -7,13 +7,12 @@ segments have been branched so far, and whether an option that is asked for was 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from itertools import accumulate, combinations, product
 from math import inf, isclose, nan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
@@ -507,40 +506,29 @@ class _PriceTable:
 
     def _costs(self, rows: Ints, holder: int) -> Floats:
         """Of some combinations of widths, what those of depths cost (combinations of widths × depths of each branch)."""
-        branches = len(self._sizes)
-        slowest: Floats | None = None
-        worth: Floats | float = 0.0
+        branches, slowest, worth = len(self._sizes), -inf, 0.0
         for i, (entering, at) in enumerate(zip(self._entering[holder], self._at, strict=True)):
             axes = (len(rows), *(size[1] if j == i else 1 for j, size in enumerate(self._sizes)))
             ends = (self._ends[i][rows] + entering).reshape(-1, *[1] * branches)
-            times = self._ms[i][at[rows]].reshape(axes) + ends
-            slowest = times if slowest is None else np.maximum(slowest, times)
+            slowest = np.maximum(slowest, self._ms[i][at[rows]].reshape(axes) + ends)
             worth = worth + self._worth[i][at[rows]].reshape(axes)
-        assert slowest is not None
-        values: Floats = slowest - worth + self._join[rows].reshape(-1, *[1] * branches)
-        return values.reshape(len(rows), -1)
+        return (slowest - worth + self._join[rows].reshape(-1, *[1] * branches)).reshape(len(rows), -1)
 
     def within(self, most: Floats, count: int) -> Ints | None:
         """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many."""
-        near = np.zeros(len(self._join), bool)
-        for bound, limit in zip(self._bounds, most.tolist(), strict=True):
-            near |= bound <= limit
-        rows = np.flatnonzero(near)
+        rows = np.flatnonzero((np.array(self._bounds) <= most[:, None]).any(axis=0))
         depths = [size for _, size in self._sizes]
         step = max(1, CHUNK // prod(depths))
-        result: list[Ints] = []
+        result = [np.zeros(0, np.int64)]
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
-            kept: NDArray[np.bool_] = np.zeros((len(some), prod(depths)), bool)
-            for holder, limit in enumerate(most.tolist()):
-                if limit > -inf:
-                    kept |= self._costs(some, holder) <= limit
-            row, depth = np.nonzero(kept)
+            limits = ((holder, limit) for holder, limit in enumerate(most.tolist()) if limit > -inf)
+            row, depth = np.nonzero(reduce(np.logical_or, (self._costs(some, holder) <= limit for holder, limit in limits)))
             count -= len(row)
             if count < 0:
                 return None
             result.append(self._numbers(some[row], np.unravel_index(depth, depths)))
-        return np.sort(np.concatenate(result)) if result else np.zeros(0, np.int64)
+        return np.sort(np.concatenate(result))
 
     def _numbers(self, rows: Ints, depths: Sequence[Ints]) -> Ints:
         """Numbers of combinations among all of the offer's."""

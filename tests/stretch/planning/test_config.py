@@ -56,8 +56,6 @@ def test_request_that_makes_no_sense_is_a_usage_error(changes, message):
 def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
     assert PlanConfig(kinds=("rows", "whole")).checked(MI9).planned_kinds == ("rows",)
     assert PlanConfig(lossless=True, kinds=("graph", "whole")).checked(MI9).exact
-    # as files written before say
-    assert PlanConfig(kinds=("rows", "own")).kinds == ("rows", "graph")
 
 
 @pytest.mark.parametrize(
