@@ -7,6 +7,12 @@ import msgspec
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
+def plain(struct: msgspec.Struct) -> dict[str, Any]:
+    """A struct as dictionaries, lists and numbers."""
+    data: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
+    return data
+
+
 def filled(kind: type[Struct], /, *sources: object, **values: Any) -> Struct:
     """A struct of a kind: each field is one of the values, else the attribute of that name of the first source that has one."""
     for name in kind.__struct_fields__:

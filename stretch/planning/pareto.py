@@ -11,7 +11,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.structs import filled
+from predictors.structs import filled, plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
@@ -20,7 +20,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import control_fields, plain, ranked_singles, sequential_same_macs
+from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
 from stretch.planning.search.goal import Goal, loss_of, search_best
 from stretch.planning.search.layers import TIE

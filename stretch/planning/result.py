@@ -17,7 +17,7 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
-from predictors.structs import filled
+from predictors.structs import filled, plain
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
@@ -147,7 +147,7 @@ def _rescale(
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
     """Up to 25 widths from the floor to `WIDEST`, the original among them."""
-    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers_width(segment, w)]
+    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers(segment, "width", w)]
     if len(legal) <= 25:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)
@@ -512,10 +512,10 @@ class PlanResult:
             return compare.kept_ms(self.predicted_run.drawn_ms(compare.drawn(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
-        energy = goal.weight("energy")
+        energy = goal.weights.get("energy", 0.0)
         if not goal.adds or (energy and self.energy_mj is None):
             return None
-        return goal.weight("latency") * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
+        return goal.weights.get("latency", 0.0) * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
@@ -659,14 +659,3 @@ def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl
         "sequential_same_macs_processor": sequential.single.processor if sequential else None,
         "sequential_same_macs_ratio": sequential.macs / graph.macs if sequential else None,
     }
-
-
-def exact_words(rounding: Sequence[str]) -> str:
-    """In which precision an exact design is the original, and which planned precisions round."""
-    return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
-
-
-def plain(struct: msgspec.Struct) -> dict[str, Any]:
-    """A struct as dictionaries, lists and numbers."""
-    data: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
-    return data

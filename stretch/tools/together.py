@@ -17,6 +17,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.structs import plain
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
 from scheduler.simulate.clock import Clock, Simulated, TurnTaking
@@ -28,7 +29,7 @@ from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import diverse_front, words_of
 from stretch.planning.plan import PlanningProblem
-from stretch.planning.result import Single, plain, ranked_singles
+from stretch.planning.result import Single, ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:

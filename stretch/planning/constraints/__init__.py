@@ -60,12 +60,8 @@ class Constraint(ABC):
     #: they are there only where they are faster, their exchange included.
     exact: ClassVar[bool] = True
 
-    def offers_depth(self, value: Any, segment: "Segment", depth: int) -> bool:
-        """Whether a branch of a segment may keep so many blocks."""
-        return True
-
-    def offers_width(self, value: Any, segment: "Segment", width: float) -> bool:
-        """Whether a branch of a segment may have so many channels."""
+    def offers_scale(self, value: Any, segment: "Segment", what: str, count: float) -> bool:
+        """Whether a branch of a segment may keep so many blocks (``depth``), or channels (``width``)."""
         return True
 
     def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
@@ -243,6 +239,11 @@ class _Floor(Constraint):
     """A branch keeps some of its segment."""
 
     offers = True
+    scales: ClassVar[str]  # What it keeps some of: ``depth`` or ``width``.
+
+    def offers_scale(self, value: float, segment: "Segment", what: str, count: float) -> bool:
+        """Whether these are enough blocks, or channels."""
+        return what != self.scales or count >= value * getattr(segment, what) - RATIO_ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The floor with the steps below it."""
@@ -253,11 +254,7 @@ class _Floor(Constraint):
 class DepthFloor(_Floor):
     """Blocks of a branch over those of its segment."""
 
-    option = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least.")
-
-    def offers_depth(self, value: float, segment: "Segment", depth: int) -> bool:
-        """Whether these are enough blocks."""
-        return depth >= value * segment.depth - RATIO_ROUNDING
+    option, scales = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least."), "depth"
 
 
 @register
@@ -267,10 +264,7 @@ class WidthFloor(_Floor):
     option = Option(
         "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
     )
-
-    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
-        """Whether these are enough channels."""
-        return width >= value * segment.width - RATIO_ROUNDING
+    scales = "width"
 
 
 @register

@@ -37,10 +37,10 @@ class Goal:
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
         """The goal of a request; latency where its objective does not add up."""
-        energy = objective.weight("energy")
+        energy = objective.weights.get("energy", 0.0)
         if not energy:
             return cls()
-        return cls(exact.weighed((objective.weight("latency"), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors))
+        return cls(exact.weighed((objective.weights.get("latency", 0.0), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors))
 
     @memoised
     def measure(self, processors: tuple[str, ...]) -> exact.Measure:

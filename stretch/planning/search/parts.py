@@ -402,12 +402,12 @@ class RangeWays(ABC):
                 tried += self._timed(order, zip(some, self.branches(order, places), strict=True))
             worth = [item for item in tried if self._pays(item)] or (tried if self.fallback else [])
             refined = [item for order, group in groupby(worth, key=lambda item: item.order) for item in self._refined(order, list(group))]
-            things = [thing for thing in things if any(item.thing is thing for item in refined)]
-            for thing in things:
-                for item in (item for item in refined if item.thing is thing):
-                    times, rows = (item.computed, item.moved), list(item.rows.values())
-                    options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
-                    result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
+            refined.sort(key=lambda item: things.index(item.thing))
+            things = list(dict.fromkeys(item.thing for item in refined))
+            for item in refined:
+                thing, times, rows = item.thing, (item.computed, item.moved), list(item.rows.values())
+                options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
+                result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
         return result
 
     def _timed(self, order: tuple[str, ...], things: Iterable[tuple[Divisible, Places]]) -> list[_Tried]:

@@ -52,20 +52,19 @@ class Rules:
 
     def depths(self, segment: Segment) -> list[int]:
         """Depths a branch may have, ascending."""
-        every = range(max(1, segment.min_depth), segment.depth + 1)
-        return [depth for depth in every if all(item.offers_depth(value, segment, depth) for item, value in self.active)]
+        return [depth for depth in range(max(1, segment.min_depth), segment.depth + 1) if self.offers(segment, "depth", depth)]
 
-    def offers_width(self, segment: Segment, width: float) -> bool:
-        """Whether a branch may have so many channels."""
-        return all(item.offers_width(value, segment, width) for item, value in self.active)
+    def offers(self, segment: Segment, what: str, count: float) -> bool:
+        """Whether a branch may have so many blocks (``depth``), or channels (``width``)."""
+        return all(item.offers_scale(value, segment, what, count) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
         """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
-        allowed = [width for width in legal if self.offers_width(segment, width)]
+        allowed = [width for width in legal if self.offers(segment, "width", width)]
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
         targets = [segment.width * i / WIDTH_STEPS for i in range(1, WIDTH_STEPS + 1)]
-        apart = np.abs(np.subtract.outer([target for target in targets if self.offers_width(segment, target)], allowed))
+        apart = np.abs(np.subtract.outer([target for target in targets if self.offers(segment, "width", target)], allowed))
         return sorted({allowed[i] for i in apart.argmin(axis=1)} | {allowed[0]})
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
@@ -400,8 +399,7 @@ class DesignSpace:
         """The same designs under other rules; the floors on depth and width are taken as they are."""
         other = copy(self)
         other.rules = rules
-        other.options = [[other.checked(o) for o in options] for options in self.options]
-        return other
+        return other.having([[other.checked(o) for o in options] for options in self.options])
 
     def having(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
         """The space with other options; `thinned` says whether these lack some scales, None for as before."""

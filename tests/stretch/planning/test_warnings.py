@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from predictors.devices import Spread, load_device
 from predictors.errors import InfeasibleError, TightRule, UsageError
+from predictors.structs import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import PlanningProblem, choose, evaluate, plan, unused_processors
-from stretch.planning.result import plain
 from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified

@@ -67,7 +67,7 @@ def goal_of(text, space):
 
 def value(text, space, ms, busy):
     objective = read_objective(text)
-    weights = objective.weight("latency"), objective.weight("energy")
+    weights = objective.weights.get("latency", 0.0), objective.weights.get("energy", 0.0)
     return weights[0] * ms + (weights[1] * energy_of(space, busy, ms) if weights[1] else 0.0)
 
 
