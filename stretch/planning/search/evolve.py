@@ -16,7 +16,7 @@ from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
-from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact
+from stretch.planning.search.exact import Picks, SearchResult, held, keeps_rules, on_only, search_exact
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace
 
@@ -195,11 +195,7 @@ class _Search:
         space = self.space
         if not self.low <= _macs(picks) <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
-        for options, index, name in held(space, picks)[0]:
-            holder = space.holders.index(name)
-            if not options.allowed[holder, index] or not np.isfinite(options.ms[holder, index]):
-                return False
-        return self.keeps(SearchResult.unproved(space, picks, 0))
+        return keeps_rules(space, picks) and self.keeps(SearchResult.unproved(space, picks, 0))
 
     def _any(self, first: int, behind: int) -> list[Pick]:
         """Random options for some segments."""

@@ -35,6 +35,12 @@ def held(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, i
     return rows, holder
 
 
+def keeps_rules(space: DesignSpace, picks: Picks) -> bool:
+    """Whether each choice is allowed where what arrives at it is held, and takes no endless time."""
+    rows = ((options, space.holders.index(holder), index) for options, index, holder in held(space, picks)[0])
+    return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
+
+
 def working(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
     """Processors that a design gives work to."""
     names = {name for options, _ in picks for name in options.working(space.costs.host)}
@@ -270,8 +276,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
             for some, (options, index) in zip(space.options, search_result.picks, strict=True)
         ]
         real = SearchResult.unproved(space, picks, 0)
-        kept = all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0])
-        if kept and low <= real.macs <= high and (best is None or real.ms < best.ms):
+        if keeps_rules(space, picks) and low <= real.macs <= high and (best is None or real.ms < best.ms):
             best = real
         settled = bool(seen) and arriving == seen[-1]
         if best is not None and (settled or turn + 1 >= ENOUGH):
@@ -316,7 +321,7 @@ def pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[Search
     coarse, guide = _coarse(space, offers, low, high, n_meet)
     if guide is None:
         return search_exact(space, low, high, n_meet), space
-    result, near = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
+    result, near = _priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet), guide)
     if result.optimal:
         return result, near
     # the bound says too little: all options are worked out, of runs of segments perhaps those of a few scales
@@ -401,58 +406,45 @@ def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
     return highest(bound, -scale, scale, STEPS)[0]
 
 
-class _Priced:
-    """A space and all scales of its offers at a price of a multiply-accumulate, ms."""
-
-    def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
-        self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
-        self._states = states = _States(space, n_meet)
-        self._tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
-        ready = [
-            [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in some]
-            for some in space.ready
-        ]
-        self._refund = price * (low if price >= 0 else high)
-        host = states.holders[space.costs.host]
-        offered = [[_Move(table.offer.span, True, host, table.least(space)) for table in tables] for tables in self._tables]
-        self._moves = _Moves(states, [[*more, *some] for more, some in zip(offered, ready, strict=True)])
-        #: No design is faster than this, ms.
-        self.bound = self._moves.least + self._refund
-
-    def search(self, guide: SearchResult) -> tuple[SearchResult, DesignSpace]:
-        """The fastest design, and the space it was found in, which has every design as fast where it is optimal."""
-        # a share of a design's time: the bound itself may be nothing, or less
-        best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
-        while True:
-            more, complete = self._within(slack)
-            near = _with(self._space, more)
-            search_result = search_exact(near, self._low, self._high, self._n_meet)
-            if search_result is not None and search_result.ms <= best.ms:
-                best = search_result
-            reached = best.ms <= self.bound + slack + TIE
-            if reached or not complete:
-                bound = max(
-                    self.bound, search_result.ms / (1 + search_result.gap) if complete and search_result is not None else self.bound
-                )
-                optimal = complete and search_result is not None and search_result.optimal
-                return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan), near
-            slack = min(best.ms - self.bound, WIDER * slack)
-
-    def _within(self, slack: float) -> tuple[list[list[SegmentOptions]], bool]:
-        """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""
-        within: list[list[SegmentOptions]] = []
+def _priced(
+    space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float, guide: SearchResult
+) -> tuple[SearchResult, DesignSpace]:
+    """The fastest design, by a price of a multiply-accumulate, ms; and the space it was found in, which has every design as fast where it is optimal."""
+    states, refund = _States(space, n_meet), price * (low if price >= 0 else high)
+    tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
+    every = [
+        # the offers come first among the moves
+        [_Move(table.offer.span, True, states.holders[space.costs.host], table.least(space)) for table in some]
+        + [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in ready]
+        for some, ready in zip(tables, space.ready, strict=True)
+    ]
+    moves = _Moves(states, every)
+    # no design is faster than this, ms; the slack is a share of a design's time, for the bound itself may be nothing, or less
+    bound, around_each = moves.least + refund, moves.around()
+    best, slack = guide, min(guide.ms - bound, NEAR * guide.ms)
+    while True:
+        # options of offers around which a design may stay within the slack of the bound, and whether these are all of them
+        more: list[list[SegmentOptions]] = []
         count, complete = 0, True
-        for tables, around_each in zip(self._tables, self._moves.around(), strict=True):
-            within.append([])
-            # the offers come first among the moves
-            for table, rest in zip(tables, around_each, strict=False):
-                numbers = table.within(self.bound + slack - self._refund - rest + TIE, MOST - count)
+        for some, rests in zip(tables, around_each, strict=True):
+            more.append([])
+            for table, rest in zip(some, rests, strict=False):
+                numbers = table.within(bound + slack - refund - rest + TIE, MOST - count)
                 if numbers is None:
                     complete = False
                 elif len(numbers):
                     count += len(numbers)
-                    within[-1].append(self._space.checked(table.offer.options(self._space.holders, numbers)))
-        return within, complete
+                    more[-1].append(space.checked(table.offer.options(space.holders, numbers)))
+        near = _with(space, more)
+        result = search_exact(near, low, high, n_meet)
+        if result is not None and result.ms <= best.ms:
+            best = result
+        if best.ms <= bound + slack + TIE or not complete:
+            proved = complete and result is not None
+            least = max(bound, result.ms / (1 + result.gap)) if proved else bound
+            optimal = proved and result.optimal
+            return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / least - 1 if least > 0 else nan), near
+        slack = min(best.ms - bound, WIDER * slack)
 
 
 class _PriceTable:
