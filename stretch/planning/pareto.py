@@ -339,9 +339,8 @@ def front(
     if "energy" in names:
         goals["energy"] = Goal(exact.weighed(), 1.0, exact.ProcessorPowers(device, checked.processors))
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
-    unbounded = problem.asking(
-        msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    )
+    free = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
+    unbounded = replace(problem, config=free)
     parts = search_request(unbounded)
     result, values = [], []
     for part in parts:

@@ -264,7 +264,7 @@ class _Run(Divisible):
 
     def __init__(self, parts: PartSpace, first: int, last: int) -> None:
         self.parts, self.first, self.last = parts, first, last
-        self.end, self.alone_ms = parts.parts[last], [parts.alone_ms(first, last, i) for i in range(len(parts.space.processors))]
+        self.end, self.alone_ms = parts.parts[last], parts.alone_ms(first, last)
         self.reads = prod(parts.parts[first].graph.input.shape)
 
     @property

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, groupby, pairwise, permutations, product
 from math import prod
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps, memoised
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 #: What parts that are built alike have in common.
@@ -73,22 +73,21 @@ class PartSpace:
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             several = len(parts) > 1 and part is parts[0] and not self.single
             for segment, last in [(part, at), *([(stage, at + len(parts) - 1)] if several else [])]:
-                yield segment, at, last, [self.alone_ms(at, last, i) for i in range(len(self.space.processors))]
+                yield segment, at, last, self.alone_ms(at, last)
 
     def run_options(self, options: SegmentOptions, first: int, last: int) -> SegmentOptions:
         """Ways to run a run of parts, with the rules applied."""
-        alone_ms = min(self.alone_ms(first, last, i) for i in range(len(self.space.processors)))
-        return self.space.checked(replace(options, span=last - first + 1, alone_ms=alone_ms))
+        return self.space.checked(replace(options, span=last - first + 1, alone_ms=min(self.alone_ms(first, last))))
 
-    def alone_ms(self, first: int, last: int, processor: int) -> float:
-        """A run on one processor, ms."""
-        return float(self.alone(processor)[first, last])
+    def alone_ms(self, first: int, last: int) -> list[float]:
+        """A run on each processor, ms."""
+        return self._alone[:, first, last].tolist()
 
-    @memoised
-    def alone(self, processor: int) -> Floats:
-        """Every run on one processor, ms (first part × last part)."""
-        ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
-        return np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
+    @cached_property
+    def _alone(self) -> Floats:
+        """Every run on each processor, ms (processors × first part × last part)."""
+        ms = np.array([[options.slowest_ms[0] for options in wholes] for wholes in self.wholes]).T[:, None]
+        return np.cumsum(np.triu(np.repeat(ms, len(self.parts), axis=1)), axis=2)
 
     def segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
@@ -269,7 +268,7 @@ def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
     if most is None:
         return True
     least = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
-    alone = min(banded.alone_ms(first, last, banded.space.processors.index(p)) for p in offer.subset)
+    alone = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
     return least <= most * alone * ROUNDING
 
 
