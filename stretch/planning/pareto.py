@@ -1,7 +1,10 @@
 """The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from math import ceil, floor, isnan
 from typing import Any
 
@@ -34,7 +37,7 @@ FREE = ("macs", "memory")
 #: Most designs of a front that is asked for in full.
 MOST = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts beside another.
-WEIGHTS = (0.0, 0.25, 1.0, 4.0)
+WEIGHTS = (0.25, 1.0, 4.0)
 
 # Designs that differ: in the segments that branch, the processors, and the kinds of segments.
 #
@@ -144,23 +147,16 @@ class Criteria:
         rest.pop(feasible, None)
         most = bounds.get(feasible, np.inf)
 
+        @cache
         def within(peak: float) -> exact.SearchResult | None:
             least, _ = self.least(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
-        peaks = np.unique(np.concatenate([np.unique(o.peak_bytes) for options in self.space.options for o in options])).astype(float)
-        best = within(float(peaks[-1]))
-        if best is None:
+        peaks = sorted({float(peak) for options in self.space.options for o in options for peak in np.unique(o.peak_bytes)})
+        if within(peaks[-1]) is None:
             return None
-        low, high = 0, len(peaks) - 1
-        while low < high:
-            middle = (low + high) // 2
-            result = within(float(peaks[middle]))
-            if result is None:
-                low = middle + 1
-            else:
-                best, high = result, middle
-        return replace(best, value=float(peaks[high]))
+        peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
+        return replace(within(peak), value=peak)
 
     def pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
         """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
@@ -198,15 +194,14 @@ class Criteria:
         rows: list[dict[str, float]] = [{}]
         for name in (name for name in others if name != weight_of):
             rows = [{**row, name: float(most)} for row in rows for most in np.linspace(*span[name], max(ceil(count**0.5), 2))]
-        for row in rows:
-            for weight in WEIGHTS if weight_of else (0.0,):
-                also = None
-                if weight_of and weight:
-                    scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
-                    also = weight_of, weight * scale
-                least, _ = self.least(first, row, also)
-                if least is not None:
-                    result.append(least if weight_of is None else replace(least, optimal=False))
+        weighed: list[tuple[str, float] | None] = [None]
+        if weight_of is not None:
+            scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
+            weighed += [(weight_of, weight * scale) for weight in WEIGHTS]
+        for row, also in product(rows, weighed):
+            least, _ = self.least(first, row, also)
+            if least is not None:
+                result.append(least if weight_of is None else replace(least, optimal=False))
         kept = undominated(result, [[self.value(name, item) for name in names] for item in result])
         # evenly along the first thing
         return [result[i] for i in spread(kept, count)]

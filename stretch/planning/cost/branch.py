@@ -453,10 +453,6 @@ class SegmentOptions:
         numbers = every if self.numbers is None else self.numbers[every]
         return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
 
-    def out_width(self, index: int) -> int:
-        """Channels behind the join of one combination."""
-        return sum(b.width for b in self.chosen(index)) if join_of(self.join).widens else self.segment.width
-
     def designs(self, index: int, costs: Costs) -> tuple[SegmentDesign, ...]:
         """The design of one combination, and that of the tail."""
         if self.tail is None:

@@ -17,6 +17,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
+from predictors.joins import join_of
 from stretch.planning.cost.branch import Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.layers import TIE, Layer, around, backward, highest, shortest_path
@@ -145,7 +146,8 @@ class SearchResult:
     @property
     def arriving(self) -> list[int]:
         """Channels that arrive at each segment."""
-        return [self.picks[0][0].segment.in_width, *(options.out_width(index) for options, index in self.picks)][:-1]
+        behind = (sum(b.width for b in o.chosen(i)) if join_of(o.join).widens else o.segment.width for o, i in self.picks)
+        return [self.picks[0][0].segment.in_width, *behind][:-1]
 
     @property
     def params(self) -> int:
