@@ -198,17 +198,6 @@ def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
     return [side.processor for side in design.sides]
 
 
-def check_taps(segment: Segment, width: int) -> None:
-    """See that what others read of a segment is its end, with the channels that it has in the original."""
-    inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
-    if inner is not None:
-        why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
-        raise StretchError(why, f"let a segment end at `{inner}`")
-    if segment.tapped and width != segment.width:
-        why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
-        raise StretchError(why, "join its branches by `project` or `sum`")
-
-
 def check_join(segment: Segment, design: SegmentDesign) -> None:
     """Refuse a segment whose join does not fit its branches."""
     where, join, division = f"segment `{segment.name}`", join_of(design.join), design.division
@@ -375,9 +364,17 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
             raise StretchError(
                 f"segment `{part.name}` starts at `{part.start}`, the one before it ends at `{at}`", "segments must follow each other"
             )
-        segments.append(cut_segment(graph, part.name, part.start, part.end))
-        check_taps(segments[-1], join_width(segments[-1], part))
-        at = part.end
+        segment, at = cut_segment(graph, part.name, part.start, part.end), part.end
+        segments.append(segment)
+        # what others read of a segment is its end, with the channels that it has in the original
+        inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
+        if inner is not None:
+            why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
+            raise StretchError(why, f"let a segment end at `{inner}`")
+        width = join_width(segment, part)
+        if segment.tapped and width != segment.width:
+            why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
+            raise StretchError(why, "join its branches by `project` or `sum`")
     if at != graph.output:
         raise StretchError(f"the design ends at `{at}`, the network at `{graph.output}`", "add a segment for the rest")
     return segments

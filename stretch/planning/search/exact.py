@@ -164,12 +164,8 @@ class SearchResult:
         return tuple(design for options, index in self.picks for design in options.designs(index, costs))
 
 
-@dataclass(frozen=True)
-class Within:
-    """A bound on designs in what they are not chosen by."""
-
-    measure: Measure  # What is bounded.
-    most: float  # Of a whole design.
+#: A bound on designs in what they are not chosen by: what is bounded, and the most of a whole design.
+Within = tuple[Measure, float]
 
 
 def search_exact(
@@ -182,10 +178,10 @@ def search_exact(
     if within is not None:
         # what finishing takes of the bound is a step of its own
         ends = np.flatnonzero(np.isfinite(final))
-        nothing, loss = np.zeros(len(ends), np.int64), states.final(within.measure)[ends]
+        nothing, loss = np.zeros(len(ends), np.int64), states.final(within[0])[ends]
         layers.append(Layer(ends, ends, nothing, final[ends], nothing, loss))
         final = np.where(np.isfinite(final), 0.0, np.inf)
-    path = shortest_path(layers, states.start, final, low, high, inf if within is None else within.most)
+    path = shortest_path(layers, states.start, final, low, high, inf if within is None else within[1])
     if path is None:
         return None
     picks: list[tuple[SegmentOptions, int]] = []
@@ -233,7 +229,7 @@ def _layer(
     for group in options:
         wanted, end = using is not None and using(group), states.end(group)
         costs = np.broadcast_to(cost.of(group), group.ms.shape)
-        losses = np.broadcast_to(0.0 if within is None else within.measure.of(group), group.ms.shape)
+        losses = np.broadcast_to(0.0 if within is None else within[0].of(group), group.ms.shape)
         for holder in states.holders.values():
             # an option that takes endless time from a holder is none, whatever designs are chosen by
             index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
@@ -303,7 +299,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
 #: Combinations of a space below which all of them are worked out.
 FEW = 20_000
 #: Scales of a branch that a price is found with, the fewest first; where no design has these, more are tried.
-COARSE = (SAMPLE, Thinning(6, 6))
+COARSE: tuple[Thinning, ...] = (SAMPLE, (6, 6))
 #: Slack that is tried first, as a share of a design's time, and by what it grows.
 NEAR, WIDER = 0.004, 3.0
 #: Options that are worked out, at most.

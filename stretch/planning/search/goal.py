@@ -69,7 +69,7 @@ def search_best(
     for group in [space.processors] if power is None else power.groups:
         part = exact.on_only(space, group)
         if all(part.options):
-            bound = None if within is None else exact.Within(within[0].measure(group), within[1])
+            bound = None if within is None else (within[0].measure(group), within[1])
             designs.append(exact.search_exact(part, low, high, n_meet, goal.measure(group), bound, using))
     return least_of([design for design in designs if design is not None])
 
@@ -177,7 +177,7 @@ class Bounds:
 
     def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
         """The design that loses least among those that take no longer than a budget."""
-        within = exact.Within(exact.LATENCY, budget_ms) if budget_ms < inf else None
+        within = (exact.LATENCY, budget_ms) if budget_ms < inf else None
         search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.Measure(accuracy_source.losses), within)
         # a loss may be nothing, so that a fraction of it says nothing
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)

@@ -78,12 +78,8 @@ class Rules:
         return allowed
 
 
-@dataclass(frozen=True)
-class Thinning:
-    """How many of a branch's scales are worked out."""
-
-    widths: int  # Most widths.
-    depths: int  # Most depths.
+#: How many of a branch's scales are worked out: most widths, and most depths.
+Thinning = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ class LazyOptions:
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
             widths = self.rules.widths(rewritten, legal_widths(rewritten, self.costs.align(processor)))
-            result.append((widths, depths) if most is None else (spread(widths, most.widths), spread(depths, most.depths)))
+            result.append((widths, depths) if most is None else (spread(widths, most[0]), spread(depths, most[1])))
         return tuple(result)
 
     @property
@@ -245,14 +241,14 @@ def spread(values: Sequence[T], count: int) -> list[T]:
 
 
 #: Scales of a branch that are looked at first where any will do.
-SAMPLE = Thinning(4, 3)
+SAMPLE: Thinning = (4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
 MOST_COMBINATIONS = 400_000
 #: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
 #: latency (`stretch.planning.search.exact`) has all of them nevertheless.
-STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
+STEPS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 #: The same with more processors.
-FEWEST = Thinning(4, 3)
+FEWEST: Thinning = (4, 3)
 
 
 class DesignSpace:
