@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from math import prod
 
 import msgspec
@@ -184,23 +183,14 @@ class _Band:
     writes: int  # Elements that it writes.
 
 
-class _BuiltBands:
-    """What is known of bands of parts, whichever networks and divisions they are of, and whatever the device."""
-
-    def __init__(self) -> None:
-        self.parts: dict[Structure, _BandedPart] = {}
-        #: By the parts of a network; by the first and last part of a run, and the band's rows.
-        self.bands: dict[tuple[int, ...], dict[tuple[int, int, int, int], _Band | None]] = {}
-
-
-#: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
-_StepTimes = dict[tuple[str, _Step, bool], tuple[float, float, int]]
+class _Built(dict[Structure, _BandedPart]):
+    """Bands of parts of networks that are built alike, whatever the device."""
 
 
 @memoised
-def _times_of(costs: Costs) -> tuple[_StepTimes, dict[tuple[str, _Band], BranchCost]]:
-    """What is known of times of steps and of bands at the costs of a device."""
-    return {}, {}
+def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[float, float, int]]:
+    """Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes."""
+    return {}
 
 
 class BandCosts:
@@ -208,9 +198,8 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        built, (self._step_times, self._band_costs) = costs.built(_BuiltBands), _times_of(costs)
-        self._parts = [built.parts.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
-        self._bands = built.bands.setdefault(tuple(map(id, self._parts)), {})
+        self._parts = [costs.built(_Built).setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
+        self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
@@ -232,19 +221,17 @@ class BandCosts:
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
         """What bands cost on a processor, as branches; those that are new are timed together."""
-        known, costs = self._step_times, self._band_costs
+        known, costs = _step_times(self.costs), self._costs
         new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
         # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
         cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
         steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
-        launched = [self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps]
+        launched = {(step, cut): self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps}
         # at once, since a fit's trees are walked for many kernels in little more time than for one
-        times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
-        for item, kernels in zip(steps, launched, strict=True):
-            some = list(islice(times, len(kernels)))
-            ms, contended = sum([time.ms for time in some]), sum([time.contended_ms for time in some])
-            known[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
+        self.costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
+        for item, kernels in launched.items():
+            known[(processor, *item)] = *self.costs.kernels_time(kernels, processor), self.costs.peak_bytes(kernels, processor)
         for band in new:
             ms, contended, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
             cut_ms = known[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
