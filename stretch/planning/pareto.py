@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import ceil, floor, isnan
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.structs import filled, plain
+from predictors.structs import Answer, filled
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
@@ -253,7 +252,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None  # Its design file, where it was written.
 
 
-class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FrontAnswer(Answer, frozen=True, kw_only=True):
     """A front and what stands beside it."""
 
     model: str  # The network.
@@ -280,10 +279,6 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
     warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `stretch search --json` prints."""
-        return plain(self)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
-from predictors.structs import filled, plain
+from predictors.structs import Answer, filled
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
@@ -311,10 +311,6 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     energy: tuple[EnergyPart, ...]  # What `energy_mj` is made of, by processor and state, with the source of each power.
     source: str = "predicted"  # Where the numbers come from.
 
-    def to_json(self) -> dict[str, Any]:
-        """The `predicted` object of the command line's JSON."""
-        return plain(self)
-
 
 class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a design was to be best in."""
@@ -335,7 +331,7 @@ class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Why, for people.
 
 
-class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class PlanAnswer(Answer, frozen=True, kw_only=True):
     """A design with its prediction and what it was compared with."""
 
     model: str  # The network.
@@ -366,10 +362,6 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     space_log10: float | None  # Decimal logarithm of the number of designs.
     precision: dict[str, str]  # Of each processor.
     warnings: list[str]  # What a person should know.
-
-    def to_json(self) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`."""
-        return plain(self)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
+from predictors.structs import Answer
 from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import SegmentTime
 from stretch.planning.network.segments import components
@@ -241,7 +242,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     recommended: str  # What would be recommended then.
 
 
-class Certainty(msgspec.Struct, frozen=True, kw_only=True):
+class Certainty(Answer, frozen=True, kw_only=True):
     """How sure a prediction is, and what its recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
 
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
