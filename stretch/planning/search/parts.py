@@ -6,7 +6,6 @@ added by `stretch.planning.divisions`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, groupby, pairwise, permutations, product
@@ -62,9 +61,8 @@ class PartSpace:
         for division in of_kinds(kinds):
             for first, segment_options in division.ways(self):
                 options[first].append(segment_options)
-        other = copy(self.space)
-        other.segments, other.options = tuple(self.parts), options
-        other.arriving = tuple(part.in_width for part in self.parts)
+        other = self.space.having(options)
+        other.segments, other.arriving = tuple(self.parts), tuple(part.in_width for part in self.parts)
         return other.with_offers(offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:

@@ -290,23 +290,16 @@ class DesignSpace:
         self.offers: list[list[LazyOptions]] = []
         #: Whether `options` lacks some scales of segments that the space has.
         self.thinned = False
-        self._options: list[list[SegmentOptions]] | None = None
         for i, segment in enumerate(self.segments):
             self.ready.append([self.whole(segment, p, self.arriving[i]) for p in self.processors])
             able = stretched and segment.branchable and segment.name not in self.kept
             self.offers.append(self.offered(segment, i, 1) if able else [])
 
-    @property
+    @cached_property
     def options(self) -> list[list[SegmentOptions]]:
         """All options of each segment, by the segment at which they start."""
-        if self._options is None:
-            built = [[self.checked(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
-            self._options = [[*ready, *more] for ready, more in zip(self.ready, built, strict=True)]
-        return self._options
-
-    @options.setter
-    def options(self, options: list[list[SegmentOptions]]) -> None:
-        self._options, self.ready, self.offers = options, options, [[] for _ in options]
+        built = [[self.checked(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
+        return [[*ready, *more] for ready, more in zip(self.ready, built, strict=True)]
 
     @property
     def size_log10(self) -> float:
@@ -370,7 +363,7 @@ class DesignSpace:
     def with_offers(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same designs and those that use `more`, listed by the segment at which they start."""
         other = copy(self)
-        other._options = None
+        vars(other).pop("options", None)
         other.offers = [[*offers, *extra] for offers, extra in zip(self.offers, more, strict=True)]
         return other
 
@@ -400,6 +393,6 @@ class DesignSpace:
     def having(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
         """The space with other options; `thinned` says whether these lack some scales, None for as before."""
         other = copy(self)
-        other.options = options
+        other.options, other.ready, other.offers = options, options, [[] for _ in options]
         other.thinned = self.thinned if thinned is None else thinned
         return other

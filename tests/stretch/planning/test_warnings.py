@@ -95,8 +95,7 @@ def exhaustive(config, choice, processor):
     best = []
     for groups in product(*choice.space.options):
         if any(processor in group.processors for group in groups):
-            space = copy(choice.space)
-            space.options = [[group] for group in groups]
+            space = choice.space.having([[group] for group in groups])
             search_result = search_exact(space, low, high, choice.n_meet)
             if search_result is not None:
                 best.append(search_result.ms)

@@ -1,6 +1,5 @@
 """The exact search against brute force, over stages that are merged or cut and with concatenated joins."""
 
-from copy import copy
 from dataclasses import replace
 from functools import cache
 
@@ -56,8 +55,7 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
     for name in processors:
         forced = []
         for at in range(len(space.options)):
-            one = copy(space)
-            one.options = [[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)]
+            one = space.having([[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)])
             search_result = search_exact(one, low, high, 1) if one.options[at] else None
             forced.append(np.inf if search_result is None else search_result.ms)
         search_result = search_exact(space, low, high, 1, using=lambda o, name=name: name in o.processors)

@@ -184,7 +184,7 @@ def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_m
     joins = {o.join for options in space.options for o in options}
     assert {"channels", "partial_sums", "rows", "paths", "project"} <= joins
     # few enough to follow all of their sequences
-    space.options = [[thinned(o) for o in options] for options in space.options]
+    space = space.having([[thinned(o) for o in options] for options in space.options])
     low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
     expected, count = fastest_by_brute_force(space, low, high, n_meet)
     assert count > 500
