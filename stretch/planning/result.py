@@ -77,7 +77,6 @@ class SequentialControl:
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
     single: Single  # Where it runs fastest.
     macs: int  # Its multiply-accumulates.
-    optimal: bool  # Whether no such model is faster on that processor.
 
 
 def sequential_same_macs(
@@ -142,7 +141,7 @@ def _rescale(
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
     design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, processor))
     run = timeline(graph, design, costs)
-    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
+    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs)
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:

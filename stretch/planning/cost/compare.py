@@ -9,7 +9,7 @@ interval of the fit; else each kind of kernel errs for itself, by the uncertaint
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from graphlib import TopologicalSorter
 from itertools import combinations, product
 from math import log
@@ -117,12 +117,14 @@ def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
 
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
     """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
-    result = {}
-    for unknown in set(unknowns):
-        generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
-        middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
-        result[unknown] = np.exp(middle + width * generator.standard_normal(draws))
-    return result
+    return {unknown: _drawn(unknown, draws, seed) for unknown in set(unknowns)}
+
+
+@lru_cache(maxsize=1024)
+def _drawn(unknown: Unknown, draws: int, seed: int) -> Floats:
+    generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
+    middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
+    return np.exp(middle + width * generator.standard_normal(draws))
 
 
 def share(draws: NDArray[np.bool_]) -> float:

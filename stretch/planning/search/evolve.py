@@ -12,7 +12,7 @@ import numpy as np
 
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Floats, SegmentOptions
-from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
+from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
@@ -85,17 +85,11 @@ def busiest(space: DesignSpace) -> Score:
 def robust(space: DesignSpace) -> Score:
     """The makespan that nine in ten draws keep, ms."""
     timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
-    factors: dict[Unknown, Floats] = {}
-
-    def draws(unknowns: set[Unknown]) -> dict[Unknown, Floats]:
-        # a number has the same draws whatever is drawn beside it
-        factors.update(drawn(unknowns - factors.keys()))
-        return {key: factors[key] for key in unknowns}
 
     @cache
     def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
         run = uncertain_run(timed(options, index, holder), device)
-        return run.drawn_ms(draws(run.unknowns))
+        return run.drawn_ms(drawn(run.unknowns))
 
     def score(picks: Picks) -> float:
         rows, holder = held(space, picks)
@@ -103,7 +97,7 @@ def robust(space: DesignSpace) -> Score:
         last = space.segments[-1]
         shape = last.graph.by_name[last.end].shape
         leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))))
-        return kept_ms(total + leaving.drawn_ms(draws(leaving.unknowns)))
+        return kept_ms(total + leaving.drawn_ms(drawn(leaving.unknowns)))
 
     return score
 
