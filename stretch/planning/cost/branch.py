@@ -148,7 +148,6 @@ class Costs:
         #: Processor that waits for branches and joins them; it is there even where no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
         #: What was built, of which nothing depends on a device beyond its backends.
         self._built: dict[Any, Any] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
@@ -226,14 +225,10 @@ class Costs:
         """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
         pixels = shape[0] * prod(shape[2:])
-        known = self._join_convs.setdefault((pixels, processor), {})
-        new = [end for end in dict.fromkeys(ends) if end not in known]
-        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in new)
+        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in ends)
         kernels = [Kernel("join_conv", ("join_conv",), cost, pixels * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
-        for end, kernel, time in zip(new, kernels, times, strict=True):
-            known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
-        return [known[end] for end in ends]
+        return [(kernel.macs, time.contended_ms, kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
