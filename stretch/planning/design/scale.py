@@ -184,7 +184,7 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 
-# What a design says of a network's taps and sides, checked.
+# What a design says of a network's sides and joins, checked.
 
 
 def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
