@@ -302,11 +302,10 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
     if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
         return []
-    every, heights = _between_tried(rows, bands, tuple(tried))
-    known = np.diff([(0, *split, rows) for split in tried])
+    every, heights, known = _between_tried(rows, bands, tuple(tried))
     members: set[Split] = set()
     for time in times:
-        slowest = np.max([_interpolated(heights[i], known[:, i], time[i]) for i in range(bands)], axis=0)
+        slowest = np.max([_interpolated(heights[i], *known[i], time[i]) for i in range(bands)], axis=0)
         best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
         # the best one and its neighbours, one row off
         near = (tuple(a + b for a, b in zip(best[0], off, strict=True)) for off in product((-1, 0, 1), repeat=bands - 1))
@@ -315,20 +314,20 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
 
 
 @lru_cache(maxsize=1024)
-def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places between those tried whose bands are no shorter (places × edges), and the heights of their bands (bands × places)."""
+def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+    """Places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     every = np.array(list(combinations(range(first, last + 1), bands - 1)))
     edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
     heights = np.diff(edges, axis=1)
     able = (heights >= shortest).all(axis=1)
-    return every[able], np.ascontiguousarray(heights[able].T)
+    known = [np.unique(column, return_inverse=True) for column in np.diff([(0, *split, rows) for split in tried]).T]
+    return every[able], np.ascontiguousarray(heights[able].T), known
 
 
-def _interpolated(wanted: NDArray[np.int64], heights: Sequence[int], ms: Floats) -> Floats:
+def _interpolated(wanted: NDArray[np.int64], known: NDArray[np.int64], which: NDArray[np.int64], ms: Floats) -> Floats:
     """Times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
-    known, which = np.unique(heights, return_inverse=True)
     mean = np.bincount(which, ms) / np.bincount(which)
     times = np.interp(wanted, known, mean)
     if len(known) > 1:
