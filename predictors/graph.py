@@ -111,6 +111,11 @@ class OpGraph:
         return {op.name: op for op in self.ops}
 
     @cached_property
+    def position(self) -> dict[str, int]:
+        """Number of each operator in the order of `ops`, by name."""
+        return {op.name: number for number, op in enumerate(self.ops)}
+
+    @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
         """Names of the operators that read each operator's tensor."""
         readers: dict[str, list[str]] = {op.name: [] for op in self.ops}

@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
-from predictors.structs import filled
+from predictors.structs import filled, plain
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
@@ -26,7 +26,7 @@ from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
 from stretch.planning.plan import evaluate, plan
-from stretch.planning.result import PlanResult, plain
+from stretch.planning.result import PlanResult
 from stretch.stages.design import BranchedAnswer, read_design
 
 if TYPE_CHECKING:

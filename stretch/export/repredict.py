@@ -140,7 +140,7 @@ def _figures(
 
 
 def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
-    return operator_split(graph, split_segments(graph), costs, list(costs.precision)).ms
+    return operator_split(graph, split_segments(graph), costs, list(costs.precision)).makespan_ms
 
 
 def _rival_name(name: str, single: Single) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from pkgutil import iter_modules
@@ -150,7 +150,7 @@ class Objective:
     """What a design is to be best in."""
 
     text: str  # As it was asked for.
-    weights: tuple[tuple[str, float], ...] = ()  # Of what adds up, by name; empty where the objective is none of that.
+    weights: Mapping[str, float] = field(default_factory=dict)  # Of what adds up, by name; empty where the objective is none of that.
 
     @property
     def adds(self) -> bool:
@@ -165,11 +165,7 @@ class Objective:
     @property
     def only_latency(self) -> bool:
         """Whether it is latency and nothing else."""
-        return [name for name, weight in self.weights if weight] == ["latency"]
-
-    def weight(self, name: str) -> float:
-        """The weight of what adds up."""
-        return dict(self.weights).get(name, 0.0)
+        return [name for name, weight in self.weights.items() if weight] == ["latency"]
 
     @property
     def unit(self) -> str:
@@ -186,7 +182,7 @@ def read_objective(text: str) -> Objective:
     if request in ALONE:
         return Objective(request)
     if request in ADDING:
-        return Objective(request, ((request, 1.0),))
+        return Objective(request, {request: 1.0})
     objective: dict[str, float] = {}
     for part in re.split(r"(?<![eE])\+", request):
         term = _TERM.fullmatch(part.strip())
@@ -203,7 +199,7 @@ def read_objective(text: str) -> Objective:
         objective[name] = _weight(term["weight"] or "1", name)
     if not any(objective.values()):
         raise UsageError("all weights of the objective are 0", "give one of them a weight")
-    return Objective(request, tuple(objective.items()))
+    return Objective(request, objective)
 
 
 def _weight(word: str, name: str) -> float:
@@ -227,11 +223,6 @@ _Fields = msgspec.defstruct(
 
 class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Constraints, objective and strategy of one planning run."""
-
-    def __post_init__(self) -> None:
-        """Read the kind ``graph`` where files say ``own``, as it was called."""
-        if "own" in self.kinds:
-            msgspec.structs.force_setattr(self, "kinds", tuple("graph" if kind == "own" else kind for kind in self.kinds))
 
     @property
     def meets_by(self) -> str:

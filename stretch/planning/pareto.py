@@ -1,9 +1,11 @@
 """The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from math import ceil, floor, isnan
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.structs import filled
+from predictors.structs import Answer, filled
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
@@ -20,9 +22,9 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
-from stretch.planning.result import control_fields, plain, ranked_singles, sequential_same_macs
+from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
-from stretch.planning.search.goal import Goal, loss_of, search_best, search_groups
+from stretch.planning.search.goal import Goal, loss_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, spread
@@ -34,7 +36,7 @@ FREE = ("macs", "memory")
 #: Most designs of a front that is asked for in full.
 MOST = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts beside another.
-WEIGHTS = (0.0, 0.25, 1.0, 4.0)
+WEIGHTS = (0.25, 1.0, 4.0)
 
 # Designs that differ: in the segments that branch, the processors, and the kinds of segments.
 #
@@ -54,20 +56,17 @@ def diverse_designs(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
-    result, seen = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1)
-    most, groups = factor * goal.value(space, best.picks), goal.groups(space)
+    result, seen, most = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1), factor * goal.value(space, best.picks)
 
     def fresh(options: SegmentOptions) -> bool:
         return look(options) not in seen
 
-    shared = exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span)))
+    shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span))))
     while len(result) < count:
-        good = search_groups(
-            space, low, high, n_meet, groups, lambda _: shared, lambda group: exact.Within(goal.measure(group), most), fresh
-        )
+        good = search_best(space, low, high, n_meet, shared, (goal, most), fresh)
         if good is None:
             break
-        within = exact.Within(shared, shared.total(space, good.picks))
+        within = shared, shared.value(space, good.picks)
         result.append(search_best(space, low, high, n_meet, goal, within, fresh) or good)
         for options, _ in result[-1].picks:
             seen[look(options)] = seen.get(look(options), 0) + 1
@@ -96,28 +95,22 @@ class Criteria:
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
-    power: exact.ProcessorPowers | None = None  # Of the processors; needed for ``energy``.
-    losses: exact.AdditiveCost | None = None  # What each option loses; needed for ``loss``.
+    goals: Mapping[str, Goal]  # What adds up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` what is asked for.
     source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
         """A design in one thing."""
-        if name == "memory":
-            return float(search_result.peak_bytes)
-        if name == "macs":
-            return float(search_result.macs)
-        if name == "latency":
-            return search_result.ms
-        return self._measure(name, exact.working(self.space, search_result.picks)).total(self.space, search_result.picks)
+        known = {"memory": search_result.peak_bytes, "macs": search_result.macs, "latency": search_result.ms}
+        return float(known[name]) if name in known else self.goals[name].value(self.space, search_result.picks)
 
     def least(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
     ) -> tuple[exact.SearchResult | None, DesignSpace]:
         """The design that has least of one thing, or of it and another with a weight; and a space that has every design with as little."""
-        adding = [bound for bound in bounds if bound not in FREE]
+        adding, goal = [bound for bound in bounds if bound not in FREE], self.goals.get(name)
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
-        if name == "memory":
+        if goal is None:
             return self._least_memory(bounds), self.space
         part, most = self.space, bounds.get("memory", np.inf)
         if most < np.inf:
@@ -127,21 +120,12 @@ class Criteria:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
             return exact.pruned(part, self.low, high, self.n_meet)
-        if not all(part.options):
-            return None, self.space
-
-        def cost(group: Sequence[str]) -> exact.Measure:
-            measure = self._measure(name, group)
-            return measure if also is None else exact.weighed((1.0, measure), (also[1], self._measure(also[0], group)))
-
-        def within(group: Sequence[str]) -> exact.Within | None:
-            return exact.Within(self._measure(adding[0], group), bounds[adding[0]]) if adding else None
-
-        groups: Sequence[Sequence[str]] = [self.space.processors]
-        if "energy" in (name, *adding, *(also or ())[:1]):
-            assert self.power is not None
-            groups = self.power.groups(self.space.processors)
-        return search_groups(part, self.low, high, self.n_meet, groups, cost, within), self.space
+        if also is not None:
+            other, weight = self.goals[also[0]], also[1]
+            base = exact.weighed((1.0, goal.base), (weight, other.base))
+            goal = Goal(base, goal.energy + weight * other.energy, goal.power or other.power)
+        within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
+        return search_best(part, self.low, high, self.n_meet, goal, within) if all(part.options) else None, self.space
 
     def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
@@ -155,15 +139,6 @@ class Criteria:
             return first
         return replace(second, optimal=first.optimal and second.optimal)
 
-    def _measure(self, name: str, processors: Sequence[str]) -> exact.Measure:
-        if name == "energy":
-            assert self.power is not None
-            return self.power.energy(processors)
-        if name == "loss":
-            assert self.losses is not None
-            return exact.Measure(self.losses)
-        return {"latency": exact.LATENCY, "macs": exact.MACS}[name]
-
     def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""
         rest = {key: bound for key, bound in bounds.items() if key != "memory"}
@@ -171,23 +146,16 @@ class Criteria:
         rest.pop(feasible, None)
         most = bounds.get(feasible, np.inf)
 
+        @cache
         def within(peak: float) -> exact.SearchResult | None:
             least, _ = self.least(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
-        peaks = np.unique(np.concatenate([np.unique(o.peak_bytes) for options in self.space.options for o in options])).astype(float)
-        best = within(float(peaks[-1]))
-        if best is None:
+        peaks = sorted({float(peak) for options in self.space.options for o in options for peak in np.unique(o.peak_bytes)})
+        if within(peaks[-1]) is None:
             return None
-        low, high = 0, len(peaks) - 1
-        while low < high:
-            middle = (low + high) // 2
-            result = within(float(peaks[middle]))
-            if result is None:
-                low = middle + 1
-            else:
-                best, high = result, middle
-        return replace(best, value=float(peaks[high]))
+        peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
+        return replace(within(peak), value=peak)
 
     def pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
         """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
@@ -225,15 +193,14 @@ class Criteria:
         rows: list[dict[str, float]] = [{}]
         for name in (name for name in others if name != weight_of):
             rows = [{**row, name: float(most)} for row in rows for most in np.linspace(*span[name], max(ceil(count**0.5), 2))]
-        for row in rows:
-            for weight in WEIGHTS if weight_of else (0.0,):
-                also = None
-                if weight_of and weight:
-                    scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
-                    also = weight_of, weight * scale
-                least, _ = self.least(first, row, also)
-                if least is not None:
-                    result.append(least if weight_of is None else replace(least, optimal=False))
+        weighed: list[tuple[str, float] | None] = [None]
+        if weight_of is not None:
+            scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
+            weighed += [(weight_of, weight * scale) for weight in WEIGHTS]
+        for row, also in product(rows, weighed):
+            least, _ = self.least(first, row, also)
+            if least is not None:
+                result.append(least if weight_of is None else replace(least, optimal=False))
         kept = undominated(result, [[self.value(name, item) for name in names] for item in result])
         # evenly along the first thing
         return [result[i] for i in spread(kept, count)]
@@ -285,7 +252,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None  # Its design file, where it was written.
 
 
-class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FrontAnswer(Answer, frozen=True, kw_only=True):
     """A front and what stands beside it."""
 
     model: str  # The network.
@@ -312,10 +279,6 @@ class FrontAnswer(msgspec.Struct, frozen=True, kw_only=True):
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
     warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `stretch search --json` prints."""
-        return plain(self)
 
 
 @dataclass(frozen=True)
@@ -362,17 +325,17 @@ def front(
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     source, checked = problem.accuracy_source, problem.config
     _check(names, checked, source, count)
-    power = exact.ProcessorPowers.of(device, checked.processors) if "energy" in names else None
-    losses = None if source is None else source.losses
+    goals = {"latency": Goal(), "macs": Goal(exact.MACS)} | ({} if source is None else {"loss": Goal(exact.Measure(source.losses))})
+    if "energy" in names:
+        goals["energy"] = Goal(exact.weighed(), 1.0, exact.ProcessorPowers(device, checked.processors))
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
-    unbounded = problem.asking(
-        msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    )
+    free = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
+    unbounded = replace(problem, config=free)
     parts = search_request(unbounded)
     result, values = [], []
     for part in parts:
         if part.result is not None:
-            criteria = Criteria(part.space, *problem.macs, part.n_meet, power, losses, source)
+            criteria = Criteria(part.space, *problem.macs, part.n_meet, goals, source)
             some = criteria.grid(current, count or MOST) if len(current) == 3 else criteria.pair(current, count)
             result += some
             values += [[criteria.value(name, item) for name in current] for item in some]

@@ -30,7 +30,7 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import Message, OptionName, chance
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
-from stretch.planning.search.evolve import added, evolve, fastest_designs, score_of
+from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
 from stretch.planning.search.goal import Bounds, Goal, explain_infeasible, least_of, refusal, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
@@ -73,10 +73,6 @@ class PlanningProblem:
     def goal(self) -> Goal:
         """What the exact search looks for."""
         return Goal.of(self.config.best_in, self.device, self.config.processors)
-
-    def asking(self, config: PlanConfig) -> "PlanningProblem":
-        """The same for another checked request."""
-        return replace(self, config=config)
 
     def space(
         self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None, holders: Sequence[str] | None = None
@@ -156,7 +152,7 @@ def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | 
     if not (apart and result.n_meet and config.best_in.only_latency and config.strategy == "exact" and STRETCH in config.planned_kinds):
         return None
     try:
-        merged = choose(problem.asking(msgspec.structs.replace(config, merge="always")), explain=False)
+        merged = choose(replace(problem, config=msgspec.structs.replace(config, merge="always")), explain=False)
     except InfeasibleError:
         return None
     merged_ms, points = timeline(problem.graph, design_of(problem, merged.result), problem.costs).makespan_ms, merged.result.n_meet
@@ -212,7 +208,7 @@ def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProb
     instead = [(exact, divided)]
     if config.n_meet == usual.n_meet:
         whole = Message("{}, not even exactly: the network stays whole", refused.message)
-        instead.append((exact.asking(msgspec.structs.replace(exact.config, n_meet=0)), whole))
+        instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
     for other, said in instead:
         with suppress(InfeasibleError):
             return other, choose(replace(other, accuracy_source=None)), (said,)
@@ -500,7 +496,7 @@ def _by_fewer(problem: PlanningProblem) -> list[Searched]:
         return []
     by_fewer: list[Searched] = []
     for some in (some for count in range(2, len(config.processors)) for some in combinations(config.processors, count)):
-        fewer = problem.asking(config.on(some))
+        fewer = replace(problem, config=config.on(some))
         if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
             by_fewer += _searched(fewer, merges=False, holders=config.processors)
     return by_fewer
@@ -548,7 +544,7 @@ def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchRe
         return result
     if strategy == "exact" or problem.config.best_in.tried:
         return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, added(goal, space), ())
+    result = evolve(space, *macs, n_meet, score_of(problem.config.best_in, goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:
         raise _missed(problem)
     return result
@@ -575,7 +571,7 @@ def _refusal(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
             )
 
     def build(request: PlanConfig) -> DesignSpace:
-        other = problem.asking(request).stage_space()
+        other = replace(problem, config=request).stage_space()
         if set(config.planned_kinds) != {STRETCH}:
             return with_exact_kinds(graph, request, other)
         return merge_stages(graph, other) if space.longest_span > 1 else other

@@ -17,7 +17,7 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import changing
-from predictors.structs import filled
+from predictors.structs import Answer, filled
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
@@ -77,7 +77,6 @@ class SequentialControl:
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
     single: Single  # Where it runs fastest.
     macs: int  # Its multiply-accumulates.
-    optimal: bool  # Whether no such model is faster on that processor.
 
 
 def sequential_same_macs(
@@ -142,12 +141,12 @@ def _rescale(
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
     design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, processor))
     run = timeline(graph, design, costs)
-    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs, path.optimal)
+    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs)
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
     """Up to 25 widths from the floor to `WIDEST`, the original among them."""
-    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers_width(segment, w)]
+    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers(segment, "width", w)]
     if len(legal) <= 25:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)
@@ -163,23 +162,14 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
 # tensor within, the block is the part.
 
 
-@dataclass(frozen=True)
-class OperatorSplit:
-    """The fastest design of kernel-sized parts."""
-
-    design: BranchDesign  # Exact; parts that one processor computes one after the other are one segment.
-    ms: float  # Its predicted makespan.
-
-
-def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> OperatorSplit:
+def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
     """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
     whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
     backbone = backbone_of(graph).graph
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
-    design = place_sides(graph, design, costs, processors)
-    return OperatorSplit(design, timeline(graph, design, costs).makespan_ms)
+    return timeline(graph, place_sides(graph, design, costs, processors), costs)
 
 
 # Where the parts beside the backbone run: each on the processor on which all of them together end first.
@@ -320,10 +310,6 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     energy: tuple[EnergyPart, ...]  # What `energy_mj` is made of, by processor and state, with the source of each power.
     source: str = "predicted"  # Where the numbers come from.
 
-    def to_json(self) -> dict[str, Any]:
-        """The `predicted` object of the command line's JSON."""
-        return plain(self)
-
 
 class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a design was to be best in."""
@@ -344,7 +330,7 @@ class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Why, for people.
 
 
-class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class PlanAnswer(Answer, frozen=True, kw_only=True):
     """A design with its prediction and what it was compared with."""
 
     model: str  # The network.
@@ -375,10 +361,6 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     space_log10: float | None  # Decimal logarithm of the number of designs.
     precision: dict[str, str]  # Of each processor.
     warnings: list[str]  # What a person should know.
-
-    def to_json(self) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`."""
-        return plain(self)
 
 
 @dataclass(frozen=True)
@@ -423,7 +405,7 @@ class PlanResult:
         return self.costs.predictor
 
     @cached_property
-    def operator_split(self) -> OperatorSplit:
+    def operator_split(self) -> Timeline:
         """The original with every kernel-sized part on one processor, or its rows over several; searched when it is asked for."""
         return operator_split(self.graph, self.stages, self.costs, self.config.processors)
 
@@ -439,9 +421,9 @@ class PlanResult:
 
     def stages_of(self, segment: Segment) -> list[Segment]:
         """The stages that lie in a segment; more than one where stages are merged."""
-        position = {op.name: i for i, op in enumerate(backbone_of(self.graph).graph.ops)}
-        start, end = position[segment.start], position[segment.end]
-        return [s for s in self.stages if start <= position[s.start] and position[s.end] <= end]
+        position = backbone_of(self.graph).graph.position
+        inside = range(position[segment.start], position[segment.end] + 1)
+        return [s for s in self.stages if position[s.start] in inside and position[s.end] in inside]
 
     @property
     def calibrated(self) -> bool:
@@ -521,10 +503,10 @@ class PlanResult:
             return compare.kept_ms(self.predicted_run.drawn_ms(compare.drawn(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
-        energy = goal.weight("energy")
+        energy = goal.weights.get("energy", 0.0)
         if not goal.adds or (energy and self.energy_mj is None):
             return None
-        return goal.weight("latency") * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
+        return goal.weights.get("latency", 0.0) * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
@@ -575,7 +557,7 @@ class PlanResult:
             **control_fields(self.graph, self.best_single, sequential),
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
-            operator_split_ms=self.operator_split.ms,
+            operator_split_ms=self.operator_split.makespan_ms,
             ideal_fraction=self.ideal_split_ms / makespan,
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
@@ -668,14 +650,3 @@ def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl
         "sequential_same_macs_processor": sequential.single.processor if sequential else None,
         "sequential_same_macs_ratio": sequential.macs / graph.macs if sequential else None,
     }
-
-
-def exact_words(rounding: Sequence[str]) -> str:
-    """In which precision an exact design is the original, and which planned precisions round."""
-    return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
-
-
-def plain(struct: msgspec.Struct) -> dict[str, Any]:
-    """A struct as dictionaries, lists and numbers."""
-    data: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
-    return data

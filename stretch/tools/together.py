@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.structs import Answer
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
 from scheduler.simulate.clock import Clock, Simulated, TurnTaking
@@ -28,7 +29,7 @@ from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import diverse_front, words_of
 from stretch.planning.plan import PlanningProblem
-from stretch.planning.result import Single, plain, ranked_singles
+from stretch.planning.result import Single, ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
@@ -220,7 +221,7 @@ class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None  # Its design file, where it was written.
 
 
-class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class TogetherAnswer(Answer, frozen=True, kw_only=True):
     """Two networks on one device."""
 
     device: str  # The device.
@@ -238,11 +239,7 @@ class TogetherAnswer(msgspec.Struct, frozen=True, kw_only=True):
     candidates: list[int]  # How many of each network there were; every pair of them was simulated.
     seconds: dict[str, float]  # Wall time by what it went into.
     source: str = "simulated"  # Where the numbers come from.
-    warnings: list[str] = []  # What a person should know.
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `stretch search --json` prints."""
-        return plain(self)
+    warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
 
 
 def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:

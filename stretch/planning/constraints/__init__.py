@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
+from predictors.errors import TightRule
 from predictors.registry import Registry, import_modules
 from stretch.planning.options import Option, Positive, Range, Ratio
 
@@ -29,10 +30,21 @@ ENDLESS, NOTHING = 1e6, 1e-6
 class Limit:
     """One number of a constraint that may be too tight."""
 
+    constraint: "Constraint"  # The rule.
     value: float  # The number now.
     loosest: float  # A number that rules nothing out.
     ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
     put: Callable[[Any, float], Any] = lambda value, number: number  # The constraint's value with another number in place of this one.
+
+    def change(self, request: Any, number: float) -> Any:
+        """A request with another number in place of this one."""
+        name = self.constraint.option.name
+        return msgspec.structs.replace(request, **{name: self.put(getattr(request, name), number)})
+
+    def rule(self, request: Any, nearest: float) -> TightRule:
+        """The rule as a refusal blames it, with the nearest number at which there is a design."""
+        name = self.constraint.option.name
+        return TightRule(name, getattr(request, name), getattr(self.change(request, nearest), name))
 
 
 class Constraint(ABC):
@@ -48,12 +60,8 @@ class Constraint(ABC):
     #: they are there only where they are faster, their exchange included.
     exact: ClassVar[bool] = True
 
-    def offers_depth(self, value: Any, segment: "Segment", depth: int) -> bool:
-        """Whether a branch of a segment may keep so many blocks."""
-        return True
-
-    def offers_width(self, value: Any, segment: "Segment", width: float) -> bool:
-        """Whether a branch of a segment may have so many channels."""
+    def offers_scale(self, value: Any, segment: "Segment", what: str, count: float) -> bool:
+        """Whether a branch of a segment may keep so many blocks (``depth``), or channels (``width``)."""
         return True
 
     def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
@@ -97,7 +105,7 @@ class Bound(Constraint):
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The share."""
-        return [Limit(value, ENDLESS if self.at_most else NOTHING)]
+        return [Limit(self, value, ENDLESS if self.at_most else NOTHING)]
 
     def missed(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """The best share, where it is not good enough."""
@@ -197,7 +205,7 @@ class PeakMemory(Bound):
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
         largest = max(int(way.peak_bytes.max()) for way in options)
-        return [Limit(value, max(largest, value), put=lambda _, number: ceil(number))]
+        return [Limit(self, value, max(largest, value), put=lambda _, number: ceil(number))]
 
 
 @register
@@ -231,21 +239,22 @@ class _Floor(Constraint):
     """A branch keeps some of its segment."""
 
     offers = True
+    scales: ClassVar[str]  # What it keeps some of: ``depth`` or ``width``.
+
+    def offers_scale(self, value: float, segment: "Segment", what: str, count: float) -> bool:
+        """Whether these are enough blocks, or channels."""
+        return what != self.scales or count >= value * getattr(segment, what) - RATIO_ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The floor with the steps below it."""
-        return [Limit(value, STEPS[-1], tuple(step for step in STEPS if step < value))]
+        return [Limit(self, value, STEPS[-1], tuple(step for step in STEPS if step < value))]
 
 
 @register
 class DepthFloor(_Floor):
     """Blocks of a branch over those of its segment."""
 
-    option = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least.")
-
-    def offers_depth(self, value: float, segment: "Segment", depth: int) -> bool:
-        """Whether these are enough blocks."""
-        return depth >= value * segment.depth - RATIO_ROUNDING
+    option, scales = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least."), "depth"
 
 
 @register
@@ -255,10 +264,7 @@ class WidthFloor(_Floor):
     option = Option(
         "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
     )
-
-    def offers_width(self, value: float, segment: "Segment", width: float) -> bool:
-        """Whether these are enough channels."""
-        return width >= value * segment.width - RATIO_ROUNDING
+    scales = "width"
 
 
 @register
@@ -269,7 +275,7 @@ class Meetings(Constraint):
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Their number, where it is more than one."""
-        return [Limit(value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
+        return [Limit(self, value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
 
 @register
@@ -288,8 +294,8 @@ class TotalMacs(Constraint):
         """Both ends of the range."""
         low, high = value
         return [
-            Limit(low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
-            Limit(high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
+            Limit(self, low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
+            Limit(self, high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
         ]
 
 

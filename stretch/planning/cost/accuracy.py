@@ -122,12 +122,11 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
         """Top-1 of a design as plain data."""
-        return self.prediction(self.base - self.predict(graph, design))
+        return self.prediction(self.loss(graph, design))
 
-    def predict(self, graph: OpGraph, design: BranchDesign) -> float:
-        """Top-1 of a design."""
-        rows = segment_features(graph, design)
-        return self.base + sum(float(np.dot(self._of(name), row)) for name, row in rows.items())
+    def loss(self, graph: OpGraph, design: BranchDesign) -> float:
+        """The loss of a design."""
+        return -sum(float(np.dot(self._of(name), row)) for name, row in segment_features(graph, design).items())
 
     def losses(self, options: SegmentOptions) -> Floats:
         """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly."""

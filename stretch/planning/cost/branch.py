@@ -73,92 +73,6 @@ class _Piece:
     look: str  # What is alike in pieces that are built alike: kinds, attributes, who reads what, and which groups.
 
 
-class Wholes:
-    """Branches at full depth."""
-
-    def __init__(self, predictor: LatencyPredictor, like: "Wholes | None" = None) -> None:
-        self._predictor = predictor
-        # what was built for one device stays known on another, by backend
-        self._built: dict[tuple[object, ...], Built] = like._built if like else {}
-        self._pieces: dict[tuple[Segment, str, tuple[str, ...]], list[_Piece]] = like._pieces if like else {}
-
-    def of(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
-        """A branch at full depth."""
-        profile = self._predictor.device.processor(scale.processor).profile
-        backend = f"{profile.backend} {sorted(profile.unsupported)}"
-        pieces = self._divided(segment, scale, backend, names)
-        if len(pieces) < 2:
-            return self._in_one(segment, scale, in_channels, names)
-        kept = kept_units(segment, segment.graph, segment.channels, scale, in_channels)
-        blocks = []
-        for number, piece in enumerate(pieces):
-            units = tuple([kept[group] for group in piece.groups])
-            # what arrives at the first one may have other channels, and an entry; its kernels are looked for by name
-            first = (scale.entry, in_channels, piece.start) if number == 0 else ()
-            key = (backend, names, piece.look, units, first)
-            if key not in self._built:
-                self._built[key] = self._build(segment, piece, scale, kept, in_channels if number == 0 else None, names)
-            blocks.append((piece.block, self._built[key]))
-        done = tuple(name for name in names if any(name in built.rewrites for _, built in blocks))
-        return FullDepth(tuple(blocks), done, 1)
-
-    def _in_one(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
-        """A branch that is built in one piece, its kernels by block."""
-        design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
-        graph = scale_branch(segment, design, 0, in_channels).graph
-        blocks = {name: i for i, block in enumerate(segment.blocks) for name in block.ops}
-        kernels: dict[int, list[Kernel]] = {}
-        params: dict[int, int] = {}
-        for op in graph.ops:
-            at = blocks.get(op.name, NO_BLOCK)
-            params[at] = params.get(at, 0) + graph.op_facts(op).params
-        every, done = self._launched(graph, scale.processor, names)
-        for kernel in every:
-            kernels.setdefault(blocks.get(kernel.name, NO_BLOCK), []).append(kernel)
-        order = sorted({*kernels, *params})
-        return FullDepth(tuple((at, Built(tuple(kernels.get(at, ())), params.get(at, 0))) for at in order), done, len(order))
-
-    def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
-        """Kernels of a graph, called as the operators that they are parts of, and the exact rewrites that were done."""
-        built, done = laid_out(graph, names)
-        kernels = self._predictor.kernels(built, processor)
-        owners = {op.name: owner_of(op) for op in built.ops if PART in op.tags}
-        return [kernel._replace(name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
-
-    def _build(
-        self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
-    ) -> Built:
-        """A piece of a branch by itself; `arriving` are the channels of what it reads, if it is the first."""
-        channels, source = segment.channels, segment.graph
-        widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
-        shape = source.by_name[piece.start].shape
-        ops = [Op(piece.start, "input", attrs={"shape": (shape[0], widths[piece.start] if arriving is None else arriving, *shape[2:])})]
-        if arriving is not None and scale.entry != "none":
-            ops += entry_ops(segment, scale, widths[piece.start], 0)
-        arguments = ops[-1].name
-        for op in piece.ops:
-            built = narrowed_op(op, source, channels, kept, widths)
-            inputs = tuple(arguments if name == piece.start else name for name in built.inputs)
-            ops.append(Op(built.name, built.kind, inputs, built.attrs, tags=built.tags))
-        graph = OpGraph.build(segment.name, ops, piece.ops[-1].name)
-        kernels, done = self._launched(graph, scale.processor, names)
-        return Built(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
-
-    def _divided(self, segment: Segment, scale: BranchScale, backend: str, names: tuple[str, ...]) -> list[_Piece]:
-        """The blocks of a segment; none where they launch other kernels by themselves than in the segment."""
-        key = (segment, backend, names)
-        if key not in self._pieces:
-            pieces = _pieces(segment)
-            if len(pieces) > 1:
-                units = segment.channels.units
-                parts = [self._build(segment, piece, replace(scale, entry="none"), units, None, names).kernels for piece in pieces]
-                every, _ = self._launched(segment.graph, scale.processor, names)
-                if _told(every) != _told([kernel for part in parts for kernel in part]):
-                    pieces = []
-            self._pieces[key] = pieces
-        return self._pieces[key]
-
-
 def _told(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
     """What tells whether kernels are the same, in whichever order."""
     return sorted((kernel.name, repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
@@ -234,11 +148,9 @@ class Costs:
         #: Processor that waits for branches and joins them; it is there even where no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        self._whole: dict[tuple[Segment, int, int, int, str, tuple[str, ...], tuple[str, ...]], FullDepth] = {}
-        self._wholes = Wholes(predictor)
+        #: What was built, of which nothing depends on a device beyond its backends.
+        self._built: dict[Any, Any] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
-        self._join_convs: dict[tuple[int, str], dict[tuple[int, int], tuple[int, float, int]]] = {}
-        self._built: dict[type, object] = {}
 
     def at(self, processor: str, precision: str | None) -> "Costs":
         """Costs with one processor at another precision; what was built stays known."""
@@ -249,13 +161,12 @@ class Costs:
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
         """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
         other = Costs(predictor, precision, rewrites)
-        other._whole, other._wholes, other._built = self._whole, Wholes(predictor, self._wholes), self._built
+        other._built = self._built
         return other
 
     def built(self, kind: type[T]) -> T:
         """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
-        value = self._built.setdefault(kind, kind())
-        assert isinstance(value, kind)
+        value: T = self._built.setdefault(kind, kind())
         return value
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
@@ -269,10 +180,9 @@ class Costs:
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one."""
         usual, kernels = segment.in_width, {}
-        every = ((width, count) for width in widths for count in dict.fromkeys((usual, *channels)))
-        new = [scale for scale in every if (segment, processor, *scale) not in self._prepared]
-        self._prepared.update((segment, processor, *scale) for scale in new)
-        for width, count in new:
+        new = {(segment, processor, width, count) for width in widths for count in (usual, *channels)} - self._prepared
+        self._prepared |= new
+        for *_, width, count in sorted(new, key=lambda item: item[2:]):
             if count == usual or not segment.rewires:
                 whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
                 kernels.update({built: built.kernels for _, built in whole.blocks})
@@ -315,14 +225,10 @@ class Costs:
         """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
         pixels = shape[0] * prod(shape[2:])
-        known = self._join_convs.setdefault((pixels, processor), {})
-        new = [end for end in dict.fromkeys(ends) if end not in known]
-        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in new)
+        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in ends)
         kernels = [Kernel("join_conv", ("join_conv",), cost, pixels * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
-        for end, kernel, time in zip(new, kernels, times, strict=True):
-            known[end] = kernel.macs, time.contended_ms, kernel.cost.weights
-        return [known[end] for end in ends]
+        return [(kernel.macs, time.contended_ms, kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -373,15 +279,88 @@ class Costs:
         item = ITEM_BYTES[self.predictor.device.processor(processor).check_precision(self.precision.get(processor))]
         return max([kernel.cost.reads + kernel.cost.writes for kernel in kernels], default=0) * item
 
+    @memoised
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
-        align = self.align(processor)
+        """A branch at full depth."""
         profile = self.predictor.device.processor(processor).profile
-        names = tuple(name for name in self.rewrites.get(processor, ()) if name in exact)
-        key = (segment, width, in_channels, align, profile.backend, profile.unsupported, names)
-        if key not in self._whole:
-            scale = BranchScale(processor, segment.depth, width, entry, 0, align, rewrites=segment.rewrites)
-            self._whole[key] = self._wholes.of(segment, scale, in_channels, names)
-        return self._whole[key]
+        names, backend = tuple(name for name in self.rewrites.get(processor, ()) if name in exact), (profile.backend, profile.unsupported)
+        scale = BranchScale(processor, segment.depth, width, entry, 0, self.align(processor), rewrites=segment.rewrites)
+        whole = segment, width, in_channels, scale.align, backend, names
+        if whole in self._built:
+            return self._built[whole]
+        pieces = self._divided(segment, scale, backend, names)
+        if len(pieces) < 2:
+            self._built[whole] = self._in_one(segment, scale, in_channels, names)
+            return self._built[whole]
+        kept = kept_units(segment, segment.graph, segment.channels, scale, in_channels)
+        blocks = []
+        for number, piece in enumerate(pieces):
+            units = tuple([kept[group] for group in piece.groups])
+            # what arrives at the first one may have other channels, and an entry; its kernels are looked for by name
+            first = (scale.entry, in_channels, piece.start) if number == 0 else ()
+            key = backend, names, piece.look, units, first
+            if key not in self._built:
+                self._built[key] = self._build(segment, piece, scale, kept, in_channels if number == 0 else None, names)
+            blocks.append((piece.block, self._built[key]))
+        done = tuple(name for name in names if any(name in built.rewrites for _, built in blocks))
+        self._built[whole] = FullDepth(tuple(blocks), done, 1)
+        return self._built[whole]
+
+    def _in_one(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
+        """A branch that is built in one piece, its kernels by block."""
+        design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
+        graph = scale_branch(segment, design, 0, in_channels).graph
+        blocks = {name: i for i, block in enumerate(segment.blocks) for name in block.ops}
+        kernels: dict[int, list[Kernel]] = {}
+        params: dict[int, int] = {}
+        for op in graph.ops:
+            at = blocks.get(op.name, NO_BLOCK)
+            params[at] = params.get(at, 0) + graph.op_facts(op).params
+        every, done = self._launched(graph, scale.processor, names)
+        for kernel in every:
+            kernels.setdefault(blocks.get(kernel.name, NO_BLOCK), []).append(kernel)
+        order = sorted({*kernels, *params})
+        return FullDepth(tuple((at, Built(tuple(kernels.get(at, ())), params.get(at, 0))) for at in order), done, len(order))
+
+    def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
+        """Kernels of a graph, called as the operators that they are parts of, and the exact rewrites that were done."""
+        built, done = laid_out(graph, names)
+        kernels = self.predictor.kernels(built, processor)
+        owners = {op.name: owner_of(op) for op in built.ops if PART in op.tags}
+        return [kernel._replace(name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
+
+    def _build(
+        self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
+    ) -> Built:
+        """A piece of a branch by itself; `arriving` are the channels of what it reads, if it is the first."""
+        channels, source = segment.channels, segment.graph
+        widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
+        shape = source.by_name[piece.start].shape
+        ops = [Op(piece.start, "input", attrs={"shape": (shape[0], widths[piece.start] if arriving is None else arriving, *shape[2:])})]
+        if arriving is not None and scale.entry != "none":
+            ops += entry_ops(segment, scale, widths[piece.start], 0)
+        arguments = ops[-1].name
+        for op in piece.ops:
+            built = narrowed_op(op, source, channels, kept, widths)
+            inputs = tuple(arguments if name == piece.start else name for name in built.inputs)
+            ops.append(Op(built.name, built.kind, inputs, built.attrs, tags=built.tags))
+        graph = OpGraph.build(segment.name, ops, piece.ops[-1].name)
+        kernels, done = self._launched(graph, scale.processor, names)
+        return Built(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
+
+    def _divided(self, segment: Segment, scale: BranchScale, backend: tuple[object, ...], names: tuple[str, ...]) -> list[_Piece]:
+        """The blocks of a segment; none where they launch other kernels by themselves than in the segment."""
+        key = segment, backend, names
+        if key not in self._built:
+            pieces = _pieces(segment)
+            if len(pieces) > 1:
+                units = segment.channels.units
+                parts = [self._build(segment, piece, replace(scale, entry="none"), units, None, names).kernels for piece in pieces]
+                every, _ = self._launched(segment.graph, scale.processor, names)
+                if _told(every) != _told([kernel for part in parts for kernel in part]):
+                    pieces = []
+            self._built[key] = pieces
+        return self._built[key]
 
     @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
@@ -468,10 +447,6 @@ class SegmentOptions:
         every = np.arange(len(self.macs)) if indices is None else indices
         numbers = every if self.numbers is None else self.numbers[every]
         return np.array(np.unravel_index(numbers, [len(c) for c in self.candidates]), np.int64)
-
-    def out_width(self, index: int) -> int:
-        """Channels behind the join of one combination."""
-        return sum(b.width for b in self.chosen(index)) if join_of(self.join).widens else self.segment.width
 
     def designs(self, index: int, costs: Costs) -> tuple[SegmentDesign, ...]:
         """The design of one combination, and that of the tail."""

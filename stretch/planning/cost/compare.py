@@ -9,7 +9,7 @@ interval of the fit; else each kind of kernel errs for itself, by the uncertaint
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from graphlib import TopologicalSorter
 from itertools import combinations, product
 from math import log
@@ -24,6 +24,7 @@ from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
+from predictors.structs import Answer
 from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import SegmentTime
 from stretch.planning.network.segments import components
@@ -116,12 +117,14 @@ def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
 
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
     """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
-    result = {}
-    for unknown in set(unknowns):
-        generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
-        middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
-        result[unknown] = np.exp(middle + width * generator.standard_normal(draws))
-    return result
+    return {unknown: _drawn(unknown, draws, seed) for unknown in set(unknowns)}
+
+
+@lru_cache(maxsize=1024)
+def _drawn(unknown: Unknown, draws: int, seed: int) -> Floats:
+    generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
+    middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
+    return np.exp(middle + width * generator.standard_normal(draws))
 
 
 def share(draws: NDArray[np.bool_]) -> float:
@@ -156,9 +159,7 @@ class UncertainBranch:
         moving = {link(processor, device): ms for processor, ms in links.items()}
         name = f"contention on {kind_of(estimate.processor)}"
         slowed = {Unknown(name, 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION): contention_ms} if contention_ms else {}
-        parts = kernels(estimate, device), moving, slowed
-        every = dict.fromkeys(key for part in parts for key in part)
-        return cls({key: sum(part.get(key, 0.0) for part in parts) for key in every}, waits)
+        return cls(kernels(estimate, device) | moving | slowed, waits)
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     recommended: str  # What would be recommended then.
 
 
-class Certainty(msgspec.Struct, frozen=True, kw_only=True):
+class Certainty(Answer, frozen=True, kw_only=True):
     """How sure a prediction is, and what its recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
 
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.

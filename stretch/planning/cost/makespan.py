@@ -23,7 +23,7 @@ from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import ScaledBranch, check_sides, design_segments, join_width, run_graph, scaled_branches, whole_branch
-from stretch.planning.network.segments import Backbone, Segment, backbone_of, memoised
+from stretch.planning.network.segments import Segment, backbone_of, memoised
 
 
 def added_up(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -138,7 +138,7 @@ class Timeline:
     output: Mapping[str, float]
     #: The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
     sides: tuple[SideTime, ...] = ()
-    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what (`stretch.planning.cost.makespan.beside`).
+    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what.
 
     @property
     def output_ms(self) -> float:
@@ -242,49 +242,6 @@ def _timed(
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def beside(backbone: Backbone, design: BranchDesign, segments: Sequence[SegmentTime], times: Mapping[str, BranchTime]) -> Timeline:
-    """The backbone and its sides on one timeline."""
-    jobs: list[Job] = []
-    writers: dict[str, int] = {}
-    numbers: dict[str, int] = {}
-
-    def add_side(graph: OpGraph) -> None:
-        reads = tuple(dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers))
-        numbers[graph.name] = len(jobs)
-        writers.update(dict.fromkeys(graph.outputs, len(jobs)))
-        jobs.append(Job(times[graph.name].scale.processor, times[graph.name].total_ms, reads))
-
-    for side in backbone.before:
-        add_side(side)
-    spans: list[tuple[int, int]] = []
-    for row in segments:
-        first = len(jobs)
-        arrives = (writers[row.design.start],) if row.design.start in writers else ()
-        for branch in row.branches:
-            reads = tuple(first + wait for wait in branch.waits) or arrives
-            jobs.append(Job(branch.scale.processor, branch.total_ms, reads))
-        spans.append((first, len(jobs)))
-        if row.join_ms:
-            # no processor waits for a join: whoever is done with its branch goes on
-            jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
-        writers[row.design.end] = len(jobs) - 1
-    for side in backbone.after:
-        add_side(side)
-    scheduled = schedule(jobs)
-    rows, at = [], scheduled.starts[spans[0][0]] if spans else 0.0
-    for row, (first, behind) in zip(segments, spans, strict=True):
-        branches = tuple(
-            replace(branch, start_ms=start - at) for branch, start in zip(row.branches, scheduled.starts[first:behind], strict=True)
-        )
-        rows.append(replace(row, branches=branches, start_ms=at))
-        at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
-    sides = []
-    for side in backbone.sides:
-        number = numbers[side.name]
-        sides.append(SideTime(side.name, side, replace(times[side.name], start_ms=scheduled.starts[number], waits=scheduled.waits[number])))
-    return Timeline(design, tuple(rows), {}, tuple(sides), scheduled.waits)
-
-
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of."""
     backbone = backbone_of(graph)
@@ -305,21 +262,51 @@ class SidedTimes:
         """The run with the sides where they are placed."""
         placed = {side.name: side.processor for side in sides}
         holders = dict.fromkeys((op.name for op in self._graph.inputs), self._costs.host)
-        times: dict[str, BranchTime] = {}
-        self._add(self._backbone.before, placed, holders, times)
-        start = holders[self._backbone.graph.input.name]
-        rows, written = self._backbone_from(start)
-        holders |= written
-        self._add(self._backbone.after, placed, holders, times)
-        design = replace(self._design, sides=tuple(sides))
-        return beside(self._backbone, design, rows, times) if times else Timeline(design, tuple(rows), {})
+        jobs: list[Job] = []
+        writers: dict[str, int] = {}
+        timed: list[tuple[OpGraph, BranchTime, int]] = []
 
-    def _add(self, some: Sequence[OpGraph], placed: Mapping[str, str], holders: dict[str, str], times: dict[str, BranchTime]) -> None:
-        """The times of some sides, and who holds what they write."""
-        for side in some:
-            processor = placed[side.name]
-            times[side.name] = self._side(side.name, processor, tuple(holders[source.name] for source in side.inputs))
-            holders.update(dict.fromkeys(side.outputs, processor))
+        def add_sides(some: Sequence[OpGraph]) -> None:
+            for side in some:
+                processor = placed[side.name]
+                time = self._side(side.name, processor, tuple(holders[source.name] for source in side.inputs))
+                reads = tuple(dict.fromkeys(writers[source.name] for source in side.inputs if source.name in writers))
+                timed.append((side, time, len(jobs)))
+                writers.update(dict.fromkeys(side.outputs, len(jobs)))
+                holders.update(dict.fromkeys(side.outputs, processor))
+                jobs.append(Job(processor, time.total_ms, reads))
+
+        add_sides(self._backbone.before)
+        segments, written = self._backbone_from(holders[self._backbone.graph.input.name])
+        holders |= written
+        spans: list[tuple[int, int]] = []
+        for row in segments:
+            first = len(jobs)
+            arrives = (writers[row.design.start],) if row.design.start in writers else ()
+            for branch in row.branches:
+                reads = tuple(first + wait for wait in branch.waits) or arrives
+                jobs.append(Job(branch.scale.processor, branch.total_ms, reads))
+            spans.append((first, len(jobs)))
+            if row.join_ms:
+                # no processor waits for a join: whoever is done with its branch goes on
+                jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
+            writers[row.design.end] = len(jobs) - 1
+        add_sides(self._backbone.after)
+        design = replace(self._design, sides=tuple(sides))
+        if not timed:
+            return Timeline(design, tuple(segments), {})
+        scheduled = schedule(jobs)
+        rows, at = [], scheduled.starts[spans[0][0]] if spans else 0.0
+        for row, (first, behind) in zip(segments, spans, strict=True):
+            starts = scheduled.starts[first:behind]
+            branches = tuple(replace(branch, start_ms=start - at) for branch, start in zip(row.branches, starts, strict=True))
+            rows.append(replace(row, branches=branches, start_ms=at))
+            at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
+        times = (
+            SideTime(side.name, side, replace(time, start_ms=scheduled.starts[number], waits=scheduled.waits[number]))
+            for side, time, number in timed
+        )
+        return Timeline(design, tuple(rows), {}, tuple(times), scheduled.waits)
 
     @memoised
     def _backbone_from(self, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:

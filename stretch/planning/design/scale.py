@@ -184,7 +184,7 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 
-# What a design says of a network's taps and sides, checked.
+# What a design says of a network's sides and joins, checked.
 
 
 def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
@@ -196,17 +196,6 @@ def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
             f"the design places {had} beside the backbone of `{backbone.graph.name}`, which has {there}", "give each of them a processor"
         )
     return [side.processor for side in design.sides]
-
-
-def check_taps(segment: Segment, width: int) -> None:
-    """See that what others read of a segment is its end, with the channels that it has in the original."""
-    inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
-    if inner is not None:
-        why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
-        raise StretchError(why, f"let a segment end at `{inner}`")
-    if segment.tapped and width != segment.width:
-        why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
-        raise StretchError(why, "join its branches by `project` or `sum`")
 
 
 def check_join(segment: Segment, design: SegmentDesign) -> None:
@@ -375,9 +364,17 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
             raise StretchError(
                 f"segment `{part.name}` starts at `{part.start}`, the one before it ends at `{at}`", "segments must follow each other"
             )
-        segments.append(cut_segment(graph, part.name, part.start, part.end))
-        check_taps(segments[-1], join_width(segments[-1], part))
-        at = part.end
+        segment, at = cut_segment(graph, part.name, part.start, part.end), part.end
+        segments.append(segment)
+        # what others read of a segment is its end, with the channels that it has in the original
+        inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
+        if inner is not None:
+            why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
+            raise StretchError(why, f"let a segment end at `{inner}`")
+        width = join_width(segment, part)
+        if segment.tapped and width != segment.width:
+            why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
+            raise StretchError(why, "join its branches by `project` or `sum`")
     if at != graph.output:
         raise StretchError(f"the design ends at `{at}`, the network at `{graph.output}`", "add a segment for the rest")
     return segments
@@ -503,7 +500,6 @@ def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[
 def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
     """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
     stages = {s.name: s for s in split_segments(graph)}
-    order = {op.name: i for i, op in enumerate(graph.ops)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
     at = graph.input.name
     for number, current in enumerate(draft.segments, start=1):
@@ -519,7 +515,7 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
         if start is None:
             start = at
         segment = cut_segment(graph, name, start, end or graph.output)
-        if order[start] < order[at]:
+        if graph.position[start] < graph.position[at]:
             what = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
             raise StretchError(what, "order the segments from input to output")
         result += [(s, None) for s in _between(graph, at, start, stages)]
@@ -535,11 +531,10 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
 
 def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
     """The network's own stages from cut point `start` to `end`, cut where the design cuts them."""
-    order = {op.name: i for i, op in enumerate(graph.ops)}
     pieces, at = [], start
-    while order[at] < order[end]:
-        stage = next(s for s in stages.values() if order[s.end] > order[at])
-        stop = stage.end if order[stage.end] <= order[end] else end
+    while graph.position[at] < graph.position[end]:
+        stage = next(s for s in stages.values() if graph.position[s.end] > graph.position[at])
+        stop = stage.end if graph.position[stage.end] <= graph.position[end] else end
         whole = (at, stop) == (stage.start, stage.end)
         pieces.append(stage if whole else cut_segment(graph, f"{stage.name}_{'rest' if at != stage.start else 'start'}", at, stop))
         at = stop

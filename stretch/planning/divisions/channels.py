@@ -349,18 +349,18 @@ class _ChannelWays(RangeWays):
     def ways(self) -> Iterator[tuple[int, SegmentOptions]]:
         """One object for each sequence of processors, by the number of the part."""
         tensors, host = self.space.costs.built(_Built), self.space.costs.host
-        alike = {at: structure(part.graph) for part, at, _, _ in self.parts.pieces() if part is self.parts.parts[at]}
+        alike = [structure(part.graph) for part in self.parts.parts]
         things: dict[Structure, list[_DividedPart]] = {}
-        for part, at, _, alone_ms in self.parts.pieces():
-            if part is self.parts.parts[at] and alike[at] not in things:
-                if alike[at] not in tensors:
-                    tensors[alike[at]] = _tensors(self.parts.graph, part)
-                able = [tensor for tensor in tensors[alike[at]] if tensor.tail is None or host in self.space.processors]
-                things[alike[at]] = [_DividedPart(self.space, part, alone_ms, tensor) for tensor in able]
+        for at, (part, key) in enumerate(zip(self.parts.parts, alike, strict=True)):
+            if key not in things:
+                if key not in tensors:
+                    tensors[key] = _tensors(self.parts.graph, part)
+                able = [tensor for tensor in tensors[key] if tensor.tail is None or host in self.space.processors]
+                things[key] = [_DividedPart(self.space, part, self.parts.alone_ms(at, at), tensor) for tensor in able]
         options: dict[int, list[SegmentOptions]] = {}
         for thing, way in self.options([thing for some in things.values() for thing in some]):
             options.setdefault(id(thing), []).append(thing.complete(way))
-        for at, key in alike.items():
+        for at, key in enumerate(alike):
             for way in (way for thing in things[key] for way in options.get(id(thing), ())):
                 segment, tail = _sections(self.parts.graph, self.parts.parts[at], way.join)
                 yield at, self.space.checked(replace(way, segment=segment, tail=tail))
@@ -393,9 +393,8 @@ def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, S
     """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
     if join != HIDDEN:
         return part, None
-    order = {op.name: i for i, op in enumerate(part.graph.ops)}
     for end in reversed(cut_points(part.graph)[1:]):
-        behind = part.graph.ops[order[end] + 1 :]
+        behind = part.graph.ops[part.graph.position[end] + 1 :]
         if any(not kind_of(op.kind).weightless for op in behind):
             break
         head = part if end == part.end else cut_segment(graph, part.name, part.start, end)

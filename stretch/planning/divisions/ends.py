@@ -92,18 +92,17 @@ def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
     """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no circle."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
-    position = {op.name: i for i, op in enumerate(graph.ops)}
     for name, current in of.items():
         for read in graph.by_name[name].inputs:
             source = of.get(read, ARRIVING)
             if source != current:
                 reads[current][source, read] = None
-    first = [min(position[name] for name in names) for names in groups]
+    first = [min(graph.position[name] for name in names) for names in groups]
     sources = [{source for source, _ in read if source != ARRIVING} for read in reads]
     order = runnable(sorted(range(len(groups)), key=first.__getitem__), sources)
     place = {number: i for i, number in enumerate(order)} | {ARRIVING: ARRIVING}
     return TaskGraph(
-        tuple(tuple(sorted(groups[number], key=position.__getitem__)) for number in order),
+        tuple(tuple(sorted(groups[number], key=graph.position.__getitem__)) for number in order),
         tuple(tuple((place[source], read) for source, read in reads[number]) for number in order),
     )
 
@@ -345,62 +344,48 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
 
 
 def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
-    """The graphs of a segment's portions: what each reads is in the order in which it reads it, its ends in that in which it computes them."""
-    maker: dict[str, int] = {}
-    inside: list[set[str]] = []
-    for i, (name, current) in enumerate(zip(names, ends, strict=True)):
-        _check_ends(graph, names, name, current, maker)
-        computed_here = cone(graph, current, maker)
-        maker.update(dict.fromkeys(computed_here, i))
-        inside.append(computed_here)
-    _check_whole(graph, names, ends, maker)
-    parts = [[op for op in graph.ops if op.name in current] for current in inside]
-    graphs = [part_graph(graph, *part) for part in zip(names, parts, ends, strict=True)]
-    _check_crossing(graph, graphs)
-    return graphs
+    """The graphs of a segment's portions: what each reads is in the order in which it reads it, its ends in that in which it computes them.
 
-
-def _check_ends(graph: OpGraph, names: Sequence[str], name: str, current: Sequence[str], maker: dict[str, int]) -> None:
-    """The ends of a portion are tensors of the segment that nothing before it computes."""
-    if not current:
-        raise StretchError(f"`{name}` hands on no tensor, so it computes nothing", "name its ends, or leave it out")
-    for end in current:
-        if end not in graph.by_name:
-            raise UnknownNameError.among("tensor", end, [op.name for op in graph.ops if op.kind != "input"])
-        if graph.by_name[end].kind == "input":
-            raise StretchError(f"`{name}` hands on `{end}`, which arrives at the segment", "name tensors that it computes")
-        if end in maker:
-            raise StretchError(f"`{name}` hands on `{end}`, which `{names[maker[end]]}` computes before it", "name it in one of the two")
-    if len(set(current)) < len(current):
-        twice = next(end for end in current if list(current).count(end) > 1)
-        raise StretchError(f"`{name}` hands on `{twice}` twice", "name each of its ends once")
-
-
-def _check_whole(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]], maker: dict[str, int]) -> None:
-    """Every operator is in a portion, and the last one writes the segment's end."""
+    Raises:
+        StretchError: If ends are no tensors that portions compute anew, or portions are not the whole segment, or do not hand on what others
+            read, and nothing else.
+    """
+    maker: dict[str, str] = {}
+    graphs: list[OpGraph] = []
+    for name, current in zip(names, ends, strict=True):
+        if not current:
+            raise StretchError(f"`{name}` hands on no tensor, so it computes nothing", "name its ends, or leave it out")
+        for end in current:
+            if end not in graph.by_name:
+                raise UnknownNameError.among("tensor", end, [op.name for op in graph.ops if op.kind != "input"])
+            if graph.by_name[end].kind == "input":
+                raise StretchError(f"`{name}` hands on `{end}`, which arrives at the segment", "name tensors that it computes")
+            if end in maker:
+                raise StretchError(f"`{name}` hands on `{end}`, which `{maker[end]}` computes before it", "name it in one of the two")
+            if list(current).count(end) > 1:
+                raise StretchError(f"`{name}` hands on `{end}` twice", "name each of its ends once")
+        inside = cone(graph, current, maker)
+        maker.update(dict.fromkeys(inside, name))
+        graphs.append(part_graph(graph, name, [op for op in graph.ops if op.name in inside], current))
     if graph.output not in ends[-1]:
-        what = f"is computed by `{names[maker[graph.output]]}`" if graph.output in maker else "is computed by none"
+        what = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
         raise StretchError(f"the segment's end `{graph.output}` {what}", f"let the last branch `{names[-1]}` hand it on")
     left = next((op.name for op in graph.ops if op.kind != "input" and op.name not in maker), None)
     if left is not None:
         raise StretchError(f"no branch computes `{left}`", "name a tensor behind it in one of the ends")
-
-
-def _check_crossing(graph: OpGraph, portions: Sequence[OpGraph]) -> None:
-    """What a portion reads of another is among the ends of that, and each end is read."""
-    handed = {graph.input.name, *(end for portion in portions for end in portion.outputs)}
-    read = {graph.output}
-    for portion in portions:
+    handed, read = {graph.input.name, *(end for portion in graphs for end in portion.outputs)}, {graph.output}
+    for portion in graphs:
         for source in portion.inputs:
             if source.name not in handed:
-                owner = next(other.name for other in portions if source.name in other.by_name)
+                owner = maker[source.name]
                 why = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
                 raise StretchError(why, f"add `{source.name}` to the ends of `{owner}`")
             read.add(source.name)
-    for portion in portions:
+    for portion in graphs:
         spare = next((end for end in portion.outputs if end not in read), None)
         if spare is not None:
             raise StretchError(f"`{portion.name}` hands on `{spare}`, which no later branch reads", "leave it out of its ends")
+    return graphs
 
 
 # Designs in which portions of a segment run on several processors, placed along its own graph.

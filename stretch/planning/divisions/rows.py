@@ -6,10 +6,8 @@ are the halo, which is computed twice. Any run of parts may be computed in bands
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from math import prod
 
 import msgspec
@@ -21,7 +19,6 @@ from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.rows import Band, Rows, height
-from predictors.shapes import ints
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
@@ -127,17 +124,6 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
 # that equal it but for where they lie in the image, and for all parts that are
 # built alike.
 
-#: A band's place is one of the classes of its first and its last row, and it has a height.
-_Place = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class _Edge:
-    """What follows from a band's first row, or from its last, for each of them."""
-
-    reads: tuple[int, ...]  # The row of the input that is read first, or the one behind the last.
-    group: tuple[int, ...]  # Bands whose edges are in one group differ at that edge in where they lie and in nothing else.
-
 
 @dataclass(frozen=True, eq=False)
 class _Step:
@@ -159,63 +145,31 @@ class _BandedPart:
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
         self.rows = height(graph.by_name[graph.output].shape)
-        self._steps: dict[_Place, _Step | None] = {}
+        self._steps: dict[tuple[object, ...], _Step] = {}
 
-    @cached_property
-    def edges(self) -> tuple[_Edge, _Edge]:
-        """By first row; and by the row behind the last, the first one being behind row 0."""
-        tops, bottoms = [(start, self.rows) for start in range(self.rows)], [(0, stop) for stop in range(1, self.rows + 1)]
-        return self._edge(tops, at=0), self._edge(bottoms, at=1)
-
-    def _edge(self, bands: Sequence[tuple[int, int]], at: int) -> _Edge:
-        """Edges at which operators read and pad alike, relative to the band, are one group."""
-        seen: dict[tuple[tuple[int, int], ...], int] = {}
-        rows = [self._operators(start, stop, at) for start, stop in bands]
-        middle = len(bands) // 2
-        # how far each operator's edge moves with the band's, away from the image's ends
-        steps = [b[0] - a[0] for a, b in zip(rows[middle - 1], rows[middle], strict=True)] if len(bands) > 1 else [0] * len(rows[0])
-        group = []
-        for band, row in zip(bands, rows, strict=True):
-            relative = tuple((edge - band[at] * step, padding) for (edge, padding), step in zip(row, steps, strict=True))
-            group.append(seen.setdefault(relative, len(seen)))
-        return _Edge(tuple(row[0][0] for row in rows), tuple(group))
-
-    def _operators(self, start: int, stop: int, at: int) -> list[tuple[int, int]]:
-        """Edge of the rows needed of each operator, the input first, and its padding there."""
+    @memoised
+    def band(self, start: int, stop: int) -> tuple[_Step, tuple[int, int]] | None:
+        """A band, the same object for all that cost the same, and the rows of the input that it needs; None where an operator would read no row, or padding alone, for it."""
         try:
-            need, read = bands_of(self.graph, start, stop)
-        except StretchError:
-            # rows of padding alone, of which there is no band (`step`): nothing else has such an edge
-            return [(at, -1)] * len(self.graph.ops)
-        operators = []
-        for op in self.graph.ops:
-            rows = need.get(op.name)
-            if rows is None:
-                operators.append((0, 0))
-                continue
-            padding = 0
-            if op.inputs and "padding" in op.attrs:
-                padding = ints(read[op.name].attrs, "padding")[2 * at]
-            operators.append((rows.stop if at else rows.start, padding))
-        return operators
-
-    def reads(self, start: int, stop: int) -> tuple[int, int]:
-        """Rows of the input that a band needs."""
-        top, bottom = self.edges
-        return top.reads[start], bottom.reads[stop - 1]
-
-    def step(self, start: int, stop: int) -> _Step | None:
-        """A band, the same object for all that cost the same; None where an operator would read no row, or padding alone, for it."""
-        if start >= stop:
-            return None
-        top, bottom = self.edges
-        place = top.group[start], bottom.group[stop - 1], stop - start
-        if place not in self._steps:
-            self._steps[place] = None
-            with suppress(StretchError):
+            need, bands = bands_of(self.graph, start, stop)
+            # where it lies in the image makes no difference
+            place = tuple(
+                (
+                    len(need[op.name]),
+                    band.skip,
+                    band.attrs.get("padding"),
+                    *((read.start - need[name].start, len(read)) for name, read in reads),
+                )
+                for op in self.graph.ops
+                if (band := bands.get(op.name)) is not None and (reads := list(zip(op.inputs, band.reads, strict=True)))
+            )
+            if place not in self._steps:
                 graph = band_graph(self.graph, self.graph.name, start, stop, handed=True)
                 self._steps[place] = _Step(self.graph, (start, stop), graph)
-        return self._steps[place]
+        except StretchError:
+            return None
+        reads = need[self.graph.input.name]
+        return self._steps[place], (reads.start, reads.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,23 +183,14 @@ class _Band:
     writes: int  # Elements that it writes.
 
 
-class _BuiltBands:
-    """What is known of bands of parts, whichever networks and divisions they are of, and whatever the device."""
-
-    def __init__(self) -> None:
-        self.parts: dict[Structure, _BandedPart] = {}
-        #: By the parts of a network; by the first and last part of a run, and the band's rows.
-        self.bands: dict[tuple[int, ...], dict[tuple[int, int, int, int], _Band | None]] = {}
-
-
-#: Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes.
-_StepTimes = dict[tuple[str, _Step, bool], tuple[float, float, int]]
+class _Built(dict[Structure, _BandedPart]):
+    """Bands of parts of networks that are built alike, whatever the device."""
 
 
 @memoised
-def _times_of(costs: Costs) -> tuple[_StepTimes, dict[tuple[str, _Band], BranchCost]]:
-    """What is known of times of steps and of bands at the costs of a device."""
-    return {}, {}
+def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[float, float, int]]:
+    """Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes."""
+    return {}
 
 
 class BandCosts:
@@ -253,9 +198,8 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        built, (self._step_times, self._band_costs) = costs.built(_BuiltBands), _times_of(costs)
-        self._parts = [built.parts.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
-        self._bands = built.bands.setdefault(tuple(map(id, self._parts)), {})
+        self._parts = [costs.built(_Built).setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
+        self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
     def rows(self, last: int) -> int:
         """Rows of what a part writes."""
@@ -266,32 +210,28 @@ class BandCosts:
         """Rows of the output of a run; None if an operator would read no row for them."""
         at, steps = (start, stop), []
         for part in reversed(self._parts[first : last + 1]):
-            step = part.step(*at)
-            if step is None:
+            band = part.band(*at)
+            if band is None:
                 return None
-            steps.append(step)
-            at = part.reads(*at)
-        if at[0] >= at[1]:
-            return None
+            steps.append(band[0])
+            at = band[1]
         read, written = self._parts[first].graph.input.shape, self._parts[last].graph.by_name[self._parts[last].graph.output].shape
         sizes = ((b - a) * (prod(shape) // height(shape)) for (a, b), shape in ((at, read), ((start, stop), written)))
         return _Band(tuple(steps), (start, stop), sum(step.graph.macs for step in steps), *sizes)
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
         """What bands cost on a processor, as branches; those that are new are timed together."""
-        known, costs = self._step_times, self._band_costs
+        known, costs = _step_times(self.costs), self._costs
         new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
         # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
         cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
         steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
-        launched = [self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps]
+        launched = {(step, cut): self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps}
         # at once, since a fit's trees are walked for many kernels in little more time than for one
-        times = iter(self.costs.each_kernels_time([k for kernels in launched for k in kernels], processor))
-        for item, kernels in zip(steps, launched, strict=True):
-            some = list(islice(times, len(kernels)))
-            ms, contended = sum([time.ms for time in some]), sum([time.contended_ms for time in some])
-            known[(processor, *item)] = ms, contended, self.costs.peak_bytes(kernels, processor)
+        self.costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
+        for item, kernels in launched.items():
+            known[(processor, *item)] = *self.costs.kernels_time(kernels, processor), self.costs.peak_bytes(kernels, processor)
         for band in new:
             ms, contended, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
             cut_ms = known[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
@@ -311,7 +251,7 @@ class _Run(Divisible):
 
     def __init__(self, parts: PartSpace, first: int, last: int) -> None:
         self.parts, self.first, self.last = parts, first, last
-        self.end, self.alone_ms = parts.parts[last], [parts.alone_ms(first, last, i) for i in range(len(parts.space.processors))]
+        self.end, self.alone_ms = parts.parts[last], parts.alone_ms(first, last)
         self.reads = prod(parts.parts[first].graph.input.shape)
 
     @property
@@ -435,10 +375,9 @@ class _RowBands(Division):
         """Which operators keep blocks from being divided."""
         undivided: dict[str, list[str]] = {}
         for stage in stages:
-            tall = [i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1]
-            order = {op.name: i for i, op in enumerate(stage.graph.ops)}
             # what is behind the last tensor with rows divides nothing that is left to divide
-            for kind in dict.fromkeys(stage.graph.by_name[name].kind for name in mixing(stage.graph) if order[name] < tall[-1]):
+            graph, last = stage.graph, max((i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1), default=0)
+            for kind in dict.fromkeys(graph.by_name[name].kind for name in mixing(graph) if graph.position[name] < last):
                 undivided.setdefault(kind, []).append(stage.name)
         if not undivided:
             return None

@@ -123,9 +123,8 @@ def unspanned(ops: Sequence[Op]) -> list[str]:
 def regions(graph: OpGraph) -> list[Block]:
     """The parts between successive cut points, in order."""
     cuts = cut_points(graph)
-    position = {op.name: i for i, op in enumerate(graph.ops)}
     names = [op.name for op in graph.ops]
-    return [Block(a, b, tuple(names[position[a] + 1 : position[b] + 1])) for a, b in itertools.pairwise(cuts)]
+    return [Block(a, b, tuple(names[graph.position[a] + 1 : graph.position[b] + 1])) for a, b in itertools.pairwise(cuts)]
 
 
 def feature_maps(graph: OpGraph) -> frozenset[str]:
@@ -387,7 +386,6 @@ def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[l
 
     One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
     """
-    number = {op.name: i for i, op in enumerate(graph.ops)}
     reaches = {op.name: {op.name} & set(graph.outputs) for op in graph.ops}
     for op in reversed(graph.ops):
         for name in op.inputs:
@@ -396,7 +394,7 @@ def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[l
     pairs: list[tuple[str, str]] = []
     names = {op.name for op in ops}
     for op in ops:
-        waits = [number[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
+        waits = [graph.position[name] if name in backbone else latest.get(name, -1) for name in op.inputs]
         latest[op.name] = max(waits, default=-1)
         for name in op.inputs:
             same = name in names and reaches[name] == reaches[op.name]
@@ -423,13 +421,12 @@ def find_stem_end(graph: OpGraph) -> str:
     if first_weighted is None:
         return graph.input.name
     cuts = cut_points(graph)
-    position = {op.name: i for i, op in enumerate(graph.ops)}
-    after = next((c for c in cuts if position[c] >= position[first_weighted.name]), graph.output)
+    after = next((c for c in cuts if graph.position[c] >= graph.position[first_weighted.name]), graph.output)
     stem = push_past_weightless(graph, after)
     block = next((r for r in regions(graph) if is_block(graph, r)), None)
-    if block is not None and position[block.start] > position[stem]:
+    if block is not None and graph.position[block.start] > graph.position[stem]:
         start, end = graph.by_name[block.start], graph.by_name[block.end]
-        between = graph.ops[position[stem] + 1 : position[block.start] + 1]
+        between = graph.ops[graph.position[stem] + 1 : graph.position[block.start] + 1]
         if start.shape != end.shape or any(kind_of(op.kind).stated for op in between):
             return block.start
     return stem
@@ -445,34 +442,32 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
     """
     maps = feature_maps(graph)
     cuts = [name for name in cut_points(graph) if name in maps or len(graph.by_name[name].shape) != 4]
-    position = {op.name: i for i, op in enumerate(graph.ops)}
     stem = find_stem_end(graph)
-    ends_of = [r.end for r in regions(graph) if is_block(graph, r) and r.end in cuts and position[r.end] > position[stem]]
+    ends_of = [r.end for r in regions(graph) if is_block(graph, r) and r.end in cuts and graph.position[r.end] > graph.position[stem]]
     blocks = [graph.by_name[name] for name in ends_of]
     runs = [list(run) for _, run in groupby(blocks, key=lambda op: (resolution(op), op.shape[1]))]
     ends = _equal_parts(graph, runs[0]) if len(runs) == 1 and len(runs[0]) > EQUAL_PARTS else [run[-1].name for run in runs]
     with_run = {resolution(op) for run in runs for op in run}
-    for size, group in groupby((graph.by_name[c] for c in cuts if position[c] > position[stem]), key=resolution):
+    for size, group in groupby((graph.by_name[c] for c in cuts if graph.position[c] > graph.position[stem]), key=resolution):
         members = list(group)
         if size in with_run or size == (1, 1) or not any(not kind_of(op.kind).weightless for op in members):
             continue
         narrowest = min(op.shape[1] for op in members)
         ends.append([op for op in members if op.shape[1] == narrowest][-1].name)
     pushed = {push_past_weightless(graph, name) for name in ends}
-    return sorted((p for p in pushed if position[p] > position[stem]), key=position.__getitem__)
+    return sorted((p for p in pushed if graph.position[p] > graph.position[stem]), key=graph.position.__getitem__)
 
 
 def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
     """Block ends that divide one long run into parts of about equal cost."""
-    position = {op.name: i for i, op in enumerate(graph.ops)}
     total, costs = 0, []
-    for op in graph.ops[: position[run[-1].name] + 1]:
+    for op in graph.ops[: graph.position[run[-1].name] + 1]:
         total += graph.op_macs(op)
         costs.append(total)
     ends = []
     for part in range(1, EQUAL_PARTS + 1):
         target = total * part / EQUAL_PARTS
-        ends.append(min(run, key=lambda op: abs(costs[position[op.name]] - target)).name)
+        ends.append(min(run, key=lambda op: abs(costs[graph.position[op.name]] - target)).name)
     return list(dict.fromkeys(ends))
 
 
@@ -616,11 +611,10 @@ def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
     for point in (start, end):
         if point not in cuts:
             raise UnknownNameError.among("cut point", point, cuts)
-    position = {op.name: i for i, op in enumerate(graph.ops)}
-    if position[start] >= position[end]:
+    if graph.position[start] >= graph.position[end]:
         raise StretchError(f"segment `{name}` ends at `{end}`, which is not after its start `{start}`")
     source = Op(start, "input", attrs={"shape": graph.by_name[start].shape})
-    inside = graph.ops[position[start] + 1 : position[end] + 1]
+    inside = graph.ops[graph.position[start] + 1 : graph.position[end] + 1]
     piece = OpGraph.build(f"{graph.name}.{name}", [source, *inside], end)
     maps = feature_maps(graph)
     return Segment(name, start, end, piece, branchable=start in maps and end in maps and name not in ("stem", "head"))
@@ -663,11 +657,11 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
         for name in cut_points(stage.graph)
         if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
     ]
-    order = {op.name: i for i, op in enumerate(stage.graph.ops)}
     layers = [op for op in stage.graph.ops if op.kind == "linear"] if vectors else []
     behind = [op.inputs[0] for op in layers[1:] if op.inputs[0] in cut_points(stage.graph)]
     wanted = tall if every else (*ends, *tall[-1:])
-    inner = sorted({name for name in (*wanted, *behind) if name in clean and name not in (stage.start, stage.end)}, key=order.__getitem__)
+    inside = clean.intersection((*wanted, *behind)) - {stage.start, stage.end}
+    inner = sorted(inside, key=stage.graph.position.__getitem__)
     if not inner:
         return [stage]
     bounds = [stage.start, *inner, stage.end]
@@ -676,9 +670,8 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
     """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
-    order = {op.name: i for i, op in enumerate(graph.ops)}
-    spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [order[name] for name in k.ops])]
-    return frozenset(name for name in cut_points(graph) if not any(first <= order[name] < last for first, last in spans))
+    spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [graph.position[name] for name in k.ops])]
+    return frozenset(name for name in cut_points(graph) if not any(first <= graph.position[name] < last for first, last in spans))
 
 
 def mixing(graph: OpGraph) -> list[str]:

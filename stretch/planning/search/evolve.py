@@ -5,18 +5,18 @@ A population, of which a segment's option is exchanged (mutation) or the first s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
 
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Floats, SegmentOptions
-from stretch.planning.cost.compare import Unknown, drawn, kept_ms, uncertain_run
+from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
-from stretch.planning.search.exact import Picks, SearchResult, held, on_only, search_exact, working
+from stretch.planning.search.exact import Picks, SearchResult, held, keeps_rules, on_only, search_exact
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace
 
@@ -48,23 +48,8 @@ Pick = tuple[SegmentOptions, int]
 def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
     """What an objective judges designs by."""
     if not objective.tried:
-        return added(goal, space)
+        return partial(goal.value, space)
     return busiest(space) if objective.text == "throughput" else robust(space)
-
-
-def added(goal: Goal, space: DesignSpace) -> Score:
-    """What adds up, for one design at a time."""
-
-    @cache
-    def costs(options: SegmentOptions, names: tuple[str, ...]) -> Floats:
-        return np.broadcast_to(goal.measure(names).of(options), options.ms.shape)
-
-    def score(picks: Picks) -> float:
-        names, (rows, last) = working(space, picks), held(space, picks)
-        result = sum(float(costs(options, names)[space.holders.index(holder), index]) for options, index, holder in rows)
-        return result + goal.measure(names).leaving(space, last)
-
-    return score
 
 
 def _timed(space: DesignSpace) -> Callable[[SegmentOptions, int, str], list[SegmentTime]]:
@@ -90,10 +75,7 @@ def busiest(space: DesignSpace) -> Score:
 
     def score(picks: Picks) -> float:
         rows, last = held(space, picks)
-        occupied = dict.fromkeys(space.processors, 0.0)
-        for row in rows:
-            for name, ms in occupied_ms(timed(*row), space.costs.host).items():
-                occupied[name] = occupied.get(name, 0.0) + ms
+        occupied = occupied_ms((time for row in rows for time in timed(*row)), space.costs.host)
         occupied[last] = occupied.get(last, 0.0) + space.leaving_ms(last)
         return max(occupied.values())
 
@@ -103,17 +85,11 @@ def busiest(space: DesignSpace) -> Score:
 def robust(space: DesignSpace) -> Score:
     """The makespan that nine in ten draws keep, ms."""
     timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
-    factors: dict[Unknown, Floats] = {}
-
-    def draws(unknowns: set[Unknown]) -> dict[Unknown, Floats]:
-        # a number has the same draws whatever is drawn beside it
-        factors.update(drawn(unknowns - factors.keys()))
-        return {key: factors[key] for key in unknowns}
 
     @cache
     def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
         run = uncertain_run(timed(options, index, holder), device)
-        return run.drawn_ms(draws(run.unknowns))
+        return run.drawn_ms(drawn(run.unknowns))
 
     def score(picks: Picks) -> float:
         rows, holder = held(space, picks)
@@ -121,7 +97,7 @@ def robust(space: DesignSpace) -> Score:
         last = space.segments[-1]
         shape = last.graph.by_name[last.end].shape
         leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))))
-        return kept_ms(total + leaving.drawn_ms(draws(leaving.unknowns)))
+        return kept_ms(total + leaving.drawn_ms(drawn(leaving.unknowns)))
 
     return score
 
@@ -213,11 +189,7 @@ class _Search:
         space = self.space
         if not self.low <= _macs(picks) <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
-        for options, index, name in held(space, picks)[0]:
-            holder = space.holders.index(name)
-            if not options.allowed[holder, index] or not np.isfinite(options.ms[holder, index]):
-                return False
-        return self.keeps(SearchResult.unproved(space, picks, 0))
+        return keeps_rules(space, picks) and self.keeps(SearchResult.unproved(space, picks, 0))
 
     def _any(self, first: int, behind: int) -> list[Pick]:
         """Random options for some segments."""

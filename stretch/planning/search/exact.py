@@ -5,25 +5,23 @@ segments have been branched so far, and whether an option that is asked for was 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, reduce
 from itertools import accumulate, combinations, product
-from math import inf, nan, prod
+from math import inf, isclose, nan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
+from predictors.joins import join_of
 from stretch.planning.cost.branch import Costs, Floats, Ints, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.layers import TIE, Layer, around, backward, highest, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning
-
-#: What each option of a segment adds, whoever holds what arrives: (n,).
-AdditiveCost = Callable[[SegmentOptions], Floats]
 
 #: Options and the index of the chosen one, segment by segment.
 Picks = Sequence[tuple[SegmentOptions, int]]
@@ -36,6 +34,12 @@ def held(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, i
         rows.append((options, index, holder))
         holder = options.holder(space.costs.host)
     return rows, holder
+
+
+def keeps_rules(space: DesignSpace, picks: Picks) -> bool:
+    """Whether each choice is allowed where what arrives at it is held, and takes no endless time."""
+    rows = ((options, space.holders.index(holder), index) for options, index, holder in held(space, picks)[0])
+    return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
 
 
 def working(space: DesignSpace, picks: Picks) -> tuple[str, ...]:
@@ -70,53 +74,37 @@ def weighed(*parts: tuple[float, Measure]) -> Measure:
     """A sum of measures with weights."""
     some = [(weight, measure) for weight, measure in parts if weight]
 
+    @cache
     def of(options: SegmentOptions) -> Floats:
         return np.asarray(sum(weight * measure.of(options) for weight, measure in some), dtype=np.float64)
 
     return Measure(of, lambda space, holder: sum(weight * measure.leaving(space, holder) for weight, measure in some))
 
 
-@dataclass(frozen=True)
 class ProcessorPowers:
-    """Power of a device's processors, W, which are mJ a ms; 0 where the profile does not state what one takes without work."""
+    """What processors of a device take: energy of designs, mJ, as of `EnergyModel.plan_mj`; nothing where the profile does not state what one takes without work."""
 
-    computing: Mapping[str, float]  # Of each that may have work while it computes.
-    waiting: Mapping[str, float]  # Of each while it has work in a run and waits.
-    idle: Mapping[str, float]  # Of every processor of the device, by family, while it has none.
-    families: Mapping[str, str]  # Of each that may have work.
-
-    @classmethod
-    def of(cls, device: DeviceProfile, processors: Sequence[str]) -> "ProcessorPowers":
-        """As the model of energy tells it."""
-        model = EnergyModel(device)
-        computing, waiting = {}, {}
+    def __init__(self, device: DeviceProfile, processors: Sequence[str]) -> None:
+        self._model = model = EnergyModel(device)
         for name in processors:
-            one = model.mj(name, 1.0)
-            if one is None:
+            if model.mj(name, 1.0) is None:
                 why = f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy"
                 raise UsageError(why, "name other processors, or add `power_w` to the profile")
-            computing[name] = one
-            waiting[name] = sum(part.mj or 0.0 for part in model.parts({name: 0.0}, 1.0) if part.state == "waiting")
-        idle = {part.processor: part.mj or 0.0 for part in model.parts({}, 1.0)}
-        return cls(computing, waiting, idle, {name: device.processor(name).family for name in processors})
-
-    def groups(self, processors: Sequence[str]) -> list[tuple[str, ...]]:
-        """Sets of processors of which each has to be searched by itself.
-
-        Where a processor takes other power while it waits than while it idles, what it costs is known where it is said which have work.
-        """
-        if all(self.waiting[name] == self.idle[self.families[name]] for name in processors):
-            return [tuple(processors)]
-        return [some for count in range(len(processors), 0, -1) for some in combinations(processors, count)]
+        # one that takes other power while it waits than while it idles: what it costs is known where it is said which have work
+        alike = all(isclose(model.plan_mj({name: 0.0}, 1.0), model.plan_mj({}, 1.0)) for name in processors)
+        subsets = (some for count in range(len(processors), 0, -1) for some in combinations(processors, count))
+        #: Sets of processors of which each has to be searched by itself.
+        self.groups: list[tuple[str, ...]] = [tuple(processors)] if alike else list(subsets)
 
     def energy(self, processors: Sequence[str]) -> Measure:
-        """Energy of designs all of whose processors are these, mJ, as of `EnergyModel.plan_mj`; no less where one has no work."""
-        working = {self.families[name] for name in processors}
-        waits = sum(self.waiting[name] for name in processors) + sum(current for name, current in self.idle.items() if name not in working)
+        """Energy of designs all of whose processors are these; no less where one has no work."""
+        still = dict.fromkeys(processors, 0.0)
+        waits = self._model.plan_mj(still, 1.0)
+        more = {name: self._model.plan_mj({**still, name: 1.0}, 1.0) - waits for name in processors}
 
+        @cache
         def of(options: SegmentOptions) -> Floats:
-            more = sum((self.computing[name] - self.waiting[name]) * ms for name, ms in options.busy().items())
-            return np.asarray(waits * options.ms + more, dtype=np.float64)
+            return np.asarray(waits * options.ms + sum(more[name] * ms for name, ms in options.busy().items()), dtype=np.float64)
 
         return Measure(of, lambda space, holder: waits * space.leaving_ms(holder))
 
@@ -158,7 +146,8 @@ class SearchResult:
     @property
     def arriving(self) -> list[int]:
         """Channels that arrive at each segment."""
-        return [self.picks[0][0].segment.in_width, *(options.out_width(index) for options, index in self.picks)][:-1]
+        behind = (sum(b.width for b in o.chosen(i)) if join_of(o.join).widens else o.segment.width for o, i in self.picks)
+        return [self.picks[0][0].segment.in_width, *behind][:-1]
 
     @property
     def params(self) -> int:
@@ -175,12 +164,8 @@ class SearchResult:
         return tuple(design for options, index in self.picks for design in options.designs(index, costs))
 
 
-@dataclass(frozen=True)
-class Within:
-    """A bound on designs in what they are not chosen by."""
-
-    measure: Measure  # What is bounded.
-    most: float  # Of a whole design.
+#: A bound on designs in what they are not chosen by: what is bounded, and the most of a whole design.
+Within = tuple[Measure, float]
 
 
 def search_exact(
@@ -193,10 +178,10 @@ def search_exact(
     if within is not None:
         # what finishing takes of the bound is a step of its own
         ends = np.flatnonzero(np.isfinite(final))
-        nothing, loss = np.zeros(len(ends), np.int64), states.final(within.measure)[ends]
+        nothing, loss = np.zeros(len(ends), np.int64), states.final(within[0])[ends]
         layers.append(Layer(ends, ends, nothing, final[ends], nothing, loss))
         final = np.where(np.isfinite(final), 0.0, np.inf)
-    path = shortest_path(layers, states.start, final, low, high, inf if within is None else within.most)
+    path = shortest_path(layers, states.start, final, low, high, inf if within is None else within[1])
     if path is None:
         return None
     picks: list[tuple[SegmentOptions, int]] = []
@@ -244,7 +229,7 @@ def _layer(
     for group in options:
         wanted, end = using is not None and using(group), states.end(group)
         costs = np.broadcast_to(cost.of(group), group.ms.shape)
-        losses = np.broadcast_to(0.0 if within is None else within.measure.of(group), group.ms.shape)
+        losses = np.broadcast_to(0.0 if within is None else within[0].of(group), group.ms.shape)
         for holder in states.holders.values():
             # an option that takes endless time from a holder is none, whatever designs are chosen by
             index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
@@ -289,8 +274,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
             for some, (options, index) in zip(space.options, search_result.picks, strict=True)
         ]
         real = SearchResult.unproved(space, picks, 0)
-        kept = all(options.allowed[space.holders.index(holder), index] for options, index, holder in held(space, picks)[0])
-        if kept and low <= real.macs <= high and (best is None or real.ms < best.ms):
+        if keeps_rules(space, picks) and low <= real.macs <= high and (best is None or real.ms < best.ms):
             best = real
         settled = bool(seen) and arriving == seen[-1]
         if best is not None and (settled or turn + 1 >= ENOUGH):
@@ -315,7 +299,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
 #: Combinations of a space below which all of them are worked out.
 FEW = 20_000
 #: Scales of a branch that a price is found with, the fewest first; where no design has these, more are tried.
-COARSE = (SAMPLE, Thinning(6, 6))
+COARSE: tuple[Thinning, ...] = (SAMPLE, (6, 6))
 #: Slack that is tried first, as a share of a design's time, and by what it grows.
 NEAR, WIDER = 0.004, 3.0
 #: Options that are worked out, at most.
@@ -335,7 +319,7 @@ def pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[Search
     coarse, guide = _coarse(space, offers, low, high, n_meet)
     if guide is None:
         return search_exact(space, low, high, n_meet), space
-    result, near = _Priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet)).search(guide)
+    result, near = _priced(space, offers, low, high, n_meet, _price(coarse, low, high, n_meet), guide)
     if result.optimal:
         return result, near
     # the bound says too little: all options are worked out, of runs of segments perhaps those of a few scales
@@ -420,58 +404,45 @@ def _price(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
     return highest(bound, -scale, scale, STEPS)[0]
 
 
-class _Priced:
-    """A space and all scales of its offers at a price of a multiply-accumulate, ms."""
-
-    def __init__(self, space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float) -> None:
-        self._space, self._low, self._high, self._n_meet = space, low, high, n_meet
-        self._states = states = _States(space, n_meet)
-        self._tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
-        ready = [
-            [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in some]
-            for some in space.ready
-        ]
-        self._refund = price * (low if price >= 0 else high)
-        host = states.holders[space.costs.host]
-        offered = [[_Move(table.offer.span, True, host, table.least(space)) for table in tables] for tables in self._tables]
-        self._moves = _Moves(states, [[*more, *some] for more, some in zip(offered, ready, strict=True)])
-        #: No design is faster than this, ms.
-        self.bound = self._moves.least + self._refund
-
-    def search(self, guide: SearchResult) -> tuple[SearchResult, DesignSpace]:
-        """The fastest design, and the space it was found in, which has every design as fast where it is optimal."""
-        # a share of a design's time: the bound itself may be nothing, or less
-        best, slack = guide, min(guide.ms - self.bound, NEAR * guide.ms)
-        while True:
-            more, complete = self._within(slack)
-            near = _with(self._space, more)
-            search_result = search_exact(near, self._low, self._high, self._n_meet)
-            if search_result is not None and search_result.ms <= best.ms:
-                best = search_result
-            reached = best.ms <= self.bound + slack + TIE
-            if reached or not complete:
-                bound = max(
-                    self.bound, search_result.ms / (1 + search_result.gap) if complete and search_result is not None else self.bound
-                )
-                optimal = complete and search_result is not None and search_result.optimal
-                return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / bound - 1 if bound > 0 else nan), near
-            slack = min(best.ms - self.bound, WIDER * slack)
-
-    def _within(self, slack: float) -> tuple[list[list[SegmentOptions]], bool]:
-        """The options of offers around which a design may stay within a slack of the bound, and whether these are all of them."""
-        within: list[list[SegmentOptions]] = []
+def _priced(
+    space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int, price: float, guide: SearchResult
+) -> tuple[SearchResult, DesignSpace]:
+    """The fastest design, by a price of a multiply-accumulate, ms; and the space it was found in, which has every design as fast where it is optimal."""
+    states, refund = _States(space, n_meet), price * (low if price >= 0 else high)
+    tables = [[_PriceTable(offer, space.holders, price) for offer in some] for some in offers]
+    every = [
+        # the offers come first among the moves
+        [_Move(table.offer.span, True, states.holders[space.costs.host], table.least(space)) for table in some]
+        + [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - price * o.macs, inf).min(axis=1)) for o in ready]
+        for some, ready in zip(tables, space.ready, strict=True)
+    ]
+    moves = _Moves(states, every)
+    # no design is faster than this, ms; the slack is a share of a design's time, for the bound itself may be nothing, or less
+    bound, around_each = moves.least + refund, moves.around()
+    best, slack = guide, min(guide.ms - bound, NEAR * guide.ms)
+    while True:
+        # options of offers around which a design may stay within the slack of the bound, and whether these are all of them
+        more: list[list[SegmentOptions]] = []
         count, complete = 0, True
-        for tables, around_each in zip(self._tables, self._moves.around(), strict=True):
-            within.append([])
-            # the offers come first among the moves
-            for table, rest in zip(tables, around_each, strict=False):
-                numbers = table.within(self.bound + slack - self._refund - rest + TIE, MOST - count)
+        for some, rests in zip(tables, around_each, strict=True):
+            more.append([])
+            for table, rest in zip(some, rests, strict=False):
+                numbers = table.within(bound + slack - refund - rest + TIE, MOST - count)
                 if numbers is None:
                     complete = False
                 elif len(numbers):
                     count += len(numbers)
-                    within[-1].append(self._space.checked(table.offer.options(self._space.holders, numbers)))
-        return within, complete
+                    more[-1].append(space.checked(table.offer.options(space.holders, numbers)))
+        near = _with(space, more)
+        result = search_exact(near, low, high, n_meet)
+        if result is not None and result.ms <= best.ms:
+            best = result
+        if best.ms <= bound + slack + TIE or not complete:
+            proved = complete and result is not None
+            least = max(bound, result.ms / (1 + result.gap)) if proved else bound
+            optimal = proved and result.optimal
+            return replace(best, optimal=optimal, gap=0.0 if optimal else best.ms / least - 1 if least > 0 else nan), near
+        slack = min(best.ms - bound, WIDER * slack)
 
 
 class _PriceTable:
@@ -525,40 +496,29 @@ class _PriceTable:
 
     def _costs(self, rows: Ints, holder: int) -> Floats:
         """Of some combinations of widths, what those of depths cost (combinations of widths × depths of each branch)."""
-        branches = len(self._sizes)
-        slowest: Floats | None = None
-        worth: Floats | float = 0.0
+        branches, slowest, worth = len(self._sizes), -inf, 0.0
         for i, (entering, at) in enumerate(zip(self._entering[holder], self._at, strict=True)):
             axes = (len(rows), *(size[1] if j == i else 1 for j, size in enumerate(self._sizes)))
             ends = (self._ends[i][rows] + entering).reshape(-1, *[1] * branches)
-            times = self._ms[i][at[rows]].reshape(axes) + ends
-            slowest = times if slowest is None else np.maximum(slowest, times)
+            slowest = np.maximum(slowest, self._ms[i][at[rows]].reshape(axes) + ends)
             worth = worth + self._worth[i][at[rows]].reshape(axes)
-        assert slowest is not None
-        values: Floats = slowest - worth + self._join[rows].reshape(-1, *[1] * branches)
-        return values.reshape(len(rows), -1)
+        return (slowest - worth + self._join[rows].reshape(-1, *[1] * branches)).reshape(len(rows), -1)
 
     def within(self, most: Floats, count: int) -> Ints | None:
         """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many."""
-        near = np.zeros(len(self._join), bool)
-        for bound, limit in zip(self._bounds, most.tolist(), strict=True):
-            near |= bound <= limit
-        rows = np.flatnonzero(near)
+        rows = np.flatnonzero((np.array(self._bounds) <= most[:, None]).any(axis=0))
         depths = [size for _, size in self._sizes]
         step = max(1, CHUNK // prod(depths))
-        result: list[Ints] = []
+        result = [np.zeros(0, np.int64)]
         for begin in range(0, len(rows), step):
             some = rows[begin : begin + step]
-            kept: NDArray[np.bool_] = np.zeros((len(some), prod(depths)), bool)
-            for holder, limit in enumerate(most.tolist()):
-                if limit > -inf:
-                    kept |= self._costs(some, holder) <= limit
-            row, depth = np.nonzero(kept)
+            limits = ((holder, limit) for holder, limit in enumerate(most.tolist()) if limit > -inf)
+            row, depth = np.nonzero(reduce(np.logical_or, (self._costs(some, holder) <= limit for holder, limit in limits)))
             count -= len(row)
             if count < 0:
                 return None
             result.append(self._numbers(some[row], np.unravel_index(depth, depths)))
-        return np.sort(np.concatenate(result)) if result else np.zeros(0, np.int64)
+        return np.sort(np.concatenate(result))
 
     def _numbers(self, rows: Ints, depths: Sequence[Ints]) -> Ints:
         """Numbers of combinations among all of the offer's."""

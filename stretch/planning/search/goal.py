@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import ceil, floor, inf, isnan, log10, nan
-from typing import Any
 
 import msgspec
 
@@ -16,10 +15,11 @@ from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
 from stretch.planning.config import STRETCH, Objective, PlanConfig
-from stretch.planning.constraints import Constraint, Limit
+from stretch.planning.constraints import Limit
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName
+from stretch.planning.network.segments import memoised
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE
@@ -28,29 +28,24 @@ from stretch.planning.search.space import DesignSpace, Rules
 
 @dataclass(frozen=True)
 class Goal:
-    """What adds up over the segments of a design and is to be least."""
+    """What adds up over the segments of a design and is to be least, or is bounded."""
 
-    latency: float = 1.0  # Weight of the makespan, ms.
-    energy: float = 0.0  # Weight of the energy, mJ.
+    base: exact.Measure = exact.LATENCY  # What does not depend on which processors have work.
+    energy: float = 0.0  # Weight of the energy, mJ, beside that.
     power: exact.ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
     def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
         """The goal of a request; latency where its objective does not add up."""
-        if not objective.adds or objective.only_latency:
+        energy = objective.weights.get("energy", 0.0)
+        if not energy:
             return cls()
-        energy = objective.weight("energy")
-        return cls(objective.weight("latency"), energy, exact.ProcessorPowers.of(device, processors) if energy else None)
+        return cls(exact.weighed((objective.weights.get("latency", 0.0), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors))
 
-    def measure(self, processors: Sequence[str]) -> exact.Measure:
+    @memoised
+    def measure(self, processors: tuple[str, ...]) -> exact.Measure:
         """What designs have that give work to each of these processors."""
-        if self.power is None:
-            return exact.LATENCY
-        return exact.weighed((self.latency, exact.LATENCY), (self.energy, self.power.energy(processors)))
-
-    def groups(self, space: DesignSpace) -> list[tuple[str, ...]]:
-        """Sets of processors that are searched one by one."""
-        return [space.processors] if self.power is None else self.power.groups(space.processors)
+        return self.base if self.power is None else exact.weighed((1.0, self.base), (self.energy, self.power.energy(processors)))
 
     def value(self, space: DesignSpace, picks: exact.Picks) -> float:
         """Of a design."""
@@ -58,32 +53,25 @@ class Goal:
 
 
 def search_best(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, within: exact.Within | None = None, using: exact.Using | None = None
-) -> exact.SearchResult | None:
-    """The design of a space that is best in a goal."""
-    if goal.power is None and within is None and using is None:
-        return exact.pruned(space, low, high, n_meet)[0]
-    return search_groups(space, low, high, n_meet, goal.groups(space), goal.measure, lambda group: within, using)
-
-
-def search_groups(
     space: DesignSpace,
     low: int,
     high: int,
     n_meet: int,
-    groups: Sequence[Sequence[str]],
-    cost: Callable[[Sequence[str]], exact.Measure],
-    within: Callable[[Sequence[str]], exact.Within | None],
+    goal: Goal,
+    within: tuple[Goal, float] | None = None,
     using: exact.Using | None = None,
 ) -> exact.SearchResult | None:
-    """The design of a space that has least of a measure; it, and what is bounded, depend on the processors that have work."""
-    designs: list[exact.SearchResult] = []
-    for group in groups:
+    """The design of a space that is best in a goal, and has no more than a bound of another one."""
+    if goal == Goal() and within is None and using is None:
+        return exact.pruned(space, low, high, n_meet)[0]
+    power = goal.power or (within[0].power if within is not None else None)
+    designs: list[exact.SearchResult | None] = []
+    for group in [space.processors] if power is None else power.groups:
         part = exact.on_only(space, group)
         if all(part.options):
-            search_result = exact.search_exact(part, low, high, n_meet, cost(group), within(group), using)
-            designs += [] if search_result is None else [search_result]
-    return least_of(designs)
+            bound = None if within is None else (within[0].measure(group), within[1])
+            designs.append(exact.search_exact(part, low, high, n_meet, goal.measure(group), bound, using))
+    return least_of([design for design in designs if design is not None])
 
 
 def least_of(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
@@ -167,7 +155,7 @@ class Bounds:
         most = accuracy_source.most_loss(wanted)
         if loss_of(fastest, accuracy_source) <= most:
             return fastest
-        within = exact.Within(exact.Measure(accuracy_source.losses), most)
+        within = Goal(exact.Measure(accuracy_source.losses)), most
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
         if search_result is not None:
             return search_result
@@ -189,7 +177,7 @@ class Bounds:
 
     def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
         """The design that loses least among those that take no longer than a budget."""
-        within = exact.Within(exact.LATENCY, budget_ms) if budget_ms < inf else None
+        within = (exact.LATENCY, budget_ms) if budget_ms < inf else None
         search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.Measure(accuracy_source.losses), within)
         # a loss may be nothing, so that a fraction of it says nothing
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
@@ -202,8 +190,7 @@ class Bounds:
                 options = OptionName(name), OptionName("latency_budget")
                 what = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
                 raise UsageError(what, "leave out one of the two")
-        within = exact.Within(exact.LATENCY, self.config.latency_budget)
-        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
+        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, (Goal(), self.config.latency_budget))
         return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
 
     def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
@@ -221,27 +208,6 @@ class Bounds:
 STEPS = 12
 
 Feasible = Callable[[PlanConfig], bool]
-
-
-@dataclass(frozen=True)
-class _Suspect:
-    """A number of a request that may be to blame."""
-
-    constraint: Constraint  # The rule.
-    limit: Limit  # The number.
-
-    @property
-    def name(self) -> str:
-        return self.constraint.option.name
-
-    def change(self, config: PlanConfig, number: float) -> PlanConfig:
-        return msgspec.structs.replace(config, **{self.name: self.put(config, number)})
-
-    def put(self, config: PlanConfig, number: float) -> Any:
-        return self.limit.put(getattr(config, self.name), number)
-
-    def rule(self, config: PlanConfig, nearest: float) -> TightRule:
-        return TightRule(self.name, getattr(config, self.name), self.put(config, nearest))
 
 
 def explain_infeasible(
@@ -265,52 +231,51 @@ def explain_infeasible(
     if 0 < can_branch < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=can_branch)):
         return tightest(graph.name, [TightRule("n_meet", config.n_meet, can_branch)])
     every = [option for options in space.options for option in options]
-    suspects = [_Suspect(rule, limit) for rule, value in Rules.of(config).active for limit in rule.limits(value, every)]
-    blamed = _blame_one(suspects, config, feasible) or _blame_two(suspects, config, feasible)
+    limits = [limit for rule, value in Rules.of(config).active for limit in rule.limits(value, every)]
+    blamed = _blame_one(limits, config, feasible) or _blame_two(limits, config, feasible)
     if blamed:
         return tightest(graph.name, blamed)
     hint = Message("give other meeting points with {}, or other processors", OptionName("meet"))
     return InfeasibleError(f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help", hint)
 
 
-def _blame_one(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
+def _blame_one(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
     """The rule that needs the smallest relative change; none where no rule alone helps."""
     best: tuple[float, TightRule] | None = None
-    for suspect in suspects:
+    for limit in limits:
         # Lower floors need a larger space; with three processors they are tried only where nothing else helped.
-        if best is not None and suspect.constraint.offers and len(config.processors) > 2:
+        if best is not None and limit.constraint.offers and len(config.processors) > 2:
             continue
-        if not feasible(suspect.change(config, suspect.limit.loosest)):
+        if not feasible(limit.change(config, limit.loosest)):
             continue
-        number = _nearest(suspect, config, feasible)
-        change = abs(number - suspect.limit.value) / abs(suspect.limit.value)
+        number = _nearest(limit, config, feasible)
+        change = abs(number - limit.value) / abs(limit.value)
         if best is None or change < best[0]:
-            best = (change, suspect.rule(config, number))
+            best = (change, limit.rule(config, number))
     return [] if best is None else [best[1]]
 
 
-def _blame_two(suspects: list[_Suspect], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
+def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> list[TightRule]:
     """Two rules that together help where none alone does, with values that work together; none where no two do."""
-    for first, second in combinations(suspects, 2):
-        without_second = second.change(config, second.limit.loosest)
-        if not feasible(first.change(without_second, first.limit.loosest)):
+    for first, second in combinations(limits, 2):
+        without_second = second.change(config, second.loosest)
+        if not feasible(first.change(without_second, first.loosest)):
             continue
         one = _nearest(first, without_second, feasible)
         two = _nearest(second, first.change(config, one), feasible)
-        if first.name == second.name:
-            both = second.change(first.change(config, one), two)
-            return [TightRule(first.name, getattr(config, first.name), getattr(both, first.name))]
+        if first.constraint is second.constraint:
+            return [second.rule(first.change(config, one), two)._replace(value=first.rule(config, one).value)]
         return [first.rule(config, one), second.rule(config, two)]
     return []
 
 
-def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float:
+def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
     """The number nearest to the present one at which there is a design, rounded towards the loose side."""
 
     def works(number: float) -> bool:
-        return feasible(suspect.change(config, number))
+        return feasible(limit.change(config, number))
 
-    ladder, tight, loose = suspect.limit.ladder, suspect.limit.value, suspect.limit.loosest
+    ladder, tight, loose = limit.ladder, limit.value, limit.loosest
     if ladder is not None:
         # the last step is known to work
         return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=works)]
@@ -325,7 +290,7 @@ def _nearest(suspect: _Suspect, config: PlanConfig, feasible: Feasible) -> float
         tight, loose = (tight, middle) if works(middle) else (middle, loose)
     # with four digits, rounded up or down
     scale = 10.0 ** (3 - floor(log10(loose)))
-    rounded = (ceil(loose * scale) if loose > suspect.limit.value else floor(loose * scale)) / scale
+    rounded = (ceil(loose * scale) if loose > limit.value else floor(loose * scale)) / scale
     return rounded if works(rounded) else loose
 
 

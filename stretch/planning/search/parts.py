@@ -6,9 +6,8 @@ added by `stretch.planning.divisions`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, groupby, pairwise, permutations, product
 from math import prod
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.messages import Message, OptionName
-from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps, memoised
+from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
 #: What parts that are built alike have in common.
@@ -62,9 +61,8 @@ class PartSpace:
         for division in of_kinds(kinds):
             for first, segment_options in division.ways(self):
                 options[first].append(segment_options)
-        other = copy(self.space)
-        other.segments, other.options = tuple(self.parts), options
-        other.arriving = tuple(part.in_width for part in self.parts)
+        other = self.space.having(options)
+        other.segments, other.arriving = tuple(self.parts), tuple(part.in_width for part in self.parts)
         return other.with_offers(offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
@@ -73,22 +71,21 @@ class PartSpace:
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
             several = len(parts) > 1 and part is parts[0] and not self.single
             for segment, last in [(part, at), *([(stage, at + len(parts) - 1)] if several else [])]:
-                yield segment, at, last, [self.alone_ms(at, last, i) for i in range(len(self.space.processors))]
+                yield segment, at, last, self.alone_ms(at, last)
 
     def run_options(self, options: SegmentOptions, first: int, last: int) -> SegmentOptions:
         """Ways to run a run of parts, with the rules applied."""
-        alone_ms = min(self.alone_ms(first, last, i) for i in range(len(self.space.processors)))
-        return self.space.checked(replace(options, span=last - first + 1, alone_ms=alone_ms))
+        return self.space.checked(replace(options, span=last - first + 1, alone_ms=min(self.alone_ms(first, last))))
 
-    def alone_ms(self, first: int, last: int, processor: int) -> float:
-        """A run on one processor, ms."""
-        return float(self.alone(processor)[first, last])
+    def alone_ms(self, first: int, last: int) -> list[float]:
+        """A run on each processor, ms."""
+        return self._alone[:, first, last].tolist()
 
-    @memoised
-    def alone(self, processor: int) -> Floats:
-        """Every run on one processor, ms (first part × last part)."""
-        ms = np.array([options[processor].slowest_ms[0] for options in self.wholes])
-        return np.cumsum(np.triu(np.tile(ms, (len(ms), 1))), axis=1)
+    @cached_property
+    def _alone(self) -> Floats:
+        """Every run on each processor, ms (processors × first part × last part)."""
+        ms = np.array([[options.slowest_ms[0] for options in wholes] for wholes in self.wholes]).T[:, None]
+        return np.cumsum(np.triu(np.repeat(ms, len(self.parts), axis=1)), axis=2)
 
     def segment(self, first: int, last: int) -> Segment:
         """A run as a segment."""
@@ -123,8 +120,9 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
 
 def structure(graph: OpGraph) -> Structure:
     """What parts that are built alike have in common: everything but names."""
-    number = {op.name: i for i, op in enumerate(graph.ops)}
-    return tuple((op.kind, tuple(number[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops)
+    return tuple(
+        (op.kind, tuple(graph.position[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops
+    )
 
 
 def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
@@ -206,12 +204,11 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
 
 def merge_neighbours(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
     """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage."""
-    order = {op.name: i for i, op in enumerate(graph.ops)}
 
     def place(part: SegmentDesign) -> tuple[int, str] | str:
         if not part.whole:
             return part.name
-        stage = next(i for i, stage in enumerate(stages) if order[part.end] <= order[stage.end])
+        stage = next(i for i, stage in enumerate(stages) if graph.position[part.end] <= graph.position[stage.end])
         return stage, part.branches[0].processor
 
     result: list[SegmentDesign] = []
@@ -250,16 +247,15 @@ def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Co
             name = stages[banded.stage[last]].name
             if name == "head" or name in banded.space.kept or (banded.stage[last] != stage and not merged):
                 break
-            run = banded.parts[first : last + 1]
-            whole = any(part.start == run[0].start for part in stages) and any(part.end == run[-1].end for part in stages)
+            segment = banded.segment(first, last)
+            whole = any(part.start == segment.start for part in stages) and any(part.end == segment.end for part in stages)
             if not (whole and stages[stage].branchable):
-                segment = cut_segment(graph, banded.name(first, last), run[0].start, run[-1].end)
                 if not segment.branchable and {segment.start, segment.end} <= feature_maps(segment.graph):
                     # wherever it reads and writes feature maps, the stem too
                     segment = replace(segment, branchable=True)
                 if segment.branchable and segment.graph.macs:
-                    more[first] += [offer for offer in fine.offered(segment, first, len(run)) if _pays(banded, first, last, offer)]
-            if run[-1].tapped:
+                    more[first] += [offer for offer in fine.offered(segment, first, last - first + 1) if _pays(banded, first, last, offer)]
+            if banded.parts[last].tapped:
                 break
     return fine.with_runs(more)
 
@@ -270,7 +266,7 @@ def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
     if most is None:
         return True
     least = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
-    alone = min(banded.alone_ms(first, last, banded.space.processors.index(p)) for p in offer.subset)
+    alone = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
     return least <= most * alone * ROUNDING
 
 
@@ -306,10 +302,10 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
     """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
     if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
         return []
-    every, heights = _between_tried(rows, bands, tuple(tried))
+    every, heights, known = _between_tried(rows, bands, tuple(tried))
     members: set[Split] = set()
     for time in times:
-        slowest = np.max([_between(heights[i], *_line(rows, tried, time[i], i)) for i in range(bands)], axis=0)
+        slowest = np.max([_interpolated(heights[i], *known[i], time[i]) for i in range(bands)], axis=0)
         best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
         # the best one and its neighbours, one row off
         near = (tuple(a + b for a, b in zip(best[0], off, strict=True)) for off in product((-1, 0, 1), repeat=bands - 1))
@@ -318,34 +314,25 @@ def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]
 
 
 @lru_cache(maxsize=1024)
-def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places between those tried whose bands are no shorter (places × edges), and the heights of their bands (bands × places)."""
+def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+    """Places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     every = np.array(list(combinations(range(first, last + 1), bands - 1)))
     edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
     heights = np.diff(edges, axis=1)
     able = (heights >= shortest).all(axis=1)
-    return every[able], np.ascontiguousarray(heights[able].T)
+    known = [np.unique(column, return_inverse=True) for column in np.diff([(0, *split, rows) for split in tried]).T]
+    return every[able], np.ascontiguousarray(heights[able].T), known
 
 
-def _line(rows: int, tried: Sequence[Split], ms: Floats, band: int) -> tuple[list[int], list[float]]:
-    """Heights of one band among the places tried, and its mean time at each."""
-    at: dict[int, list[float]] = {}
-    for split, time in zip(tried, ms.tolist(), strict=True):
-        edges = (0, *split, rows)
-        at.setdefault(edges[band + 1] - edges[band], []).append(time)
-    heights = sorted(at)
-    return heights, [sum(at[h]) / len(at[h]) for h in heights]
-
-
-def _between(wanted: NDArray[np.int64], heights: Sequence[int], ms: Sequence[float]) -> Floats:
-    """Times at some heights on straight lines between those that are known; the first and the last line go on beyond."""
-    times = np.interp(wanted, heights, ms)
-    if len(heights) > 1:
-        for a, b, beyond in ((0, 1, wanted < heights[0]), (-1, -2, wanted > heights[-1])):
-            slope = (ms[b] - ms[a]) / (heights[b] - heights[a])
-            times[beyond] = ms[a] + (wanted[beyond] - heights[a]) * slope
+def _interpolated(wanted: NDArray[np.int64], known: NDArray[np.int64], which: NDArray[np.int64], ms: Floats) -> Floats:
+    """Times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
+    mean = np.bincount(which, ms) / np.bincount(which)
+    times = np.interp(wanted, known, mean)
+    if len(known) > 1:
+        for a, b, beyond in ((0, 1, wanted < known[0]), (-1, -2, wanted > known[-1])):
+            times[beyond] = mean[a] + (wanted[beyond] - known[a]) * ((mean[b] - mean[a]) / (known[b] - known[a]))
     return times
 
 
@@ -411,12 +398,12 @@ class RangeWays(ABC):
                 tried += self._timed(order, zip(some, self.branches(order, places), strict=True))
             worth = [item for item in tried if self._pays(item)] or (tried if self.fallback else [])
             refined = [item for order, group in groupby(worth, key=lambda item: item.order) for item in self._refined(order, list(group))]
-            things = [thing for thing in things if any(item.thing is thing for item in refined)]
-            for thing in things:
-                for item in (item for item in refined if item.thing is thing):
-                    times, rows = (item.computed, item.moved), list(item.rows.values())
-                    options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
-                    result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
+            refined.sort(key=lambda item: things.index(item.thing))
+            things = list(dict.fromkeys(item.thing for item in refined))
+            for item in refined:
+                thing, times, rows = item.thing, (item.computed, item.moved), list(item.rows.values())
+                options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
+                result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
         return result
 
     def _timed(self, order: tuple[str, ...], things: Iterable[tuple[Divisible, Places]]) -> list[_Tried]:

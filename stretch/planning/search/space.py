@@ -52,20 +52,19 @@ class Rules:
 
     def depths(self, segment: Segment) -> list[int]:
         """Depths a branch may have, ascending."""
-        every = range(max(1, segment.min_depth), segment.depth + 1)
-        return [depth for depth in every if all(item.offers_depth(value, segment, depth) for item, value in self.active)]
+        return [depth for depth in range(max(1, segment.min_depth), segment.depth + 1) if self.offers(segment, "depth", depth)]
 
-    def offers_width(self, segment: Segment, width: float) -> bool:
-        """Whether a branch may have so many channels."""
-        return all(item.offers_width(value, segment, width) for item, value in self.active)
+    def offers(self, segment: Segment, what: str, count: float) -> bool:
+        """Whether a branch may have so many blocks (``depth``), or channels (``width``)."""
+        return all(item.offers_scale(value, segment, what, count) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
         """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
-        allowed = [width for width in legal if self.offers_width(segment, width)]
+        allowed = [width for width in legal if self.offers(segment, "width", width)]
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
         targets = [segment.width * i / WIDTH_STEPS for i in range(1, WIDTH_STEPS + 1)]
-        apart = np.abs(np.subtract.outer([target for target in targets if self.offers_width(segment, target)], allowed))
+        apart = np.abs(np.subtract.outer([target for target in targets if self.offers(segment, "width", target)], allowed))
         return sorted({allowed[i] for i in apart.argmin(axis=1)} | {allowed[0]})
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
@@ -79,12 +78,8 @@ class Rules:
         return allowed
 
 
-@dataclass(frozen=True)
-class Thinning:
-    """How many of a branch's scales are worked out."""
-
-    widths: int  # Most widths.
-    depths: int  # Most depths.
+#: How many of a branch's scales are worked out: most widths, and most depths.
+Thinning = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,7 @@ class LazyOptions:
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
             widths = self.rules.widths(rewritten, legal_widths(rewritten, self.costs.align(processor)))
-            result.append((widths, depths) if most is None else (spread(widths, most.widths), spread(depths, most.depths)))
+            result.append((widths, depths) if most is None else (spread(widths, most[0]), spread(depths, most[1])))
         return tuple(result)
 
     @property
@@ -246,14 +241,14 @@ def spread(values: Sequence[T], count: int) -> list[T]:
 
 
 #: Scales of a branch that are looked at first where any will do.
-SAMPLE = Thinning(4, 3)
+SAMPLE: Thinning = (4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
 MOST_COMBINATIONS = 400_000
 #: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
 #: latency (`stretch.planning.search.exact`) has all of them nevertheless.
-STEPS = {2: Thinning(9, 8), 3: Thinning(6, 6)}
+STEPS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 #: The same with more processors.
-FEWEST = Thinning(4, 3)
+FEWEST: Thinning = (4, 3)
 
 
 class DesignSpace:
@@ -295,23 +290,16 @@ class DesignSpace:
         self.offers: list[list[LazyOptions]] = []
         #: Whether `options` lacks some scales of segments that the space has.
         self.thinned = False
-        self._options: list[list[SegmentOptions]] | None = None
         for i, segment in enumerate(self.segments):
             self.ready.append([self.whole(segment, p, self.arriving[i]) for p in self.processors])
             able = stretched and segment.branchable and segment.name not in self.kept
             self.offers.append(self.offered(segment, i, 1) if able else [])
 
-    @property
+    @cached_property
     def options(self) -> list[list[SegmentOptions]]:
         """All options of each segment, by the segment at which they start."""
-        if self._options is None:
-            built = [[self.checked(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
-            self._options = [[*ready, *more] for ready, more in zip(self.ready, built, strict=True)]
-        return self._options
-
-    @options.setter
-    def options(self, options: list[list[SegmentOptions]]) -> None:
-        self._options, self.ready, self.offers = options, options, [[] for _ in options]
+        built = [[self.checked(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
+        return [[*ready, *more] for ready, more in zip(self.ready, built, strict=True)]
 
     @property
     def size_log10(self) -> float:
@@ -375,7 +363,7 @@ class DesignSpace:
     def with_offers(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same designs and those that use `more`, listed by the segment at which they start."""
         other = copy(self)
-        other._options = None
+        vars(other).pop("options", None)
         other.offers = [[*offers, *extra] for offers, extra in zip(self.offers, more, strict=True)]
         return other
 
@@ -400,12 +388,11 @@ class DesignSpace:
         """The same designs under other rules; the floors on depth and width are taken as they are."""
         other = copy(self)
         other.rules = rules
-        other.options = [[other.checked(o) for o in options] for options in self.options]
-        return other
+        return other.having([[other.checked(o) for o in options] for options in self.options])
 
     def having(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
         """The space with other options; `thinned` says whether these lack some scales, None for as before."""
         other = copy(self)
-        other.options = options
+        other.options, other.ready, other.offers = options, options, [[] for _ in options]
         other.thinned = self.thinned if thinned is None else thinned
         return other

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from predictors.errors import StretchError, install_line
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.pareto import FrontAnswer, FrontDesign
-from stretch.planning.result import exact_words
 from stretch.tools.report.html.page import Chart, Fact, Grid, Page, Section
+from stretch.tools.report.plan import exact_words
 from stretch.tools.together import TogetherAnswer
 
 if TYPE_CHECKING:

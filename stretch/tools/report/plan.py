@@ -8,7 +8,7 @@ from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
-from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer, exact_words
+from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.tools.report.html.page import (
     Bar,
     Chart,
@@ -40,6 +40,11 @@ CONTROLS = {
     "single": "original on {} alone",
     "whole_graph": "branched network as one graph on {}",
 }
+
+
+def exact_words(rounding: Sequence[str]) -> str:
+    """In which precision an exact design is the original, and which planned precisions round."""
+    return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
 
 
 def plan_page(

@@ -11,7 +11,8 @@ from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import WEIGHED, Criteria, diverse_front, front, front_answer, undominated
-from stretch.planning.search.exact import ProcessorPowers, SearchResult
+from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighed
+from stretch.planning.search.goal import Goal
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
@@ -51,9 +52,10 @@ def weigh(criteria, names, result):
 @cache
 def small_criteria():
     space = make_space(RESNET, waiting(), min_width=0.9, min_depth=1.0)
-    power = ProcessorPowers.of(waiting(), space.processors)
+    goals = {"latency": Goal(), "macs": Goal(MACS), "loss": Goal(Measure(made_losses))}
+    goals["energy"] = Goal(weighed(), 1.0, ProcessorPowers(waiting(), space.processors))
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
-    criteria = Criteria(space, low, high, 0, power, made_losses)
+    criteria = Criteria(space, low, high, 0, goals)
     every = [
         SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0)
         for picks, ms, _ in spaces.every_design(space, low, high, 0)

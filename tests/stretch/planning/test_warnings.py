@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from predictors.devices import Spread, load_device
 from predictors.errors import InfeasibleError, TightRule, UsageError
+from predictors.structs import plain
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import PlanningProblem, choose, evaluate, plan, unused_processors
-from stretch.planning.result import plain
 from stretch.planning.search.exact import search_exact
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -95,8 +95,7 @@ def exhaustive(config, choice, processor):
     best = []
     for groups in product(*choice.space.options):
         if any(processor in group.processors for group in groups):
-            space = copy(choice.space)
-            space.options = [[group] for group in groups]
+            space = choice.space.having([[group] for group in groups])
             search_result = search_exact(space, low, high, choice.n_meet)
             if search_result is not None:
                 best.append(search_result.ms)

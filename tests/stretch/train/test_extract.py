@@ -65,7 +65,7 @@ def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
     assert predictor.p_value < 0.01
     assert np.allclose(held_out, accuracies, atol=0.01)
     for design, accuracy in zip(designs, accuracies, strict=True):
-        assert predictor.predict(graph, design) == pytest.approx(accuracy, abs=0.005)
+        assert predictor.value(predictor.loss(graph, design)) == pytest.approx(accuracy, abs=0.005)
 
 
 def test_held_out_prediction_ignores_the_accuracy_of_its_design(drawn):

@@ -150,7 +150,7 @@ def test_each_end_is_loosened_by_itself():
 @pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])
 def test_width_is_offered_from_the_floor_on(floor):
     edge = floor * SEGMENT.width
-    offered = [WidthFloor().offers_width(floor, SEGMENT, width) for width in (edge - 0.01, edge, SEGMENT.width)]
+    offered = [WidthFloor().offers_scale(floor, SEGMENT, "width", width) for width in (edge - 0.01, edge, SEGMENT.width)]
     assert offered == [False, True, True]
 
 

@@ -37,7 +37,7 @@ def test_options_add_up_to_the_prediction_of_the_whole_design():
     design = BranchDesign(GRAPH.name, "mi9", search_result.segments(space.costs))
     current = predictor()
     total = current.value(sum(current.losses(options)[index] for options, index in search_result.picks))
-    assert total == pytest.approx(current.predict(GRAPH, design), abs=1e-12)
+    assert total == pytest.approx(current.value(current.loss(GRAPH, design)), abs=1e-12)
     assert design.n_meet == len(accuracy.segment_features(GRAPH, design))
 
 

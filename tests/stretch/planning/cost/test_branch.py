@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
-from stretch.planning.cost.branch import Costs, Wholes
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
 from stretch.planning.divisions.rows import DIVISION, ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, handed
@@ -182,7 +183,7 @@ def setting(name):
     graph = WHOLES_GRAPHS[name]()
     ends = [graph.input.name] + [block.end for stage in split_segments(graph) for block in stage.blocks if block.end in feature_maps(graph)]
     predictor = LatencyPredictor(specified("mi9"))
-    return graph, ends, predictor, Wholes(predictor)
+    return graph, ends, Costs(predictor, PlanConfig().checked(predictor.device).precision)
 
 
 def told(whole, *, named):
@@ -195,16 +196,17 @@ def told(whole, *, named):
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name, data):
-    graph, ends, predictor, wholes = setting(name)
+    graph, ends, known = setting(name)
     first, last = sorted(data.draw(st.sets(st.integers(0, len(ends) - 1), min_size=2, max_size=2)))
     segment = cut_segment(graph, "run", ends[first], ends[last])
     processor = data.draw(st.sampled_from(("cpu", "gpu", "dsp")))
-    align = predictor.device.processor(processor).width_slice
+    align = known.align(processor)
     width = data.draw(st.sampled_from(legal_widths(segment, align, 0.3)))
     entry = data.draw(st.sampled_from(segment.entries(width)))
     scale = BranchScale(processor, segment.depth, width, entry, 0, align)
     names = data.draw(st.sampled_from([(), ("grouped_conv=parts",)]))
-    new, whole = wholes.of(segment, scale, segment.in_width, names), wholes._in_one(segment, scale, segment.in_width, names)
+    costs = known.on(known.predictor, known.precision, {processor: names})
+    new, whole = costs._full(segment, processor, width, segment.in_width, entry), costs._in_one(segment, scale, segment.in_width, names)
     assert told(new, named=False) == told(whole, named=False)
     assert sum(built.params for _, built in new.blocks) == sum(built.params for _, built in whole.blocks)
     assert new.rewrites == whole.rewrites
