@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -252,23 +252,36 @@ def job(work: Seed, until: float) -> None:
         work.measure(case)
 
 
-def every(module: str, seeds: list[str], options: argparse.Namespace) -> int:
-    """One process of a module's command `job` a seed, side by side; returns how many failed."""
-    words = ["--data", str(options.data), "--out", str(options.out), "--until", str(options.until)]
-    words += ["--epochs", *map(str, options.epochs), *(["--only", *options.only] if options.only else [])]
-    processes = [subprocess.Popen([sys.executable, "-m", module, "job", seed, *words]) for seed in seeds]
-    return sum(process.wait() != 0 for process in processes)
-
-
-def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments of both commands, `parser` having its own words already."""
+def command(
+    doc: str | None,
+    module: str,
+    first: tuple[str, Callable[[], object]],
+    seed: type[Seed],
+    do: Callable[[Any, float], object],
+    record: Callable[[Path], None],
+) -> int:
+    """Run a command of a module: the first one, `job` of one seed, `all` of several in processes side by side, or `record`; gives an exit status."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("what", choices=[first[0], "job", "all", "record"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
     parser.add_argument("--out", type=Path, default=Path("runs/planned"))
     parser.add_argument("--epochs", type=int, nargs=3, default=[25, 5, 20], help="of the original, of a design without and with labels")
-    parser.add_argument("--only", nargs="+", default=[], help="names of the designs that are measured; all if left out")
+    parser.add_argument("--only", nargs="*", default=[], help="names of the designs that are measured; all if left out")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds after which no further design is begun")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.what == first[0]:
+        first[1]()
+    elif options.what == "job":
+        do(seed(int(options.names[0]), options.data, options.out, Epochs(*options.epochs), options.only), options.until)
+    elif options.what == "record":
+        record(Path(options.names[0]))
+    else:
+        words = ["--data", str(options.data), "--out", str(options.out), "--until", str(options.until)]
+        words += ["--epochs", *map(str, options.epochs), "--only", *options.only]
+        processes = [subprocess.Popen([sys.executable, "-m", module, "job", number, *words]) for number in options.names]
+        return sum(process.wait() != 0 for process in processes)
+    return 0
 
 
 def record(folder: Path) -> None:
@@ -324,21 +337,5 @@ def record(folder: Path) -> None:
     )
 
 
-def main() -> int:
-    """Run one of the commands."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["plan", "job", "all", "record"])
-    options = arguments(parser)
-    if options.what == "plan":
-        write_designs()
-    elif options.what == "job":
-        job(Seed(int(options.names[0]), options.data, options.out, Epochs(*options.epochs), options.only), options.until)
-    elif options.what == "all":
-        return every("experiments.calibration.planned", options.names, options)
-    else:
-        record(Path(options.names[0]))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, "experiments.calibration.planned", ("plan", write_designs), Seed, job, record))

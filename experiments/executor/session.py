@@ -102,11 +102,6 @@ def rates(result: Throughput) -> list[dict[str, Value]]:
     ]
 
 
-def rounds_alone(rounds: int) -> int:
-    """Rounds of the bundle on one core, which runs by itself after the others."""
-    return max(3, rounds // 2)
-
-
 def about(flights: Sequence[str], rounds: int, starts: int) -> dict[str, About]:
     """What differs between the tables of the record.
 
@@ -115,7 +110,7 @@ def about(flights: Sequence[str], rounds: int, starts: int) -> dict[str, About]:
         rounds: Of those.
         starts: Fresh processes behind a row of the table of starts.
     """
-    alone = Facts(runs=rounds_alone(rounds), interleaved=False)
+    alone = Facts(runs=max(3, rounds // 2), interleaved=False)
     rates = {name: About(columns={"over_this_bundle_on_one_core": alone}) for name in flights}
     return {**rates, "start": About(runs=starts, interleaved=False), "memory": About(runs=1, interleaved=False)}
 
@@ -129,7 +124,7 @@ def measure_throughput(path: Path, mapping: dict[str, str], in_flight: int, roun
         core = next(iter(session.placements.values())).cores[0]
         rows = rates(throughput(session, x, in_flight, rounds=rounds, burst=burst))
     with Session(bundle, dict.fromkeys(used, f"cpu{core}")) as session:
-        alone = throughput(session, x, 1, rounds=rounds_alone(rounds), burst=burst).contestants[1].per_second
+        alone = throughput(session, x, 1, rounds=max(3, rounds // 2), burst=burst).contestants[1].per_second
     for row in rows:
         row["over_this_bundle_on_one_core"] = round(float(str(row["per_second"])) / alone, 3)
     return rows

@@ -125,7 +125,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
             marked = replace(first, branches=(replace(first.branches[0], entry="project"),))
             model.design = replace(design, segments=(marked, *others))
         rounding, _ = int8_rounding(model, planned.config.precision)
-        how = Refinement(steps=trial.steps, seed=trial.seed, rounded=trial.rounded / 100)
+        how = Refinement(steps=trial.steps, rounded=trial.rounded / 100, seed=trial.seed)
         refined = refine(model, network.captured, fitted, how, synthetic=synthetic, rounding=rounding)
         row["refinement_s"] = round(refined.seconds, 1)
         model.design = design
@@ -146,8 +146,7 @@ def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Se
         for batch in images:
             sums.add(network(batch.to(network.scales.device)).float().cpu().numpy(), module(batch).numpy())
     share = share_of(sums.same, sums.images)
-    values = {"value": share.value, "low": share.low, "high": share.high, "error": sums.error}
-    return {f"rounded_{key}": round(value, 4) for key, value in values.items()}
+    return {"rounded_error": round(sums.error, 4)} | {f"rounded_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high")}
 
 
 def _one(job: tuple[Trial, Path, Path]) -> Row:

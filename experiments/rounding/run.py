@@ -5,7 +5,6 @@ with roundings and, to compare, after as many without; ``all SEED …`` runs see
 takes ONNX Runtime, so that the machine that trains need not have it; ``record FOLDER`` makes the record.
 """
 
-import argparse
 import json
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.planned import CASES, GENTLY, Case, Epochs, Seed, arguments, captured, every, network
+from experiments.calibration.planned import CASES, GENTLY, Case, Epochs, Seed, captured, command, network
 from experiments.gpu import origin
 
 HERE = Path(__file__).parent
@@ -61,9 +60,8 @@ class Rounding(Seed):
         for what in STATES[1:]:
             model = fresh()
             net = self._rounded(case, model, precision) if what == STATES[2] else model
-            run = Run(
-                net, self.train_set, self.test_set, self.config(EPOCHS, RATE, amp="none", graph=False, **GENTLY), evaluate_every=EPOCHS
-            )
+            config = self.config(EPOCHS, RATE, amp="none", graph=False, **GENTLY)
+            run = Run(net, self.train_set, self.test_set, config, evaluate_every=EPOCHS)
             for _ in run.steps():
                 pass
             torch.cuda.empty_cache()
@@ -165,21 +163,5 @@ def record(folder: Path) -> None:
     )
 
 
-def main() -> int:
-    """Run one of the commands."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["tensors", "job", "all", "record"])
-    options = arguments(parser)
-    if options.what == "tensors":
-        write_tensors()
-    elif options.what == "job":
-        job(Rounding(int(options.names[0]), options.data, options.out, Epochs(*options.epochs), options.only), options.until)
-    elif options.what == "all":
-        return every("experiments.rounding.run", options.names, options)
-    else:
-        record(Path(options.names[0]))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, "experiments.rounding.run", ("tensors", write_tensors), Rounding, job, record))
