@@ -222,8 +222,7 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
 
 def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
     """A model captured with random weights, or a file with its own."""
-    from stretch.planning.design.division import abilities
-    from stretch.stages.network import read_network
+    from stretch.stages.network import abilities, read_network
 
     try:
         network = read_network(

@@ -3,12 +3,16 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from predictors.devices import ITEM_BYTES, DeviceProfile, Precision
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.host import HOST, is_host
 from predictors.models.roofline import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.structs import filled
@@ -23,10 +27,10 @@ from stretch.planning.cost.compare import (
     advised,
     drawn,
     interval,
-    least_divided_ms,
     single_run,
 )
 from stretch.planning.messages import OptionName, as_flag
+from stretch.planning.network.segments import components
 from stretch.planning.plan import PlanningProblem, choose, designed
 from stretch.planning.result import PlanResult, Single, ranked_singles
 
@@ -323,3 +327,38 @@ def _ms(answer: DeviceAdvice) -> float:
     """Time on a device if it is used as advised, ms."""
     branches = {EXACT: answer.exact, STRETCHED: answer.stretched}.get(answer.recommended)
     return branches.ms if branches else answer.best_single.ms
+
+
+#: Ratios of two processors' times that the bound is looked for at; fewer make it looser, never wrong.
+MOST_RATIOS = 48
+
+
+def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
+    """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
+
+    Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
+    contention. Of what crosses only the fixed time of each link there and back counts. It holds as far as part of a kernel takes at least
+    its share of the kernel's time. That is a linear program: minimise T where the shares s of each group k add up to 1
+    and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 bound it from below by
+    Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
+    """
+    names = tuple(costs.precision)
+    launched = {name: costs.predictor.kernels(graph, name) for name in names}
+    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched.values() for kernel in kernels])
+    times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
+    exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
+    subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
+    return min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
+
+
+def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
+    """The bound for processors that all take part."""
+    busy = times[:, (times > 0).all(axis=0)]  # a group that costs one of them nothing bounds nothing
+    if not busy.size:
+        return float(exchange.max())
+    # the bound is piecewise linear in the weights and bends where two processors take equally long for a group
+    ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MOST_RATIOS), method="nearest")) for row in busy[1:]]
+    weights = np.array([(1.0, *item) for item in product(*ratios)])
+    weights /= weights.sum(axis=1, keepdims=True)
+    total = (weights[:, :, None] * busy).min(axis=1).sum(axis=1) + weights @ exchange
+    return float(max(total.max(), exchange.max()))

@@ -25,9 +25,8 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
 from predictors.structs import Answer
-from stretch.planning.cost.branch import Costs, Floats
+from stretch.planning.cost.branch import Floats
 from stretch.planning.cost.makespan import SegmentTime
-from stretch.planning.network.segments import components
 
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000
@@ -485,38 +484,3 @@ def ideal_split_ms(graph: OpGraph, processors: Sequence[str], predictor: Latency
     """The original divided over the processors without any loss: 1 / Σ 1/t, ms."""
     times = {name: predictor.predict(graph, name, precision.get(name)).computing_ms for name in processors}
     return divided_ms(times, dict.fromkeys(times, 0.0))
-
-
-#: Ratios of two processors' times that the bound is looked for at; fewer make it looser, never wrong.
-MOST_RATIOS = 48
-
-
-def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
-    """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
-
-    Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
-    contention. Of what crosses only the fixed time of each link there and back counts. It holds as far as part of a kernel takes at least
-    its share of the kernel's time. That is a linear program: minimise T where the shares s of each group k add up to 1
-    and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 bound it from below by
-    Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
-    """
-    names = tuple(costs.precision)
-    launched = {name: costs.predictor.kernels(graph, name) for name in names}
-    groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched.values() for kernel in kernels])
-    times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
-    exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
-    subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
-    return min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
-
-
-def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
-    """The bound for processors that all take part."""
-    busy = times[:, (times > 0).all(axis=0)]  # a group that costs one of them nothing bounds nothing
-    if not busy.size:
-        return float(exchange.max())
-    # the bound is piecewise linear in the weights and bends where two processors take equally long for a group
-    ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MOST_RATIOS), method="nearest")) for row in busy[1:]]
-    weights = np.array([(1.0, *item) for item in product(*ratios)])
-    weights /= weights.sum(axis=1, keepdims=True)
-    total = (weights[:, :, None] * busy).min(axis=1).sum(axis=1) + weights @ exchange
-    return float(max(total.max(), exchange.max()))

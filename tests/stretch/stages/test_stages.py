@@ -28,7 +28,7 @@ from stretch.quantize.images import synthetic_images
 from stretch.stages import build as module
 from stretch.stages.build import CLOSE, Images, compare_on, divide_images, with_files
 from stretch.stages.explain import explain_on
-from stretch.stages.network import check_numbers, read_graph, read_network
+from stretch.stages.network import abilities, check_numbers, read_graph, read_network
 from stretch.stages.reopen import reopen
 from stretch.tools.emit.package import emit
 from stretch.transform import build
@@ -39,6 +39,7 @@ from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.scheduler.bundles import two_branches
 from tests.stretch import exact_bundles
+from tests.stretch.capture import token_patterns
 from tests.stretch.channel_networks import small, small_in_channels
 from tests.stretch.conftest import _captured
 from tests.stretch.designs import cpu_and, identity_design
@@ -299,3 +300,20 @@ def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_sam
     x = torch.randn(1, *result.graph.input.shape[1:])
     with torch.inference_mode():
         torch.testing.assert_close(reopened.original.module(x), result.module.eval()(x), rtol=1e-3, atol=1e-3)
+
+
+TOKENS = (1, 3, 8, 8)
+
+
+def test_stage_of_tokens_is_scaled_in_all_ways_and_divided_by_heads_and_hidden_channels():
+    stages = abilities(capture(token_patterns.network(*[token_patterns.Fused, token_patterns.Mlp] * 3), TOKENS, "net").graph)
+    stage = next(stage for stage in stages if stage.depth > stage.min_depth)
+    assert {"depth", "heads", "hidden"} <= set(stage.scaled)
+    assert {"hidden", "heads"} <= set(stage.exact)
+    assert (stage.heads, stage.opaque, stage.why) == (token_patterns.HEADS, 0, "")
+
+
+def test_stem_and_head_say_that_they_stay_whole():
+    stages = {stage.name: stage for stage in abilities(capture(token_patterns.network(token_patterns.Mlp), TOKENS, "net").graph)}
+    assert stages["head"].why == "the head stays whole"
+    assert all(bool(stage.why) == (not stage.scaled) for stage in stages.values())
