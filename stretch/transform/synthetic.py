@@ -40,7 +40,7 @@ class Synthesis:
     first: float = 10.0  # Weight of the first of them over the others, which sees colours and edges.
     variation: float = 1e-3  # Weight of the differences between neighbouring pixels.
     size: float = 1e-5  # Weight of the squared pixels.
-    seed: int = 0  # Of noise and shifts.
+    seed: int = 0  # Of noise, classes and shifts.
 
 
 class _Statistics:
@@ -75,7 +75,8 @@ def synthesise(
 ) -> list[torch.Tensor]:
     """Images that a network sees as its training images, in equal numbers of its classes.
 
-    On a GPU where there is one; what was made once for the same network and settings is taken from the cache.
+    On a GPU where there is one. Each batch is kept in the cache once it is made, so that an interrupted synthesis goes on where it was,
+    and more images are more batches.
 
     Args:
         captured: The trained network, of one input (1, 3, height, width) and one output of class scores.
@@ -101,27 +102,25 @@ def synthesise(
             "images can be made only from a network with batch-norms, whose statistics say what its images were like", "leave synthetic out"
         )
     weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
-    settings = f"{how} {preprocessing} {shape}"
-    name = hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
-    file = cache_folder("synthetic") / f"{name}.uint8"
-    low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
     how = replace(how, batch=min(how.batch, how.count))
-    count, total = captured.graph.by_name[outputs[0]].shape[1], math.ceil(how.count / how.batch)
-    if file.exists():
-        levels = np.frombuffer(file.read_bytes(), np.uint8).reshape(how.count, *shape[1:]).copy()
-    else:
-        statistics = _Statistics(layers, how.first)
-        random = torch.Generator().manual_seed(how.seed)
-        batches = []
-        for number in range(total):
+    settings = f"{replace(how, count=0)} {preprocessing} {shape}"
+    folder = cache_folder("synthetic") / hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
+    low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
+    count, batches = captured.graph.by_name[outputs[0]].shape[1], []
+    statistics = _Statistics(layers, how.first)
+    for number in range(math.ceil(how.count / how.batch)):
+        file = folder / f"{how.seed}-{number}.uint8"
+        if not file.exists():
             progress(f"synthetic images, {number * how.batch} of {how.count}")
+            random = torch.Generator().manual_seed((how.seed << 32) + number)
             classes = torch.randperm(count, generator=random)[torch.arange(how.batch) % count].to(device)
-            batches.append(_batch(model, statistics, classes, (low, high), (shape[2], shape[3]), how, random))
-        statistics.close()
-        pixels = torch.cat(batches)[: how.count]
-        levels = (255 * (pixels - low.cpu()) / (high - low).cpu()).round().clamp(0, 255).to(torch.uint8).numpy()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, levels.tobytes(), "synthetic images")
+            pixels = _batch(model, statistics, classes, (low, high), (shape[2], shape[3]), how, random)
+            rounded = (255 * (pixels - low.cpu()) / (high - low).cpu()).round().clamp(0, 255).to(torch.uint8).numpy()
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(file, rounded.tobytes(), "synthetic images")
+        batches.append(np.frombuffer(file.read_bytes(), np.uint8).reshape(how.batch, *shape[1:]))
+    statistics.close()
+    levels = np.concatenate(batches)[: how.count]
     images = low.cpu() + torch.from_numpy(levels).float() / 255 * (high - low).cpu()
     return [images[i : i + how.batch] for i in range(0, len(images), how.batch)]
 

@@ -1,5 +1,7 @@
 """Images made from a network: nearer to what it was trained on than noise, of its classes, bounded, and made once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -53,11 +55,30 @@ def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pix
         assert model(images).argmax(1).unique().numel() > model(noise).argmax(1).unique().numel() - 1
 
 
-def test_what_was_made_once_is_taken_from_the_cache_and_equal(made, monkeypatch):
+class Interrupt:
+    """Progress that Ctrl-C interrupts when it is told of the so-many-th batch."""
+
+    def __init__(self, batches):
+        self.left = batches
+
+    def __call__(self, what):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+
+def test_what_was_made_once_is_taken_from_the_cache_and_more_images_are_more_batches(made):
     _, captured, batches = made
-    monkeypatch.setattr("stretch.transform.synthetic._batch", lambda *rest: pytest.fail("made again"))
-    again = synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+    design = identity_design(captured.graph)
+    again = synthesise(captured, design, IMAGENET, HOW, Interrupt(0))
     assert torch.equal(torch.cat(again), torch.cat(batches))
+    with pytest.raises(KeyboardInterrupt):
+        synthesise(captured, design, IMAGENET, replace(HOW, count=20), Interrupt(1))
+    # the third batch was kept, the fourth is left
+    more = torch.cat(synthesise(captured, design, IMAGENET, replace(HOW, count=20), Interrupt(1)))
+    assert len(more) == 20
+    assert torch.equal(more[:12], torch.cat(batches))
+    assert not torch.equal(more[12:18], more[:6])
 
 
 def test_a_network_without_statistics_or_class_scores_is_refused():
