@@ -13,7 +13,7 @@ from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.structs import filled
 from stretch.cli.output import Output, verb
 from stretch.parameters import InputShape, TrustCode
-from stretch.planning.design.division import StageAbilities
+from stretch.stages.abilities import StageAbilities, abilities
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -222,7 +222,7 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
 
 def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
     """A model captured with random weights, or a file with its own."""
-    from stretch.stages.network import abilities, read_network
+    from stretch.stages.network import read_network
 
     try:
         network = read_network(

@@ -26,9 +26,10 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.quantize.images import synthetic_images
 from stretch.stages import build as module
+from stretch.stages.abilities import abilities
 from stretch.stages.build import CLOSE, Images, compare_on, divide_images, with_files
 from stretch.stages.explain import explain_on
-from stretch.stages.network import abilities, check_numbers, read_graph, read_network
+from stretch.stages.network import check_numbers, read_graph, read_network
 from stretch.stages.reopen import reopen
 from stretch.tools.emit.package import emit
 from stretch.transform import build
