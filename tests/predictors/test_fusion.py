@@ -7,7 +7,6 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import IDIOMS, RULE_FOLDER, Fuser, fuse, load_rules, recognise
 from predictors.graph import Op, OpGraph
 from predictors.in_place import copied_parts
-from predictors.rewrites import rewritten
 from tests.predictors.networks import Net, efficientnet_b5, resnet50
 
 BACKENDS = sorted(path.stem for path in RULE_FOLDER.glob("*.toml"))
@@ -286,29 +285,9 @@ def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
     assert [kernel.cost.kind for kernel in kernels] == ["conv", "conv", "elementwise"]
 
 
-GRAPH = OpGraph.build("net", [Op("x", "input", attrs={"shape": (1, 8, 4, 4)}), Op("a", "silu", ("x",))], "a")
-
-
-def test_rewrites_follow_each_other():
-    after, done = rewritten(GRAPH, ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
-    assert after.by_name["a"].kind == "relu6"
-    assert done == ("silu=hard_swish", "hard_swish=relu6")
-
-
-def test_unknown_rewrite_is_told_with_its_nearest():
-    with pytest.raises(UnknownNameError) as caught:
-        rewritten(GRAPH, ["silu=hardswish"])
-    assert "silu=hard_swish" in str(caught.value.hint)
-
-
-def profile(tmp_path, names):
-    text = (PROFILE_FOLDER / "mi9.toml").read_text()
-    path = tmp_path / "mine.toml"
-    path.write_text(text.replace("[processors.gpu]\n", f"[processors.gpu]\nrewrites = {names}\n", 1))
-    return path
-
-
 def test_profile_says_what_its_processors_have_instead(tmp_path):
-    device = load_device(profile(tmp_path, '["silu=relu6"]'))
+    text = (PROFILE_FOLDER / "mi9.toml").read_text()
+    (tmp_path / "mine.toml").write_text(text.replace("[processors.gpu]\n", '[processors.gpu]\nrewrites = ["silu=relu6"]\n', 1))
+    device = load_device(tmp_path / "mine.toml")
     assert device.processor("gpu").profile.rewrites == ("silu=relu6",)
     assert device.processor("cpu").profile.rewrites == ()

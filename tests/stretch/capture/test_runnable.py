@@ -19,7 +19,7 @@ from stretch.planning.network.segments import cut_segment
 from stretch.transform import build
 from stretch.transform.build import load_weights
 from stretch.transform.model import Branch
-from tests.stretch.capture.patterns import PATTERNS, SIDE, Calling, network
+from tests.stretch.capture.patterns import PATTERNS, SIDE, Attention, Calling, network
 from tests.stretch.designs import whole
 
 SHAPE = (1, 3, SIDE, SIDE)
@@ -243,25 +243,6 @@ def test_macs_of_a_network_without_plain_capture_are_those_that_torch_counts(nam
     assert fuse(graph, "tflite_cpu")
 
 
-class Tokens(nn.Module):
-    """A map as tokens, attention written by hand, and a head that reads one token."""
-
-    def __init__(self):
-        super().__init__()
-        self.patch = nn.Conv2d(3, 8, 4, 4)
-        self.position = nn.Parameter(torch.zeros(1, 17, 8))
-        self.first = nn.Parameter(torch.zeros(1, 1, 8))
-        self.norm, self.qkv, self.out, self.head = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 5)
-
-    def forward(self, x):
-        x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.position
-        q, k, v = self.qkv(self.norm(x)).reshape(1, 17, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
-        weights = (q @ k.transpose(-2, -1) * 0.5).softmax(-1)
-        x = x + self.out((weights @ v).transpose(1, 2).reshape(1, 17, 8))
-        return self.head(nn.functional.gelu(x)[:, 0])
-
-
 def test_network_whose_values_decide_is_refused_without_a_word_of_torch(capfd):
     with pytest.raises(StretchError, match=r"cannot be exported by torch\.export"):
         capture_exported(Calling(lambda x: x * 2 if x.sum() > 0 else x), (1, 3, 8, 8))
@@ -274,13 +255,13 @@ def test_network_whose_sizes_depend_on_values_is_refused():
 
 
 def test_input_that_the_network_rejects_is_told_as_such():
-    with pytest.raises(UsageError, match="rejects an input of 1×4×16×16"):
-        capture_exported(Tokens(), (1, 4, 16, 16))
+    with pytest.raises(UsageError, match="rejects an input of 1×4×8×8"):
+        capture_exported(network(Attention), (1, 4, 8, 8))
 
 
 def test_mode_of_the_network_is_kept():
-    module = Tokens().train()
-    capture_exported(module, (1, 3, 16, 16))
+    module = network(Attention).train()
+    capture_exported(module, SHAPE)
     assert module.training
 
 
