@@ -13,7 +13,7 @@ from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
 from stretch.models.onnx.network import Steps, common, reread
 from tests.effort import examples
-from tests.stretch.models.onnx.oracle import computed, functions, net, random
+from tests.stretch.models.onnx.oracle import computed, functions, net, ran, random
 
 pytestmark = pytest.mark.torch
 
@@ -40,20 +40,11 @@ def some_bytes(shape, kind, seed=1):
     return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(kind)
 
 
-def wanted(model, x):
-    """What ONNX Runtime gives, node by node as they stand."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    [built, *_] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {model.graph.input[0].name: x})
-    return built
-
-
 def agrees(folder, model, x, within):
-    """Assert that the module of a file computes what ONNX Runtime does, to so much; gives the module."""
+    """Assert that the module of a file computes what ONNX Runtime does node by node as they stand, to so much; gives the module."""
     path = folder / "m.onnx"
     onnx.save(model, str(path))
-    want, got = wanted(model, x), computed(path, x)
+    want, got = ran(model, x, graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL), computed(path, x)
     assert got.shape == want.shape
     assert np.abs(want).max() > 0
     assert np.abs(got - want).max() <= within
