@@ -22,7 +22,7 @@ from predictors.measurements.networks import Measurements, Source, load_measurem
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel, Grain
 from predictors.predictor import LatencyPredictor
-from tests.predictors.fits.examples import fit
+from tests.predictors.fits.test_fits import fit
 from tests.predictors.networks import small_resnet
 
 

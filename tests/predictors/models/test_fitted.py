@@ -20,7 +20,7 @@ from predictors.models.fitted import SIBLING_SPREAD, FittedModel, Grain, TreeMod
 from predictors.models.related import Ratios, RelatedModel
 from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 from tests.effort import examples
-from tests.predictors.fits.examples import fit, kernel_costs
+from tests.predictors.fits.test_fits import fit, kernel_costs
 from tests.predictors.specified import specified
 
 MI9 = specified("mi9")

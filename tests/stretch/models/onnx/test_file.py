@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.builder import MAX_KNOWN, Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed, rule
+from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.oracle import net, random
@@ -193,14 +193,8 @@ VALUES = st.one_of(
 def attributes(op):
     """Names of the attributes that an operator has."""
     schemas = [item for item in onnx.defs.get_all_schemas_with_history() if item.name == op and item.domain == ""]
-    return sorted({name for schema in schemas for name in schema.attributes}) or [
-        "alpha",
-        "axis",
-        "transB",
-        "channels_last",
-        "kernel_shape",
-        "opset",
-    ]
+    names = sorted({name for schema in schemas for name in schema.attributes})
+    return names or ["alpha", "axis", "transB", "channels_last", "kernel_shape", "opset"]
 
 
 @st.composite
@@ -309,11 +303,3 @@ def test_site_tells_what_is_stored_from_what_is_computed():
         seen.known(0, "weight")
     with pytest.raises(StretchError, match="it has no input 2"):
         seen.tensor(2)
-
-
-def test_rule_is_found_by_the_name_of_its_operator():
-    @rule("OfThisTest")
-    def rule_of_test(seen):
-        return seen.x
-
-    assert RULES.pop("OfThisTest") is rule_of_test
