@@ -12,6 +12,7 @@ from stretch.export.onnx import save_onnx, to_numpy, to_onnx
 from stretch.export.tflite.source import read_source
 from stretch.models.load import load_model
 from stretch.models.tflite import read_module
+from tests.damage import damaged, one_sentence
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.models.onnx.oracle import check_numbers, functions
@@ -108,18 +109,11 @@ def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_fa
         op("FULLY_CONNECTED", ["r", "w", "b"], ["f"], "FullyConnectedOptions"),
         op("SUM", ["f", "axes"], table="ReducerOptions", keep_dims=True),
     ]
-    content = bytearray(write(folder / "whole.tflite", *operators, stored=stored).read_bytes())
+    content = write(folder / "whole.tflite", *operators, stored=stored).read_bytes()
     # weights are most of a file, and any bytes are weights
-    places = st.integers(0, len(content) - 1) | st.integers(0, 1500)
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(places)] = data.draw(st.integers(0, 255))
+    content = damaged(data.draw, content, st.integers(0, len(content) - 1) | st.integers(0, 1500))
     if data.draw(st.booleans()):
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     (folder / "changed.tflite").write_bytes(content)
-    try:
-        module = read_module(folder / "changed.tflite")
-    except StretchError as error:
-        message = error.message
-        assert "\n" not in message
-    else:
-        assert len(module.input_shape) >= 1
+    with one_sentence():
+        assert len(read_module(folder / "changed.tflite").input_shape) >= 1
