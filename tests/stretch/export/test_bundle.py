@@ -1,7 +1,7 @@
 """A bundle is written whole, its files compute what the module does in torch, its manifest says what it has, and other weights change nothing else."""
 
 import json
-from pathlib import Path
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -235,10 +235,8 @@ def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write
     assert graph.output in there
 
 
-def run(model, x):
-    source = Path(model) if isinstance(model, str) else model.SerializeToString()
-    session = onnx_runtime.session(source, log_severity_level=3)
-    return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+def ran(model, x):
+    return onnx_runtime.output(model.SerializeToString(), x)
 
 
 @given(case=st.sampled_from(graphs.ALL_KIND_NAMES).flatmap(graphs.graphs))
@@ -249,7 +247,7 @@ def test_every_operator_computes_what_its_torch_module_computes(case):
     # where a window is smaller than its step, the onnx package infers one more output than it defines
     odd = attrs.get("ceil_mode") and any(k < s for k, s in zip(attrs["kernel"], attrs["stride"], strict=True))
     onnx.checker.check_model(model, full_check=not odd)
-    np.testing.assert_allclose(run(model, torch.from_numpy(x)), want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+    np.testing.assert_allclose(ran(model, x), want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
 
 
 @pytest.mark.slow
@@ -259,10 +257,7 @@ def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, n
     result = captured(name)
     model = build(result, data.draw(random_designs(result.graph)))
     exported = to_onnx(model.graph, to_numpy(op_weights(model)))
-    x = torch.randn(result.graph.input.shape)
-    with torch.inference_mode():
-        want = model(x).numpy()
-    assert np.abs(run(exported, x) - want).max() <= 1e-4 * np.abs(want).max()
+    assert_near(partial(ran, exported), model, result.graph.input.shape)
 
 
 def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
@@ -291,10 +286,7 @@ def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeyp
     monkeypatch.setattr(export_onnx, "EXTERNAL_ABOVE", 1000)
     written = save_onnx(to_onnx(result.graph, to_numpy(result.weights)), tmp_path / "m.onnx")
     assert [p.name for p in written] == ["m.onnx", "m.onnx.data"]
-    x = torch.randn(result.graph.input.shape)
-    with torch.inference_mode():
-        want = result.module(x).numpy()
-    np.testing.assert_allclose(run(str(written[0]), x), want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+    assert_near(partial(onnx_runtime.output, written[0]), result.module, result.graph.input.shape)
 
 
 def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
@@ -349,11 +341,8 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     assert seen == [manifest.files]
     assert (manifest.agreement, manifest.weights) == (AGREEMENT, TRAINED)
     assert not list(verify_bundle(tmp_path / "new").problems)
-    x = torch.randn(result.graph.input.shape)
-    with torch.inference_mode():
-        want = model(x).numpy()
     with Session(again) as session:
-        assert np.abs(session.run(x.numpy()) - want).max() <= 1e-4 * np.abs(want).max()
+        assert_near(session, model, result.graph.input.shape)
     before = bundle.manifest
     for key in ("design", "predicted", "controls", "control_macs", "tensors", "joins", "subgraphs", "model", "recommended"):
         assert getattr(manifest, key) == getattr(before, key), key

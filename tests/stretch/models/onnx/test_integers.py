@@ -151,11 +151,10 @@ def test_choice_among_tensors_of_bytes_is_that_of_the_runtime(tmp_path):
     agrees(tmp_path, between(node, stored), on_steps(X), WIDE * 0.51)
 
 
-def dynamic(product, weight, before=(), **attrs):
+def dynamic(product, weight, **attrs):
     """A file as `quantize_dynamic` writes it: rounded by its own range, multiplied as whole numbers, scaled, biased."""
     bias = (1, 6, 1, 1) if product == "ConvInteger" else (6,)
     nodes = [
-        *before,
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
         helper.make_node(product, ["q", "w", "z", "wz"], ["i"], **attrs),
         helper.make_node("Cast", ["i"], ["f"], to=1),
