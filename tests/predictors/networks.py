@@ -21,6 +21,18 @@ class Net:
         self.add("batch_norm", affine=True, eps=1e-5)
         return self.add(act) if act else self.last
 
+    def bottlenecks(self, blocks: tuple[int, ...], mids: tuple[int, ...]) -> None:
+        """Stages of so many residual blocks, each of three convolutions, with so many channels within."""
+        for stage, (count, mid) in enumerate(zip(blocks, mids, strict=True)):
+            for block in range(count):
+                start, stride = self.last, 2 if stage and not block else 1
+                self.conv(mid)
+                self.conv(mid, 3, stride)
+                main = self.conv(4 * mid, act=None)
+                short = start if block else self.conv(4 * mid, stride=stride, act=None, source=start)
+                self.add("add", main, short)
+                self.add("relu")
+
     def head(self, classes: int) -> None:
         self.add("global_avg_pool", keepdims=False)
         self.add("linear", out_features=classes, bias=True)
@@ -33,15 +45,7 @@ def resnet50(size: int = 224) -> OpGraph:
     net = Net(1, 3, size, size)
     net.conv(64, 7, 2)
     net.add("max_pool", kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), ceil_mode=False)
-    for stage, (blocks, mid) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
-        for block in range(blocks):
-            start, stride = net.last, 2 if stage and not block else 1
-            net.conv(mid)
-            net.conv(mid, 3, stride)
-            main = net.conv(4 * mid, act=None)
-            short = start if block else net.conv(4 * mid, stride=stride, act=None, source=start)
-            net.add("add", main, short)
-            net.add("relu")
+    net.bottlenecks((3, 4, 6, 3), (64, 128, 256, 512))
     net.head(1000)
     return net.graph("resnet50")
 
@@ -90,14 +94,6 @@ def small_resnet(size: int = 32, blocks: tuple[int, ...] = (3, 3), mids: tuple[i
     """Two bottleneck stages: large enough to branch, small enough for brute force."""
     net = Net(1, 3, size, size)
     net.conv(32, 3)
-    for stage, (count, mid) in enumerate(zip(blocks, mids, strict=True)):
-        for block in range(count):
-            start, stride = net.last, 2 if stage and not block else 1
-            net.conv(mid)
-            net.conv(mid, 3, stride)
-            main = net.conv(4 * mid, act=None)
-            short = start if block else net.conv(4 * mid, stride=stride, act=None, source=start)
-            net.add("add", main, short)
-            net.add("relu")
+    net.bottlenecks(blocks, mids)
     net.head(10)
     return net.graph("small_resnet")

@@ -106,14 +106,21 @@ def test_features_of_more_axes_than_two_are_no_channels():
     assert columns(seen(attrs, (1, 7, 8), (1, 7, 5)), Channels(2, 4)).computes == Channels(0, 7)
 
 
+def by_torch(op, weights, *arrays):
+    """What the module of an operator computes."""
+    torch = pytest.importorskip("torch")
+    from stretch.operators.lowerings import make_module
+
+    module = loaded(make_module(op, [array.shape for array in arrays]), weights)
+    with torch.inference_mode():
+        return module(*[torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]).numpy()
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @settings(max_examples=examples(12))
 @given(data=st.data())
 def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
-    torch = pytest.importorskip("torch")
-    from stretch.operators.lowerings import make_module
-
     graph, weights, x = data.draw(graphs(kind))
     op = graph.by_name["y"]
     start = data.draw(st.integers(0, width(op.shape) - 1))
@@ -123,12 +130,8 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     parts = [values[name][:, read.start : read.stop] for name, read in zip(op.inputs, part.reads, strict=True) if len(read)]
     rows = {key: weight_rows(part.computes, width(op.shape), len(value)) for key, value in weights.get("y", {}).items()}
     mapping = {key: value[rows[key].start : rows[key].stop] for key, value in weights.get("y", {}).items()}
-    if len(parts) < kind_of(kind).min_inputs:
-        got = parts[0]
-    else:
-        module = loaded(make_module(Op("y", kind, op.inputs, part.attrs), [part.shape for part in parts]), mapping)
-        with torch.inference_mode():
-            got = module(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
+    enough = len(parts) >= kind_of(kind).min_inputs
+    got = by_torch(Op("y", kind, op.inputs, part.attrs), mapping, *parts) if enough else parts[0]
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
     expected = values["y"][:, wanted.start : wanted.stop]
     # sums in another order differ relative to their largest terms, which may cancel
@@ -141,23 +144,15 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
 @settings(max_examples=examples(12))
 @given(data=st.data())
 def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
-    torch = pytest.importorskip("torch")
-    from stretch.operators.lowerings import make_module
-
     graph, weights, x = data.draw(graphs(kind))
     op, additive = graph.by_name["y"], kind_of(kind).additive
     (value,) = (computed(graph, weights, x)[name] for name in op.inputs)
     share = np.random.default_rng(3).normal(size=value.shape).astype(np.float32)
     current = weights.get("y", {})
 
-    def done(module_weights, array):
-        module = loaded(make_module(op, graph.input_shapes(op)), module_weights)
-        with torch.inference_mode():
-            return module(torch.from_numpy(array)).numpy()
-
     rest = {key: np.zeros_like(array) if key in additive.offsets else array for key, array in current.items()}
-    second = share if additive.once else done(rest, share)
-    np.testing.assert_allclose(done(current, value - share) + second, done(current, value), rtol=1e-3, atol=1e-4)
+    second = share if additive.once else by_torch(op, rest, share)
+    np.testing.assert_allclose(by_torch(op, current, value - share) + second, by_torch(op, current, value), rtol=1e-3, atol=1e-4)
 
 
 def test_kinds_that_need_the_whole_sum_are_those_that_are_not_linear():
@@ -195,9 +190,6 @@ def test_windows_that_the_last_row_cuts_short_are_computed_behind_one_that_fits(
 @settings(max_examples=examples(12))
 @given(data=st.data())
 def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
-    torch = pytest.importorskip("torch")
-    from stretch.operators.lowerings import make_module
-
     graph, weights, x = data.draw(graphs(kind))
     op = graph.by_name["y"]
     start = data.draw(st.integers(0, height(op.shape) - 1))
@@ -209,9 +201,7 @@ def test_band_computed_from_its_rows_is_the_band_of_the_whole(kind, data):
         for name, rows in zip(op.inputs, band.reads, strict=True)
     ]
     assume(all(0 not in part.shape for part in parts))
-    got = loaded(make_module(Op("y", kind, op.inputs, band.attrs), [part.shape for part in parts]), weights.get("y", {}))
-    with torch.inference_mode():
-        built = got(*[torch.from_numpy(np.ascontiguousarray(part)) for part in parts]).numpy()
+    built = by_torch(Op("y", kind, op.inputs, band.attrs), weights.get("y", {}), *parts)
     expected = values["y"]
     if built.ndim == 4:
         built, expected = built[:, :, band.skip : band.skip + stop - start], expected[:, :, start:stop]

@@ -11,7 +11,6 @@ import pytest
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError
 from predictors.fits import KernelGroup
-from predictors.fits.fit import Correction, Fit, HeldOut, Interval
 from predictors.fitting.design import Networks, design, load_formula
 from predictors.fitting.fit import BORROWED_FITS, add_borrowed, family_folds
 from predictors.fitting.pooled import fit_pooled
@@ -22,7 +21,7 @@ from predictors.measurements.networks import Measurements, Source, load_measurem
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel, Grain
 from predictors.predictor import LatencyPredictor
-from tests.predictors.fits.examples import fit
+from tests.predictors.fits.test_fits import fit
 from tests.predictors.networks import small_resnet
 
 
@@ -178,12 +177,9 @@ def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
         assert 0.8 <= pool.covered([place for place in pool.ratios if place[0] == precision]) <= 0.97
 
 
-HELD = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
-
-
-def fit_of(backend="tflite_cpu", core_set="1large", precision="fp32"):
-    groups = {name: KernelGroup({"launch": 0.001}) for name in ("conv1x1:", "linear:", "linear:fully_connected", "elementwise", "copy")}
-    return Fit("cpu", core_set, precision, backend, "r", groups, Correction(), Interval(0.9, 0.9, 1.1, "m"), HELD, "s")
+def fit_of(**changes):
+    names = ("conv1x1:", "linear:", "linear:fully_connected", "elementwise", "copy")
+    return fit({name: KernelGroup({"launch": 0.001}) for name in names}, **changes)
 
 
 @pytest.mark.slow
@@ -209,11 +205,16 @@ def test_same_chip_in_another_phone_is_borrowed_from():
 
 
 @pytest.mark.parametrize(
-    ("fit", "device"),
-    [(fit_of("ncnn"), "pixel4"), (fit_of(), "toaster"), (fit_of(core_set="9large"), "pixel4"), (fit_of(precision="fp16"), "pixel4")],
+    ("kept", "device"),
+    [
+        (fit_of(backend="ncnn"), "pixel4"),
+        (fit_of(), "toaster"),
+        (fit_of(core_set="9large"), "pixel4"),
+        (fit_of(precision="fp16"), "pixel4"),
+    ],
 )
-def test_fit_without_a_table_to_borrow_from_stays_as_it_is(fit, device):
-    assert msgspec.json.encode(add_borrowed(fit, device)) == msgspec.json.encode(fit)
+def test_fit_without_a_table_to_borrow_from_stays_as_it_is(kept, device):
+    assert msgspec.json.encode(add_borrowed(kept, device)) == msgspec.json.encode(kept)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from predictors.formats.inference import LARGE, infer_shapes
 from predictors.formats.onnx import read_onnx
 from predictors.fusion import fuse
 from scheduler.tools.explain.model import open_model
+from tests.damage import one_sentence
 from tests.scheduler.bundles import onnx_model
 
 
@@ -98,12 +99,8 @@ def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
     # zeros are weights; each file that is read starts a Python of its own
     for at in [at for at, byte in enumerate(good) if byte][::5]:
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
-        message = None
-        try:
+        with one_sentence():
             read_onnx(path)
-        except StretchError as error:
-            message = error.message
-        assert message is None or (message and "\n" not in message)
 
 
 def test_open_sizes_are_told(tmp_path):

@@ -20,14 +20,10 @@ from predictors.models.fitted import SIBLING_SPREAD, FittedModel, Grain, TreeMod
 from predictors.models.related import Ratios, RelatedModel
 from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 from tests.effort import examples
-from tests.predictors.fits.examples import fit, kernel_costs
+from tests.predictors.fits.test_fits import fit, kernel_costs
 from tests.predictors.specified import specified
 
 MI9 = specified("mi9")
-
-
-def layer(cin=256, cout=256, taps=9, pixels=196, kind="conv"):
-    return KernelCost(kind, cin, cout, 1, taps, pixels, cin * pixels, cout * pixels, cin * cout * taps)
 
 
 def roofline(name, precision=None):
@@ -118,7 +114,8 @@ def test_memory_takes_the_time_of_round_numbers(reads, writes, weights, ms):
 
 def throughput(name, width):
     """Multiply-accumulates per ms of a bottleneck's three convolutions at 14×14."""
-    kernels = [layer(4 * width, width, 1, kind="conv1x1"), layer(width, width, 9), layer(width, 4 * width, 1, kind="conv1x1")]
+    window = conv(width, width, 196, kind="conv", taps=9, weights=9 * width * width)
+    kernels = [conv(4 * width, width, 196), window, conv(width, 4 * width, 196)]
     predictor = roofline(name)
     return 17 * width * width * 196 / sum(predictor.time(k).ms for k in kernels)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from predictors.errors import UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.rewrites import changing, laid_out, rewrites, rewritten
 from predictors.rewrites.activation import INSTEAD
@@ -25,6 +26,18 @@ def test_one_takes_the_place_of_every_other_and_names_and_shapes_stay(kind, by):
     assert [op.kind for op in after.ops] == ["input", by, "relu", by]
     assert OpGraph.build("net", after.ops, after.outputs) == after
     assert [op.name for op in after.ops] == [op.name for op in before.ops]
+
+
+def test_rewrites_follow_each_other():
+    after, done = rewritten(graph("silu"), ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
+    assert after.by_name["a0"].kind == "relu6"
+    assert done == ("silu=hard_swish", "hard_swish=relu6")
+
+
+def test_unknown_rewrite_is_told_with_its_nearest():
+    with pytest.raises(UnknownNameError) as caught:
+        rewritten(graph("silu"), ["silu=hardswish"])
+    assert "silu=hard_swish" in str(caught.value.hint)
 
 
 def test_graph_without_what_is_rewritten_is_the_same_graph():

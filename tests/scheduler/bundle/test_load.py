@@ -26,7 +26,7 @@ from stretch.export.tflite.bundle import write_tflite
 from tests.corpus import mutations
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.delegates import graphs
-from tests.scheduler.formats.onnx.test_checks import endless_loop
+from tests.scheduler.formats.onnx.test_files import endless_loop
 from tests.scheduler.tflite_files import changed, small_source
 
 

@@ -1,6 +1,5 @@
 """TFLite files as they are read, and whether every number in one of nn-stretch is one that a runtime can follow."""
 
-import contextlib
 import inspect
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from predictors.graph import Op, OpGraph
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.formats.flatbuffer import SCALARS, Flatbuffer
 from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES, OPERATORS, OPTIONS, TYPES, open_tflite
+from tests.damage import damaged, one_sentence
 from tests.scheduler.delegates import graphs
 from tests.scheduler.tflite_files import changed, small_source
 from tests.stretch.export.tflite.rounded import rounded_source
@@ -147,17 +147,10 @@ def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
 
 @given(st.data())
 def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, data):
-    content = bytearray(ANY_TFLITE.encode(small()))
-    for _ in range(data.draw(st.integers(1, 6))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.getbasetemp() / "changed.tflite"
-    path.write_bytes(content)
-    try:
+    path.write_bytes(damaged(data.draw, ANY_TFLITE.encode(small())))
+    with one_sentence():
         network = open_tflite(path)
-    except StretchError as error:
-        message = error.message
-        assert "\n" not in message
-    else:
         assert all(0 <= i < len(network.tensors) for operator in network.operators for i in operator.outputs)
 
 
@@ -284,17 +277,11 @@ FATAL = {
 }
 
 
-@pytest.mark.parametrize("problem", FATAL)
-def test_what_a_runtime_would_stop_the_process_for_is_refused(rounded, tmp_path, problem):
+@pytest.mark.parametrize("problem", [*FATAL, *DAMAGE])
+def test_what_a_runtime_would_stop_the_process_for_or_follow_blindly_is_refused(content, rounded, tmp_path, problem):
+    file = changed(rounded, FATAL[problem]) if problem in FATAL else changed(content, DAMAGE[problem])
     with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
-        parse_tflite(changed(rounded, FATAL[problem]), tmp_path / "m.tflite")
-    assert problem in error.value.message
-
-
-@pytest.mark.parametrize("problem", DAMAGE)
-def test_what_a_runtime_would_follow_blindly_is_refused(content, tmp_path, problem):
-    with pytest.raises(StretchError, match="is no TFLite file that nn-stretch wrote") as error:
-        parse_tflite(changed(content, DAMAGE[problem]), tmp_path / "m.tflite")
+        parse_tflite(file, tmp_path / "m.tflite")
     assert problem in error.value.message
     assert "\n" not in error.value.message
 
@@ -392,10 +379,8 @@ def test_what_was_written_is_read_back(value):
 
 @given(roots, st.data())
 def test_a_damaged_file_is_refused_or_read_but_nothing_else(value, data):
-    content = encoded(value)
-    for _ in range(3):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(StretchError):
+    content = damaged(data.draw, encoded(value))
+    with one_sentence():
         FORMAT.decode(content[: data.draw(st.integers(0, len(content)))])
 
 

@@ -138,22 +138,11 @@ def test_seed_that_is_none_is_a_usage_error(seed):
 
 MANY = """
 from pathlib import Path
-
 Path({marker!r}).touch()
-
-
 def small(width=8): ...
-
-
 def _private(): ...
-
-
 def needs(width): ...
-
-
 def named(*, width): ...
-
-
 class Net: ...
 """
 
@@ -189,10 +178,14 @@ CONTENT = b"weights" * 1000
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    """Address of a local web server of one folder."""
+def no_proxy(monkeypatch):
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server(tmp_path, no_proxy):
+    """Address of a local web server of one folder."""
     folder = tmp_path / "served"
     folder.mkdir()
 
@@ -235,9 +228,7 @@ def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(server, t
         assert list((tmp_path / "hub").iterdir()) == []
 
 
-def test_host_that_does_not_resolve_is_an_os_error(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+def test_host_that_does_not_resolve_is_an_os_error(no_proxy):
     with pytest.raises(OSError, match=r"weights\.invalid cannot be reached"):
         check_host("weights.invalid")
 
@@ -346,21 +337,14 @@ def test_results_have_their_names_and_one_has_none():
     assert by_name([("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
 
 
-def module_of(name, seed=0):
-    torch.manual_seed(seed)
-    family = TinyFamily()
-    module = family.build(name)
-    settle(module, family.input_shape(name), torch.Generator().manual_seed(seed))
-    return module
-
-
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", TinyFamily().names())
 @pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
 def test_activations_neither_explode_nor_vanish(name, kind):
-    module = module_of(name)
+    torch.manual_seed(0)
+    module = TinyFamily().build(name)
+    settle(module, TinyFamily().input_shape(name), torch.Generator().manual_seed(0))
     shape = (4, *TinyFamily().input_shape(name)[1:])
-    torch.manual_seed(1)
     images = {
         "noise": torch.randn(shape),
         "grey": torch.rand(shape[0], 1, 1, 1).expand(shape),
@@ -396,20 +380,14 @@ def picture(request, tmp_path_factory):
     return file
 
 
-def read(name, file):
-    """What the project makes of a picture for a model."""
-    family, current = find_family(name)
-    [result] = read_images(file, family.input_shape(current), family.preprocessing(current))
-    return result
-
-
 def test_squashed_pictures_are_timms(picture):
     from timm.data import create_transform, resolve_data_config
 
     name = next(n for n in timm.list_models() if (c := timm.get_pretrained_cfg(n)) and c.crop_mode == "squash" and c.input_size[1] < 300)
     config = timm.get_pretrained_cfg(name).to_dict()
     expected = create_transform(**resolve_data_config(pretrained_cfg=config))(image.open(picture)).numpy()[None]
-    assert np.abs(read(f"timm:{name}", picture) - expected).max() < 1e-5
+    [result] = read_images(picture, TimmFamily().input_shape(name), TimmFamily().preprocessing(name))
+    assert np.abs(result - expected).max() < 1e-5
 
 
 def test_cifar_networks_read_whole_pictures():
@@ -417,21 +395,21 @@ def test_cifar_networks_read_whole_pictures():
     assert load_model("tiny_resnet", weights="none").preprocessing == IMAGENET
 
 
-class Own(torch.nn.Module):
-    def __init__(self, preprocessing):
-        super().__init__()
-        self.preprocessing = preprocessing
+def own(preprocessing):
+    module = nn.Identity()
+    module.preprocessing = preprocessing
+    return module
 
 
 @pytest.mark.parametrize("stated", [{"mean": (0.5, 0.5, 0.5), "crop": 1}, Preprocessing((0.5, 0.5, 0.5), crop=1.0)])
 def test_own_module_states_its_own(stated):
-    assert stated_preprocessing(Own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
+    assert stated_preprocessing(own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
 
 
 @pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
 def test_what_cannot_be_used_is_one_sentence(stated):
     with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
-        stated_preprocessing(Own(stated), "mine")
+        stated_preprocessing(own(stated), "mine")
 
 
 def test_every_family_lists_each_name_once_and_is_found_by_it():

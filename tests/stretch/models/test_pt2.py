@@ -18,10 +18,8 @@ from stretch.models.tiny import tiny_resnet
 from stretch.stages.network import read_graph
 from stretch.train.prepare import replace_head
 from tests.stretch.capture.patterns import Calling
+from tests.stretch.models.onnx import oracle
 from tests.stretch.several import assert_equal
-
-#: Largest difference from the module, as a part of its largest output.
-CLOSE = 1e-4
 
 
 def save(path, module, shape, decomposed=False, dtype=torch.float32, **more):
@@ -35,11 +33,7 @@ def save(path, module, shape, decomposed=False, dtype=torch.float32, **more):
 
 def check_numbers(result, module, shape):
     """Assert that a network computes what the module does."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        got, want = result(x), module(x)
-    assert got.shape == want.shape
-    assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
+    oracle.check_numbers(result, module, torch.from_numpy(oracle.random(shape)))
 
 
 @pytest.mark.slow

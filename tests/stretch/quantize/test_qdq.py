@@ -12,7 +12,7 @@ from scheduler.formats.int8_edges import edges
 from stretch.quantize.qdq import fold_batch_norms, quantise, to_half
 from stretch.quantize.replay import loss, runner
 from tests import onnx_runtime
-from tests.scheduler.bundles import onnx_model
+from tests.scheduler.bundles import onnx_model, two_branches
 
 SHAPE = (1, 6, 8, 8)
 
@@ -23,9 +23,9 @@ def samples(count=12, seed=0, scale=1.0):
 
 
 @pytest.fixture(scope="module")
-def model(floats):
+def model(tmp_path_factory):
     """A 3×3 convolution and a ReLU, float."""
-    return onnx.load(floats / "s1.dsp.onnx")
+    return onnx.load(two_branches(tmp_path_factory.mktemp("floats") / "bundle", processors=("cpu", "dsp", "gpu")) / "s1.dsp.onnx")
 
 
 @pytest.fixture(scope="module")

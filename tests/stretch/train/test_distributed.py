@@ -1,15 +1,58 @@
+"""Training by several processes."""
+
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from stretch.train.distributed import SharedNorm, World
+from stretch.capture import capture
+from stretch.models.tiny import tiny_resnet
+from stretch.train.distributed import SharedNorm, World, join_world
+from stretch.train.images import synthetic
+from stretch.train.loop import Run
+from stretch.train.recipe import SandwichConfig, TrainConfig
+from stretch.train.sandwich import SandwichStep
+from stretch.train.step import unwrapped
+from stretch.train.supernet import Supernet
 from tests.contracts.repository import ROOT
-from tests.stretch.train.ddp_worker import work
+from tests.stretch.train.supernets import pool
+
+
+def work(path: Path, world, what: str) -> None:
+    """Train a network or a supernet a little, and let the first process write the weights."""
+    torch.manual_seed(0)
+    model = tiny_resnet()
+    config = TrainConfig(epochs=1, batch=16, learning_rate=0.05, channels_last=False)
+    make_step = None
+    if what == "supernet":
+        # Statistics of a supernet are each process's own, so that only one without them can be compared.
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.eval()
+        captured = capture(model, (1, 3, 16, 16), "tiny_resnet")
+        designs = pool(captured.graph)
+        model = Supernet(captured, designs)
+        for subnet in model.subnets:
+            subnet.model.train = lambda mode=True, value=subnet.model: value
+            subnet.model.eval()
+            for module in subnet.model.modules():
+                module.training = False
+        sandwich = SandwichConfig(random=len(designs))
+        make_step = lambda prepare, device: SandwichStep(model, config, prepare, None, device, sandwich, world)  # noqa: E731
+    start = {k: v.detach().clone() for k, v in model.named_parameters()}
+    run = Run(model, *synthetic(4, 16, 16), config, world=world, make_step=make_step)
+    for _ in run.steps():
+        pass
+    if world.first:
+        weights = {k: v.clone() for k, v in unwrapped(run.model).state_dict().items()}
+        name = next(iter(start))
+        save_file(weights | {"start": start[name], "moved": dict(unwrapped(run.model).named_parameters())[name].detach().clone()}, path)
+    world.barrier()
 
 
 def processes(count, path, what):
@@ -18,7 +61,7 @@ def processes(count, path, what):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     shared = os.environ | {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.stretch.train.ddp_worker", str(path), what]
+    command = [sys.executable, "-m", "tests.stretch.train.test_distributed", str(path), what]
     running = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(count)]
     assert [process.wait(300) for process in running] == [0] * count
 
@@ -42,3 +85,8 @@ def test_shared_norm_alone_is_batch_norm():
     x = torch.randn(3, 4, 5, 5)
     torch.testing.assert_close(shared_norm(x), theirs(x))
     torch.testing.assert_close(shared_norm.running_var, theirs.running_var)
+
+
+if __name__ == "__main__":  # a process that `processes` starts
+    with join_world("cpu") as joined:
+        work(Path(sys.argv[1]), joined, sys.argv[2])

@@ -1,31 +1,39 @@
-"""A run's folder, checkpoints and log, and how it goes on after it ended early."""
+"""A run: its folder, checkpoints and log, how it goes on after it ended early or without labels, and what is taken out of it."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
+from scheduler.bundle.load import load_bundle
+from scheduler.runtime.session import Session
+from stretch.evaluation.agreement import compare
 from stretch.models.tiny import tiny_resnet
+from stretch.planning.cost.accuracy import FEATURES, segment_features
 from stretch.train.distributed import World
-from stretch.train.extract import open_run
+from stretch.train.extract import LEAST, extract, fit, open_run, rank
 from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint
-from stretch.train.images import synthetic
+from stretch.train.images import ImageSet, synthetic
 from stretch.train.loop import Diverged, Epoch, Run
-from stretch.train.prepare import prepare
+from stretch.train.prepare import check_recipe, prepare
 from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe
 from stretch.train.sandwich import SandwichStep
 from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe
-from stretch.train.supernet import Supernet
+from stretch.train.supernet import Supernet, random_designs
 from tests.contracts.repository import ROOT
+from tests.predictors.specified import specified
 from tests.stretch.train.recipes import network, supernet
 from tests.stretch.train.supernets import pool
+from tests.stretch.train.test_images import pictures
 
 
 def go(path, out, *changes, **options):
@@ -141,8 +149,7 @@ def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_bef
 
 @pytest.mark.slow
 def test_opened_run_has_the_designs_and_weights_it_was_trained_with(tmp_path):
-    path = supernet(tmp_path)
-    run = train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "run").run
+    run = go(supernet(tmp_path), tmp_path / "run", "train.epochs=1").run
     for name in ("a.toml", "b.toml", "supernet.toml"):  # the folder of the run is enough
         (tmp_path / name).unlink()
     ready, weights = open_run(run)
@@ -237,3 +244,134 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     assert all(torch.equal(value, last[name]) for name, value in kept_weights(run).items())
     assert (folder.path / "log.csv").read_text().count("\n") == 3
     assert folder.newest() is not None
+
+
+NONE = ("data.labels=none", "train.distill=1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (("train.distill_kind=weighted",), "train.distill_kind = weighted needs labels"),
+        (("train.label_smoothing=0.1",), "train.label_smoothing needs labels"),
+        (("classes=7",), "a last layer of 7 new classes needs labels"),
+        (("train.distill=0",), "only the original to learn from"),
+    ],
+)
+def test_what_needs_labels_is_refused_before_anything_is_loaded(tmp_path, changes, why):
+    with pytest.raises(UsageError, match=why):
+        go(network(tmp_path), tmp_path / "run", *NONE, *changes, "model=nothing_like_that")
+    check_recipe(load_recipe(network(tmp_path), changes))
+
+
+def test_labels_have_no_part_in_what_is_learned(tmp_path):
+    """The same steps with other labels end at the same weights, and with labels given they do not."""
+
+    def weights(labels, *changes):
+        recipe = load_recipe(network(tmp_path), ("train.epochs=1", "train.distill=0.5", *changes))
+        images = torch.randint(0, 256, (32, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        some = ImageSet(images, labels)
+        run = make_run(prepare(recipe, tmp_path), some, some, World())
+        (row,) = [row for row in run.steps() if row is not None]
+        return torch.cat([p.detach().flatten() for p in run.model.parameters()]), row
+
+    ones, others = torch.ones(32, dtype=torch.int64), torch.arange(32) % 10
+    (first, row), (second, _) = (weights(labels, "data.labels=none") for labels in (ones, others))
+    assert torch.equal(first, second)
+    assert row.accuracy is None
+    assert 0 <= row.agreement <= 1
+    assert not torch.equal(weights(ones)[0], weights(others)[0])
+
+
+@pytest.mark.slow
+def test_run_without_labels_learns_to_agree_and_its_bundle_says_how_often(tmp_path):
+    rng = np.random.default_rng(0)
+    pictures(tmp_path / "images", *(f"{number % 3}/{number}.png" for number in range(96)))
+    changes = (*NONE, "data.name=images", f"data.path={tmp_path / 'images'}", "data.workers=0", "data.held_back=0.25", "start=calibrate")
+    done = go(network(tmp_path), tmp_path / "run", *changes, "train.epochs=2")
+    assert done.metrics["accuracy"] is None
+    assert 0 <= done.metrics["agreement"] <= done.metrics["best_agreement"] <= 1
+    rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    assert rows[0].endswith(",agreement")
+    assert float(rows[-1].rpartition(",")[2]) == done.metrics["agreement"]
+    taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
+    assert not taken.labelled
+    assert taken.extracted == pytest.approx(done.metrics["best_agreement"], abs=0.05)
+    ready, _ = open_run(tmp_path / "run")
+    _, held_back = ready.images()
+    assert len(held_back) == 24
+    manifest = load_bundle(taken.bundle).manifest
+    assert manifest.agreement == taken.agreement
+    assert (taken.agreement.images, taken.agreement.bundle.images) == (24, 24)
+    images = torch.from_numpy(rng.standard_normal((8, 3, 16, 16)).astype(np.float32))
+    assert compare(taken.model, ready.captured, [images]).agreement.images == 8
+    assert json.loads((tmp_path / "out" / "bundle" / "bundle.json").read_bytes())["agreement"]["bundle"]["source"] == "measured"
+
+
+@pytest.mark.slow
+def test_subnet_taken_out_has_the_accuracy_it_had_inside(tmp_path):
+    run = go(supernet(tmp_path), tmp_path / "run", "train.epochs=1").run
+    done = extract(run, tmp_path / "out", design=tmp_path / "b.toml", bundle=False)
+    assert done.extracted == done.inside
+    assert done.design.segments[2].branches[0].depth == 2
+    weights = load_file(done.checkpoint)
+    assert weights.keys() == done.model.state_dict().keys()
+
+
+@pytest.mark.slow
+def test_bands_of_a_trained_network_have_its_weights(tmp_path):
+    """Trained in one piece, run in bands."""
+    path = network(tmp_path)
+    branches = 'branches = [{ processor = "cpu", rows = [0, 5] }, { processor = "gpu", rows = [5, 16] }]\n'
+    (tmp_path / "d.toml").write_text(f'model = "tiny_resnet"\n[[segments]]\nname = "s1"\n{branches}')
+    done = extract(go(path, tmp_path / "run", "train.epochs=1").run, tmp_path / "out", controls=False)
+    assert done.extracted == done.inside
+    upper, lower = (done.model.branch("s1", p).state_dict() for p in ("cpu", "gpu"))
+    assert all(torch.equal(value, lower[name]) for name, value in upper.items())
+    assert done.bundle is not None
+    x = torch.randn(1, 3, 16, 16)
+    with torch.no_grad(), Session(done.bundle) as session:
+        torch.testing.assert_close(torch.from_numpy(session.run(x.numpy())), done.model(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def drawn(captured):
+    graph = captured("tiny_resnet").graph
+    return graph, random_designs(graph, specified("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
+
+
+@pytest.mark.slow
+def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
+    graph, designs = drawn
+    truth = np.random.default_rng(0).normal(size=len(FEATURES)) * 0.02
+    accuracies = [0.9 + sum(float(row @ truth) for row in segment_features(graph, d).values()) for d in designs]
+    predictor, held_out = fit(graph, designs, accuracies)
+    assert predictor.rank_correlation > 0.95
+    assert predictor.p_value < 0.01
+    assert np.allclose(held_out, accuracies, atol=0.01)
+    for design, accuracy in zip(designs, accuracies, strict=True):
+        assert predictor.value(predictor.loss(graph, design)) == pytest.approx(accuracy, abs=0.005)
+
+
+def test_held_out_prediction_ignores_the_accuracy_of_its_design(drawn):
+    graph, designs = drawn[0], drawn[1][:12]
+    accuracies = list(np.random.default_rng(3).normal(0.9, 0.01, len(designs)))
+    before = fit(graph, designs, accuracies)[1]
+    accuracies[7] += 0.5
+    after = fit(graph, designs, accuracies)[1]
+    assert after[7] == pytest.approx(before[7], abs=1e-12)
+
+
+def test_equal_accuracies_cannot_be_ranked(drawn):
+    graph, designs = drawn
+    with pytest.raises(StretchError, match="nothing to rank"):
+        fit(graph, designs, [0.9] * len(designs))
+
+
+@pytest.mark.slow
+def test_run_of_one_network_and_too_few_designs_cannot_be_ranked(tmp_path):
+    run = go(network(tmp_path), tmp_path / "run", "train.epochs=1").run
+    with pytest.raises(StretchError, match="nothing to rank"):
+        rank(run, LEAST)
+    with pytest.raises(StretchError, match="too few to rank"):
+        rank(run, LEAST - 1)

@@ -218,9 +218,8 @@ def test_processes_draw_subnets_of_their_own_beside_the_largest_and_smallest(cap
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processors", [("cpu", "gpu", "dsp")])
-def test_drawn_designs_differ_and_cost_what_was_asked_for(captured, processors):
-    graph = captured("tiny_resnet").graph
+def test_drawn_designs_differ_and_cost_what_was_asked_for(captured):
+    graph, processors = captured("tiny_resnet").graph, ("cpu", "gpu", "dsp")
     designs = random_designs(graph, specified("mi9"), processors, 4, (0.9, 1.1))
     assert len(set(designs)) == 4
     for drawn in designs:

@@ -1,12 +1,14 @@
 """Small ONNX files, and whether the module that is read of them computes what ONNX Runtime does."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from stretch.models.onnx import read_module
+from tests import onnx_runtime
 
 #: Largest difference from the runtime, as a part of its largest output.
 CLOSE = 1e-4
@@ -55,13 +57,24 @@ def computed(path, x):
         return read_module(path)(torch.from_numpy(x)).numpy()
 
 
+def check_numbers(module, other, x):
+    """Assert that one network computes what another one does, or what an array holds."""
+    with torch.no_grad():
+        got, want = module(x), other if isinstance(other, torch.Tensor) else other(x)
+    assert got.shape == want.shape
+    assert (got - want).abs().max() <= CLOSE * max(1.0, float(want.abs().max()))
+
+
+def ran(model, x, **settings):
+    """What ONNX Runtime computes of a model or a file."""
+    session = onnx_runtime.session(model if isinstance(model, Path) else model.SerializeToString(), log_severity_level=4, **settings)
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
 def same(path, model, x):
     """Assert that the module of a file computes what ONNX Runtime does; gives the names of what it calls."""
     onnx.save(model, str(path))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    [want] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
-    np.testing.assert_allclose(computed(path, x), want, rtol=CLOSE, atol=CLOSE)
+    np.testing.assert_allclose(computed(path, x), ran(model, x), rtol=CLOSE, atol=CLOSE)
     return functions(read_module(path))
 
 

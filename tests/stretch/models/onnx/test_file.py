@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.builder import MAX_KNOWN, Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed, rule
+from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed
+from tests.damage import damaged, one_sentence
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.models.onnx.oracle import net, random
@@ -164,18 +165,10 @@ def of_bytes():
 @settings(max_examples=examples(150))
 @given(st.sampled_from([small, of_bytes]), st.data())
 def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_factory, model, data):
-    content = bytearray(model().SerializeToString())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.getbasetemp() / "changed.onnx"
-    path.write_bytes(content)
-    try:
-        module = read_module(path)
-    except StretchError as error:
-        message = error.message
-        assert "\n" not in message
-    else:
-        assert len(module.input_shape) >= 1
+    path.write_bytes(damaged(data.draw, model().SerializeToString()))
+    with one_sentence():
+        assert len(read_module(path).input_shape) >= 1
 
 
 KINDS = [np.float32, np.int64, np.int32, np.int8, np.uint8, np.bool_]
@@ -193,14 +186,8 @@ VALUES = st.one_of(
 def attributes(op):
     """Names of the attributes that an operator has."""
     schemas = [item for item in onnx.defs.get_all_schemas_with_history() if item.name == op and item.domain == ""]
-    return sorted({name for schema in schemas for name in schema.attributes}) or [
-        "alpha",
-        "axis",
-        "transB",
-        "channels_last",
-        "kernel_shape",
-        "opset",
-    ]
+    names = sorted({name for schema in schemas for name in schema.attributes})
+    return names or ["alpha", "axis", "transB", "channels_last", "kernel_shape", "opset"]
 
 
 @st.composite
@@ -233,11 +220,8 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
     path = tmp_path_factory.getbasetemp() / "anything.onnx"
     onnx.save(net(*before, node, stored=tensors, shape=shape, opset=data.draw(st.sampled_from([9, 11, 13, 17, 22]))), str(path))
-    try:
+    with one_sentence():
         read_module(path)
-    except StretchError as error:
-        message = error.message
-        assert "\n" not in message
 
 
 def made(op, *reads, opset=17, **attrs):
@@ -309,11 +293,3 @@ def test_site_tells_what_is_stored_from_what_is_computed():
         seen.known(0, "weight")
     with pytest.raises(StretchError, match="it has no input 2"):
         seen.tensor(2)
-
-
-def test_rule_is_found_by_the_name_of_its_operator():
-    @rule("OfThisTest")
-    def rule_of_test(seen):
-        return seen.x
-
-    assert RULES.pop("OfThisTest") is rule_of_test

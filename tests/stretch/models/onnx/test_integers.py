@@ -13,7 +13,7 @@ from stretch.models.builder import Builder
 from stretch.models.onnx import read_module
 from stretch.models.onnx.network import Steps, common, reread
 from tests.effort import examples
-from tests.stretch.models.onnx.oracle import computed, functions, net, random
+from tests.stretch.models.onnx.oracle import computed, functions, net, ran, random
 
 pytestmark = pytest.mark.torch
 
@@ -40,20 +40,11 @@ def some_bytes(shape, kind, seed=1):
     return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(kind)
 
 
-def wanted(model, x):
-    """What ONNX Runtime gives, node by node as they stand."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    [built, *_] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {model.graph.input[0].name: x})
-    return built
-
-
 def agrees(folder, model, x, within):
-    """Assert that the module of a file computes what ONNX Runtime does, to so much; gives the module."""
+    """Assert that the module of a file computes what ONNX Runtime does node by node as they stand, to so much; gives the module."""
     path = folder / "m.onnx"
     onnx.save(model, str(path))
-    want, got = wanted(model, x), computed(path, x)
+    want, got = ran(model, x, graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL), computed(path, x)
     assert got.shape == want.shape
     assert np.abs(want).max() > 0
     assert np.abs(got - want).max() <= within
@@ -160,11 +151,10 @@ def test_choice_among_tensors_of_bytes_is_that_of_the_runtime(tmp_path):
     agrees(tmp_path, between(node, stored), on_steps(X), WIDE * 0.51)
 
 
-def dynamic(product, weight, before=(), **attrs):
+def dynamic(product, weight, **attrs):
     """A file as `quantize_dynamic` writes it: rounded by its own range, multiplied as whole numbers, scaled, biased."""
     bias = (1, 6, 1, 1) if product == "ConvInteger" else (6,)
     nodes = [
-        *before,
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
         helper.make_node(product, ["q", "w", "z", "wz"], ["i"], **attrs),
         helper.make_node("Cast", ["i"], ["f"], to=1),
@@ -206,6 +196,19 @@ def test_product_of_two_tensors_rounded_by_their_own_ranges_computes_what_the_ru
     agrees(tmp_path, net(*nodes, shape=(2, 3, 5)), x, 5 * np.abs(x).max() * np.ptp(x) / 255 * 1.1)
 
 
+@pytest.mark.parametrize(("scale", "called"), [([1.0], []), ([0.5], ["mul"]), (np.arange(1, 6), ["mul"])], ids=str)
+def test_whole_numbers_that_are_no_product_are_scaled_by_what_is_not_one(tmp_path, scale, called):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "one", "z"], ["q"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        helper.make_node("Abs", ["i"], ["a"]),
+        helper.make_node("DequantizeLinear", ["a", "scale"], ["y"], axis=1),
+    ]
+    stored = {"one": np.float32(1), "z": np.uint8(0), "w": some_bytes((4, 5), np.int8), "scale": np.squeeze(np.float32(scale))}
+    built = agrees(tmp_path, net(*nodes, stored=stored, shape=(3, 4)), np.round(on_steps((3, 4)) / STEP).clip(0), 1e-3)
+    assert functions(built) == ["Linear", "abs", *called]
+
+
 @settings(max_examples=examples(20))
 @given(st.sampled_from([0, 3, 128]), st.sampled_from([0.02, 0.05]), st.sampled_from(["Mul", "DequantizeLinear"]))
 def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero, step, how):
@@ -218,6 +221,23 @@ def test_product_of_bytes_in_stated_steps_is_scaled_back(tmp_path_factory, zero,
     x = np.random.default_rng(0).integers(0, 99, (3, 5)).astype(np.float32) * np.float32(step)
     stored = {"s": np.float32(step), "z": np.array(zero, np.uint8), "w": some_bytes((5, 6), np.int8), "both": np.float32(step * 0.01)}
     agrees(tmp_path_factory.mktemp("scaled"), net(*nodes, stored=stored, shape=(3, 5)), x, 1e-4)
+
+
+@pytest.mark.parametrize("op", ["Mul", "Add"])
+@pytest.mark.parametrize("rounds", [True, False])
+@pytest.mark.parametrize("shape", [(6, 1, 1), (4, 3), (2, 6, 1, 1), (3,)])
+def test_numbers_are_part_of_a_convolution_only_as_one_a_channel_of_whole_ones(tmp_path, op, rounds, shape):
+    weight = some_bytes((6, 4, 3, 3), np.int8)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("ConvInteger", ["q", "w", "z"], ["i"]),
+        helper.make_node("Cast", ["i"], ["c"], to=1),
+        helper.make_node(op, ["c", "n"], ["y"]),
+    ]
+    nodes = nodes if rounds else [helper.make_node("Conv", ["x", "w"], ["c"]), nodes[-1]]
+    stored = {"s": STEP, "z": point(np.uint8), "w": weight if rounds else weight.astype(np.float32), "n": random(shape)}
+    built = agrees(tmp_path, net(*nodes, stored=stored, shape=(2, 4, 6, 5)), on_steps((2, 4, 6, 5)), 0.1)
+    assert functions(built)[-2:] == (["mul", "Conv2d"] if rounds and shape == (6, 1, 1) else ["Conv2d", op.lower()])
 
 
 W = {"w": some_bytes((5, 4), np.int8), "ws": np.float32(0.1), "wz": np.array(0, np.int8)}

@@ -4,14 +4,13 @@ import warnings
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
 from predictors.operators import kind_of
 from stretch.capture import capture
 from stretch.models.onnx import read_module
-from tests.stretch.models.onnx.oracle import CLOSE, computed, functions, net, random
+from tests.stretch.models.onnx.oracle import check_numbers, computed, functions, net, ran, random
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -62,11 +61,7 @@ def check_same(module, shape, path):
     result = read_module(path)
     assert canonical(capture(result, shape).graph) == canonical(capture(module, shape).graph)
     x = random(shape)
-    session = onnxruntime.InferenceSession(str(path))
-    [want] = session.run(None, {session.get_inputs()[0].name: x})
-    with torch.no_grad():
-        got = result(torch.from_numpy(x)).numpy()
-    assert np.abs(got - want).max() <= CLOSE * np.abs(want).max()
+    check_numbers(result, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
 
 
 def loaded_model(name):
@@ -94,10 +89,9 @@ def test_both_exporters_give_the_graph_of_the_module(tmp_path, name, dynamo):
 def test_network_computes_what_the_runtime_does_and_is_captured(tmp_path, name):
     loaded = loaded_model(name)
     path = export(loaded.module, (1, 3, 64, 64), tmp_path / "m.onnx", False)
-    x = random((1, 3, 64, 64))
-    [want] = onnxruntime.InferenceSession(str(path)).run(None, {onnx.load(str(path)).graph.input[0].name: x})
-    assert np.abs(computed(path, x) - want).max() <= CLOSE * np.abs(want).max()
-    assert capture(read_module(path), (1, 3, 64, 64)).graph.macs == capture(loaded.module, (1, 3, 64, 64)).graph.macs
+    x, module = random((1, 3, 64, 64)), read_module(path)
+    check_numbers(module, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
+    assert capture(module, (1, 3, 64, 64)).graph.macs == capture(loaded.module, (1, 3, 64, 64)).graph.macs
 
 
 def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
@@ -147,21 +141,7 @@ def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know
     model = net(*nodes, stored={"w": random((4, 5, 3))})
     onnx.save(model, str(tmp_path / "m.onnx"))
     x = random((1, 4, 5, 3), seed=1)
-    [want] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), want)
-
-
-def check(path, model, x, current=None):
-    """Assert that the module of a file computes what the runtime does, for `current` if it reads its input in another order."""
-    onnx.save(model, str(path))
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    [want] = session.run(None, {session.get_inputs()[0].name: x})
-    module = read_module(path, None if current is None else current.shape)
-    with torch.no_grad():
-        got = module(torch.from_numpy(x if current is None else current)).numpy()
-    assert got.shape == want.shape
-    assert np.abs(got - want).max() <= 1e-4 * max(1.0, float(np.abs(want).max()))
-    return module
+    np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), ran(model, x))
 
 
 def node(op, reads, writes, **attrs):
@@ -188,8 +168,10 @@ def of_tensorflow(normalised):
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, normalised):
-    x = random((1, 8, 8, 3))
-    checked = check(tmp_path / "m.onnx", of_tensorflow(normalised), x, np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+    x, model = random((1, 8, 8, 3)), of_tensorflow(normalised)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    checked = read_module(tmp_path / "m.onnx", (1, 3, 8, 8))
+    check_numbers(checked, torch.from_numpy(ran(model, x)), torch.from_numpy(x.transpose(0, 3, 1, 2)))
     assert checked.input_shape == (1, 3, 8, 8)
     assert any("channels last" in sentence for sentence in checked.warnings)
     captured = capture(checked, (1, 3, 8, 8))

@@ -13,13 +13,9 @@ from onnx.reference import ReferenceEvaluator
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch import nn  # noqa: E402
 
 from predictors.errors import StretchError  # noqa: E402
-from stretch.models.builder import Builder  # noqa: E402
 from stretch.models.onnx import read_module  # noqa: E402
-from stretch.models.onnx.computing import UNSCALED, folded, times  # noqa: E402
-from stretch.models.onnx.network import OnnxSite  # noqa: E402
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole  # noqa: E402
 from tests.scheduler.formats.onnx.shapes.test_shapes import windows  # noqa: E402
 from tests.stretch.models.onnx.oracle import agrees, computed, functions, net, random, same, save  # noqa: E402
@@ -359,37 +355,13 @@ def test_bits_are_combined_as_the_runtime_does(tmp_path, op):
 @pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1), (1, 4, 1, 1), SMALL, (3, 1), (1, 1, 1, 1)])
 @pytest.mark.parametrize("first", [False, True])
 def test_function_of_a_tensor_and_a_stored_one_computes_what_the_runtime_does(tmp_path, op, shape, first):
-    stored, x = np.abs(random(shape, 1)) + 0.5, np.abs(random(SMALL)) + 0.5
-    case = Case(op, [x, stored], stored=(1,))
-    if first:
-        path = tmp_path / "m.onnx"
-        model = case.model([onnx.ValueInfoProto(name="y0")])
-        model.graph.node[0].input[:] = ["x1", "x0"]
-        onnx.save(model, str(path))
-        with torch.no_grad():
-            got = read_module(path)(torch.from_numpy(x)).numpy()
-        [want] = Case(op, [stored, x], stored=(0,)).computed()
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    else:
-        agrees(tmp_path, case)
+    node = helper.make_node(op, ["c", "x"] if first else ["x", "c"], ["y"])
+    model = net(node, stored={"c": np.abs(random(shape, 1)) + 0.5}, shape=SMALL)
+    same(tmp_path / "m.onnx", model, np.abs(random(SMALL)) + 0.5)
 
 
-NUMBERS = {
-    name: np.float32(value)
-    for name, value in {
-        "0": 0,
-        "1": 1,
-        "3": 3,
-        "6": 6,
-        "half": 0.5,
-        "sixth": 1 / 6,
-        "root2": sqrt(2),
-        "inverse": 1 / sqrt(2),
-        "cubic": 0.044715,
-        "rootpi": sqrt(2 / pi),
-        "8": 8,
-    }.items()
-}
+FACTORS = {"half": 1 / 2, "sixth": 1 / 6, "root2": sqrt(2), "inverse": 1 / sqrt(2), "cubic": 0.044715, "rootpi": sqrt(2 / pi)}
+NUMBERS = {name: np.float32(value) for name, value in (FACTORS | {str(n): n for n in (0, 1, 3, 6, 8)}).items()}
 
 
 def nodes(*lines):
@@ -476,48 +448,6 @@ def test_rounding_changes_numbers_by_less_than_a_step(tmp_path):
     x = random(ROUNDING_X)
     got = computed(tmp_path / "m.onnx", x)
     np.testing.assert_allclose(got, np.tanh(x), rtol=1e-5, atol=1e-6)
-
-
-SHAPES = {nn.Linear: (2, 3), nn.Conv2d: (2, 3, 4, 4), nn.Conv1d: (2, 3, 4)}
-
-
-def product(kind, *, bias=False, unscaled=True):
-    """A layer that reads the input of a network, its site, and what both are made with."""
-    builder = Builder(SHAPES[kind])
-    layer = nn.Linear(3, 5, bias) if kind is nn.Linear else kind(3, 5, 3, padding=1, bias=bias)
-    x = builder.module(layer, builder.input, "layer")
-    x.meta[UNSCALED] = unscaled
-    return OnnxSite([], "Op", "op", {}, 1, 17, builder), x
-
-
-def given_by(site, x, kind):
-    """What the layer gives."""
-    with torch.no_grad():
-        return site.builder.behind(x)(torch.from_numpy(random(SHAPES[kind]))).numpy()
-
-
-def run(site, result, kind):
-    with torch.no_grad():
-        return site.builder.finish(result, "Network")(torch.from_numpy(random(SHAPES[kind]))).numpy()
-
-
-def test_other_layers_and_numbers_stay_as_they_are():
-    site, x = product(nn.Conv2d, unscaled=False)
-    assert folded(site, x, random((5, 1, 1), 3), scales=True) is None
-    assert folded(site, x, random((5, 1, 1), 3), scales=False) is None
-    site, x = product(nn.Conv2d)
-    assert folded(site, x, random((4, 4)), scales=True) is None
-    assert folded(site, x, random((2, 5, 1, 1)), scales=True) is None
-    assert folded(site, x, random((4,)), scales=False) is None
-    assert folded(site, site.builder.input, np.float32(2).reshape(()), scales=True) is None
-
-
-def test_any_tensor_is_scaled():
-    for factor in (np.float32(0.5).reshape(()), random((5,))):
-        site, x = product(nn.Linear, unscaled=False)
-        want = given_by(site, x, nn.Linear)
-        assert times(site, x, np.ones((), np.float32)) is x
-        np.testing.assert_allclose(run(site, times(site, x, factor), nn.Linear), want * factor, rtol=1e-6)
 
 
 REDUCED = ["ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"]
@@ -733,11 +663,8 @@ def test_smooth_resizing_by_fractions_computes_what_the_runtime_does(folder, old
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_image_that_keeps_its_size_stays_as_it_is(tmp_path, mode):
     nodes = [helper.make_node("Resize", ["x", "", "scales"], ["r"], mode=mode), helper.make_node("Tanh", ["r"], ["y"])]
-    same(
-        tmp_path / "m.onnx",
-        net(*nodes, stored={"scales": np.array([1, 1, 1.2, 1.3], np.float32)}, shape=(1, 2, 4, 3)),
-        random((1, 2, 4, 3)),
-    )
+    model = net(*nodes, stored={"scales": np.array([1, 1, 1.2, 1.3], np.float32)}, shape=(1, 2, 4, 3))
+    same(tmp_path / "m.onnx", model, random((1, 2, 4, 3)))
 
 
 def test_pixels_that_are_repeated_are_torchs_own(tmp_path):
