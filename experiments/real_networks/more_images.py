@@ -124,7 +124,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
             first, *others = design.segments
             marked = replace(first, branches=(replace(first.branches[0], entry="project"),))
             model.design = replace(design, segments=(marked, *others))
-        rounding, _ = int8_rounding(model, planned.config.precision)
+        rounding, _ = int8_rounding(model, planned.config.precision, fitted[:1])
         how = Refinement(steps=trial.steps, rounded=trial.rounded / 100, seed=trial.seed)
         refined = refine(model, network.captured, fitted, how, synthetic=synthetic, rounding=rounding)
         row["refinement_s"] = round(refined.seconds, 1)

@@ -22,7 +22,7 @@ from stretch.export.lowering import CALIBRATION_IMAGES
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
 from stretch.quantize.images import fingerprint, load_images
-from stretch.stages.rounded import Ranges, RoundedModel, rounded_branches
+from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
 from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
@@ -206,7 +206,7 @@ def refine_and_compare(
     `synthetic` are made from the original itself, (n, channels, height, width). `precision` is the planned one of each processor: where it
     is int8, the last steps see what rounding does.
     """
-    rounding, said_of_rounding = int8_rounding(model, precision or {})
+    rounding, said_of_rounding = int8_rounding(model, precision or {}, images.fitted[:1])
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
@@ -247,13 +247,15 @@ class Int8Rounding:
         return self.network
 
 
-def int8_rounding(model: BranchedModel, precision: Mapping[str, str]) -> tuple[Int8Rounding | None, list[str]]:
-    """What rounds a network as int8 does; None, and why, where branches in int8 are rounded otherwise."""
+def int8_rounding(
+    model: BranchedModel, precision: Mapping[str, str], images: Sequence[torch.Tensor]
+) -> tuple[Int8Rounding | None, list[str]]:
+    """What rounds a network as int8 does; None, and why, where a branch in int8 is rounded otherwise or cannot be, which is tried on some images."""
     int8 = {name: "int8" if at == "int8" else "fp32" for name, at in precision.items()}
     if "int8" not in int8.values():
         return None, []
     try:
-        rounded_branches(model, int8)
+        RoundedModel(model, int8, images)
     except StretchError as error:
         return None, [f"refined in fp32 alone, without int8's rounding: {error.message}"]
     return Int8Rounding(int8), []

@@ -62,7 +62,7 @@ class RoundedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self._branches = rounded_branches(model, precision)
+        self._branches = _rounded_branches(model, precision)
         self._segments = {part.name: part for part in model.design.segments}
         self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
         training = model.training
@@ -149,7 +149,7 @@ class RoundedModel(nn.Module):
         return ranges
 
 
-def rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dict[str, "_RoundedBranch"]:
+def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dict[str, "_RoundedBranch"]:
     """The branches by subgraph; refuses those that are rounded otherwise than here."""
     branches = {name: _RoundedBranch(branch, precision[processor], _prefix(name)) for name, branch, processor in _branches(model)}
     joins = {part.name: part.join for part in model.design.segments if not part.whole}

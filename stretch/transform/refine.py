@@ -732,7 +732,8 @@ class _Run:
         if error < self._least:
             self._best, self._least = self._state(), error
         self._set(current)
-        self._progress(f"refine, {min(self._done(), 1):.0%} done, error {error:.3f}, best {self._least:.3f}, {self._before:.3f} before")
+        before = self._before if self._pair.rounded is None else self._rounded_before
+        self._progress(f"refine, {min(self._done(), 1):.0%} done, error {error:.3f}, best {self._least:.3f}, {before:.3f} before")
 
     @torch.no_grad()
     def _set(self, weights: Sequence[torch.Tensor]) -> None:

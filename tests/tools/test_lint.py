@@ -83,6 +83,7 @@ def test_import_of_what_a_module_of_the_repository_lacks_is_named_also_inside_of
     ]
 
 
+@pytest.mark.slow  # `make lint` says the same
 def test_this_repository_has_no_defect():
     done = subprocess.run([sys.executable, "-m", "tools.lint"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -84,13 +84,14 @@ def test_what_hangs_of_one_bundle_stops_no_other(folders, faults):
 
 
 def test_threads_end_with_it_and_closing_twice_is_fine(folders):
-    before = len(threads())
+    before = set(threads())
     scheduler = Scheduler(folders)
     future = scheduler.submit(numbers(), "a")
     scheduler.close()
     assert future.result(0) is not None
     scheduler.close()
-    assert len(threads()) == before
+    # those of sessions before may still be ending
+    assert set(threads()) <= before
     with pytest.raises(StretchError, match="closed"):
         scheduler.submit(numbers(), "a")
 

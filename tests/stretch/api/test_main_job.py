@@ -160,7 +160,7 @@ def test_refined_network_is_told_and_never_worse_on_images_held_back(images, tmp
     request = {"images": images, "image_count": 32, "refine": 0.02, "progress": words.append}
     result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", **request)
     assert result.refinement.after <= result.refinement.before
-    assert result.to_json()["refinement"].keys() == {"before", "after", "images", "steps", "seconds"}
+    assert result.to_json()["refinement"].keys() == {"before", "after", "images", "steps", "seconds", "rounded_before", "rounded_after"}
     assert result.to_json()["refinement"]["steps"] >= 1
     assert any(line.startswith("refine, ") for line in words)
     # the network is as it was built, not changed by its owner since

@@ -68,7 +68,7 @@ def test_last_steps_bring_the_network_that_int8_rounds_closer(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
     x = images(result)
-    rounding, said = int8_rounding(model, INT8)
+    rounding, said = int8_rounding(model, INT8, [x])
     assert not said
     how = Refinement(steps=12, batch=16, rate=2e-2, rounded=1.0, looks=4)
     refined = refine(model, result, [x], how, rounding=rounding)
@@ -86,7 +86,7 @@ def test_exact_branches_are_refined_in_fp32_which_is_said(captured):
     bands = (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows)))
     branches = [BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bands]
     model = build(result, divided(result.graph, part_of(segment, "rows", branches)))
-    rounding, said = int8_rounding(model, INT8)
+    rounding, said = int8_rounding(model, INT8, [images(result, 4)])
     assert rounding is None
     assert said == [said[0]]
     assert "refined in fp32 alone, without int8's rounding: branch `s1.cpu` computes a part of its segment" in said[0]
@@ -131,7 +131,7 @@ def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_pat
     result = captured("tiny_resnet")
     x, how = images(result, 32), Refinement(steps=10, batch=8, rate=2e-3, apart=0.4, looks=5)
     whole = build(result, cpu_and("gpu", result.graph, "sum"))
-    rounding, _ = int8_rounding(whole, INT8)
+    rounding, _ = int8_rounding(whole, INT8, [x])
     expected = refine(whole, result, [x], how, rounding=rounding)
     # written behind each step, so that it goes on from the one before the interruption
     for number in numbers:
