@@ -74,8 +74,8 @@ explore: install
 
 # files that share memory, hold folders, end processes and run bundles
 plain: install
-	NN_STRETCH_SYSTEM=plain $(PYTEST) -p no:randomly -m "not slow" tests/predictors/test_system.py tests/predictors/formats/test_onnx.py \
-		tests/scheduler/delegates/test_base.py tests/scheduler/bundle/test_load.py tests/scheduler/delegates/test_process.py tests/stretch/export/test_staging.py \
+	NN_STRETCH_SYSTEM=plain $(PYTEST) -p no:randomly -m "not slow" tests/predictors/test_files.py tests/predictors/formats/test_onnx.py \
+		tests/scheduler/delegates/test_base.py tests/scheduler/bundle/test_load.py tests/stretch/export/test_staging.py \
 		tests/stretch/cli/test_run.py::test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
 
 docs: install

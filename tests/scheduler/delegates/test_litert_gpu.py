@@ -3,12 +3,13 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.checks.verify import random_input
 from scheduler.delegates import delegates
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.litert import NAME, LiteRtGpuDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime.sequential import Sequential, max_error
@@ -34,7 +35,10 @@ def test_compiled_model_agrees_with_the_reference(tmp_path, case):
     graph, weights, x = case
     graphs.save_both(graph, weights, tmp_path)
     expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
-    got = graphs.run(OnCpu.create(()), tmp_path / "op.tflite", graph, x)
+    try:
+        got = graphs.run(OnCpu.create(()), tmp_path / "op.tflite", graph, x)
+    except UnableError:  # such as a pool of one pixel, which LiteRT leaves to its reference kernels
+        reject()
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 

@@ -352,7 +352,9 @@ def test_times_are_given_to_all_kernels_that_multiply_or_to_none(kinds):
     lines = [ProfiledOperator(word, 1.0, name) for word, _, name in xnnpack([(kind, 1.0) for kind in kinds])]
     result = pair(lines, KERNELS, ORDER) if lines else []
     assert len(result) in (0, 3)
-    assert (len(result) == 3) == ([kind for kind in kinds if kind in ("conv", "depthwise", "linear")] == ["conv", "depthwise", "linear"])
+    multiplying = [kind for kind in kinds if kind in ("conv", "depthwise", "linear")]
+    # a product of matrices may be run as a convolution of one pixel
+    assert (len(result) == 3) == (multiplying in (["conv", "depthwise", "linear"], ["conv", "depthwise", "conv"]))
 
 
 @pytest.fixture
