@@ -206,7 +206,7 @@ def refine_and_compare(
     `synthetic` are made from the original itself, (n, channels, height, width). `precision` is the planned one of each processor: where it
     is int8, the last steps see what rounding does.
     """
-    rounding, said_of_rounding = int8_rounding(model, precision or {}, images.fitted[:1])
+    rounding, said_of_rounding = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
     progress("compare")
     before, said_before = compare_on(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}

@@ -109,7 +109,7 @@ def synthesise(
     count, batches = captured.graph.by_name[outputs[0]].shape[1], []
     statistics = _Statistics(layers, how.first)
     for number in range(math.ceil(how.count / how.batch)):
-        file = folder / f"{how.seed}-{number}.uint8"
+        file = folder / f"{number}.uint8"
         if not file.exists():
             progress(f"synthetic images, {number * how.batch} of {how.count}")
             random = torch.Generator().manual_seed((how.seed << 32) + number)
