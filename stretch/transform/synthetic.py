@@ -1,8 +1,8 @@
 """Images made from a trained network itself: what its batch-norms and its classifier remember of the images it was trained on.
 
 Yin et al. 2020, "Dreaming to distill: data-free knowledge transfer via DeepInversion": noise is optimised until the network
-is sure of a class and each batch-norm sees the mean and variance that it saw in training. Half of the steps are at half the
-size, as the paper's for ImageNet are.
+is sure of a class and each batch-norm sees the mean and variance that it saw in training. The first steps are at half the size,
+as the paper's for ImageNet are.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,24 +28,52 @@ from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.statistics import norms
 from stretch.transform.refine import Replayed, fingerprint, scheduled_adam
 
+#: Between two steps an image moves by up to such a part of its height.
+SHIFTED = 14
+
 
 @dataclass(frozen=True)
 class Synthesis:
     """Settings of a synthesis."""
 
     count: int  # Images.
-    steps: int = 200  # Of Adam, for each batch; half of them at half the size.
+    steps: int = 200  # Of Adam, for each batch.
+    coarse: float = 0.75  # Share of them at half the size, at a quarter of the cost.
     batch: int = 128  # Images at a time, whose statistics are compared.
     rate: float = 0.1  # Of Adam; it falls to zero with the cosine of the steps.
-    statistics: float = 1.0  # Weight of the distance between statistics of batch-norms.
+    statistics: float = 100.0  # Weight of the distance between statistics of batch-norms.
     first: float = 10.0  # Weight of the first of them over the others, which sees colours and edges.
-    variation: float = 1e-3  # Weight of the differences between neighbouring pixels.
+    variation: float = 0.03  # Weight of the differences between neighbouring pixels.
     size: float = 1e-5  # Weight of the squared pixels.
     seed: int = 0  # Of noise, classes and shifts.
 
 
+class _Moments(torch.autograd.Function):
+    """Mean and variance of each channel, (c,) in float32, of (n, c, …) in any precision, no larger copy of which is made."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        axes = [0, *range(2, x.ndim)]
+        mean = x.mean(axes, dtype=torch.float32)
+        count = x.numel() // x.shape[1]
+        ctx.save_for_backward(x, mean)
+        return mean, torch.linalg.vector_norm(x, dim=axes, dtype=torch.float32).square() / count - mean.square()
+
+    @staticmethod
+    def backward(ctx: Any, by_mean: torch.Tensor, by_variance: torch.Tensor) -> torch.Tensor:
+        x, mean = ctx.saved_tensors
+        count = x.numel() // x.shape[1]
+        slope = 2 * by_variance / count
+        offset, slope = (value.to(x.dtype).reshape(-1, *[1] * (x.ndim - 2)) for value in (by_mean / count - slope * mean, slope))
+        return torch.addcmul(offset, x, slope)
+
+
 class _Statistics:
-    """How far the statistics of what batch-norms read are from those that they keep."""
+    """How far what batch-norms read is from what they keep the statistics of.
+
+    That is the Kullback-Leibler divergence of two normal distributions, the mean of all channels and layers. It does not depend on how large
+    a layer's numbers are. The paper's distance does, and where they are large, as in MobileNets, it leaves the classes no weight.
+    """
 
     def __init__(self, layers: Sequence[nn.Module], first: float) -> None:
         self._values: list[torch.Tensor] = []
@@ -52,22 +81,22 @@ class _Statistics:
         self._handles = [layer.register_forward_pre_hook(self._note) for layer in layers]
 
     def take(self) -> torch.Tensor:
-        """The weighted sum since it was last taken, a scalar."""
+        """The weighted mean since it was last taken, a scalar."""
         values, self._values = self._values, []
-        return self._first * values[0] + sum(values[1:], values[0].new_zeros(()))
+        return (self._first * values[0] + sum(values[1:], values[0].new_zeros(()))) / (self._first + len(values) - 1)
 
     def close(self) -> None:
         """Look at the layers no longer."""
         for handle in self._handles:
             handle.remove()
 
-    def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        x = inputs[0].float()
-        axes = [0, *range(2, x.ndim)]
-        mean, variance = x.mean(axes), x.var(axes, unbiased=False)
-        assert isinstance(layer.running_mean, torch.Tensor)
-        assert isinstance(layer.running_var, torch.Tensor)
-        self._values.append((mean - layer.running_mean).norm() + (variance - layer.running_var).norm())
+    def _note(self, layer: nn.modules.batchnorm._BatchNorm, inputs: tuple[torch.Tensor]) -> None:
+        mean, variance = _Moments.apply(inputs[0])
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        kept = layer.running_var + layer.eps
+        variance = variance.clamp_min(0) + layer.eps
+        self._values.append(((variance + (mean - layer.running_mean).square()) / kept - 1 - (variance / kept).log()).mean() / 2)
 
 
 def synthesise(
@@ -107,13 +136,14 @@ def synthesise(
     folder = cache_folder("synthetic") / hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
     low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
     count, batches = captured.graph.by_name[outputs[0]].shape[1], []
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(how.seed))
     statistics = _Statistics(layers, how.first)
     for number in range(math.ceil(how.count / how.batch)):
         file = folder / f"{number}.uint8"
         if not file.exists():
             progress(f"synthetic images, {number * how.batch} of {how.count}")
-            random = torch.Generator().manual_seed((how.seed << 32) + number)
-            classes = torch.randperm(count, generator=random)[torch.arange(how.batch) % count].to(device)
+            random = torch.Generator().manual_seed(int(np.random.SeedSequence([how.seed, number]).generate_state(1)[0]))
+            classes = order[(number * how.batch + torch.arange(how.batch)) % count].to(device)
             pixels = _batch(model, statistics, classes, (low, high), (shape[2], shape[3]), how, random)
             rounded = (255 * (pixels - low.cpu()) / (high - low).cpu()).round().clamp(0, 255).to(torch.uint8).numpy()
             folder.mkdir(parents=True, exist_ok=True)
@@ -143,13 +173,15 @@ def _batch(
     """One image of each of some classes, (n, 3, height, width), on the CPU."""
     low, high = bounds
     device = classes.device
-    pixels = torch.randn(len(classes), 3, size[0] // 2, size[1] // 2, generator=random).to(device)
-    rows, columns = (torch.arange(side, device=device) for side in size)
+    half = (size[0] // 2, size[1] // 2)
+    pixels = torch.randn(len(classes), 3, *half, generator=random).to(device)
+    enlarges = not _reads(model, pixels)
 
-    def take(pixels: torch.Tensor, optimiser: torch.optim.Optimizer, half: bool) -> None:
+    def take(pixels: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, optimiser: torch.optim.Optimizer, enlarged: bool) -> None:
         optimiser.zero_grad()
-        seen = pixels if not half else F.interpolate(pixels, size, mode="nearest")
-        seen = seen.index_select(2, rows).index_select(3, columns)
+        seen = pixels.index_select(2, rows).index_select(3, columns)
+        if enlarged:
+            seen = F.interpolate(seen, size, mode="nearest")
         with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
             loss = F.cross_entropy(model(seen).float(), classes)
             loss = loss + how.statistics * statistics.take()
@@ -158,21 +190,33 @@ def _batch(
         optimiser.step()
         pixels.detach().clamp_(low, high)
 
-    for half in (True, False):
-        if not half:
+    coarse = round(how.coarse * how.steps)
+    for shape, steps in ((half, coarse), (size, how.steps - coarse)):
+        if shape == size:
             pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False)
         pixels = pixels.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         optimiser, set_rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
-        step = Replayed(partial(take, pixels, optimiser, half), device)
-        steps = how.steps // 2
+        rows, columns = (torch.arange(side, device=device) for side in shape)
+        step = Replayed(partial(take, pixels, rows, columns, optimiser, shape == half and enlarges), device)
         for number in range(steps):
             set_rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
-            down, across, mirrored = (int(shift) for shift in torch.randint(-16, 17, (3,), generator=random))
-            rows.copy_(torch.arange(size[0]).roll(down))
-            shifted = torch.arange(size[1]).roll(across)
+            most = shape[0] // SHIFTED
+            down, across, mirrored = (int(shift) for shift in torch.randint(-most, most + 1, (3,), generator=random))
+            rows.copy_(torch.arange(shape[0]).roll(down))
+            shifted = torch.arange(shape[1]).roll(across)
             columns.copy_(shifted.flip(0) if mirrored > 0 else shifted)
             step()
     return pixels.detach().cpu()
+
+
+def _reads(model: nn.Module, pixels: torch.Tensor) -> bool:
+    """Whether a network computes pictures of this size, too: not where it reshapes to a number of pixels."""
+    try:
+        with torch.no_grad():
+            model(pixels[:1])
+    except RuntimeError:
+        return False
+    return True
 
 
 def _variation(pixels: torch.Tensor) -> torch.Tensor:

@@ -17,13 +17,19 @@ HOW = Synthesis(12, steps=60, batch=6)
 
 
 def network(norm=nn.BatchNorm2d):
-    """Batch-norms that saw stripes, which a class each tells apart."""
+    """Trained to tell stripes, across, down and both, apart."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), norm(8), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
-    stripes = torch.sin(torch.arange(16.0))[None, None, None].expand(32, 3, 16, 16) + 0.3 * torch.randn(32, 3, 16, 16)
+    optimiser = torch.optim.Adam(model.parameters(), 0.02)
+    across = torch.sin(2 * torch.arange(16.0)).expand(16, 16)
+    stripes = torch.stack([across, across.T, across + across.T])
     for _ in range(60):
-        model(stripes)
+        classes = torch.arange(48) % 3
+        images = stripes[classes][:, None] + 0.3 * torch.randn(48, 3, 16, 16)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(images), classes).backward()
+        optimiser.step()
     return model.eval()
 
 
@@ -52,7 +58,31 @@ def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pix
     assert (images.amin((0, 2, 3)) >= low - 1e-5).all()
     assert (images.amax((0, 2, 3)) <= high + 1e-5).all()
     with torch.no_grad():
-        assert model(images).argmax(1).unique().numel() > model(noise).argmax(1).unique().numel() - 1
+        assert model(images).argmax(1).bincount(minlength=3).tolist() == [4, 4, 4]
+
+
+def test_how_large_the_numbers_of_a_layer_are_does_not_keep_images_from_their_classes(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = network()
+    with torch.no_grad():
+        model[3].weight.mul_(1000)
+        model[3].bias.mul_(1000)
+        model[4].running_mean.mul_(1000)
+        model[4].running_var.mul_(1000**2)
+    captured = capture(model, SHAPE, "net")
+    images = torch.cat(synthesise(captured, identity_design(captured.graph), IMAGENET, HOW))
+    with torch.no_grad():
+        assert model(images).argmax(1).bincount(minlength=3).tolist() == [4, 4, 4]
+
+
+def test_a_network_that_reads_one_size_alone_gets_images_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 8 * 8, 3)).eval()
+    captured = capture(model, SHAPE, "net")
+    images = torch.cat(synthesise(captured, identity_design(captured.graph), IMAGENET, HOW))
+    with torch.no_grad():
+        assert model(images).argmax(1).bincount(minlength=3).tolist() == [4, 4, 4]
 
 
 class Interrupt:
@@ -79,6 +109,8 @@ def test_what_was_made_once_is_taken_from_the_cache_and_more_images_are_more_bat
     assert len(more) == 20
     assert torch.equal(more[:12], torch.cat(batches))
     assert not torch.equal(more[12:18], more[:6])
+    other = torch.cat(synthesise(captured, design, IMAGENET, replace(HOW, count=6, seed=1)))
+    assert not torch.equal(other, more[:6])
 
 
 def test_a_network_without_statistics_or_class_scores_is_refused():
