@@ -129,7 +129,9 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         refined = refine(model, network.captured, fitted, how, synthetic=synthetic, rounding=rounding)
         row["refinement_s"] = round(refined.seconds, 1)
         model.design = design
-        row |= agreement(network.captured, model, divided.held_back, "refined")
+        row |= agreement(network.captured, model, divided.held_back, "refined") | agreement(
+            network.captured, model, divided.fitted, "fitted"
+        )
         if rounding is not None:
             row |= rounded_agreement(network.captured, rounding.network or rounding(model, fitted), divided.held_back)
     return row
@@ -184,7 +186,7 @@ def record(files: Sequence[Path], name: str) -> None:
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32.",
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`.",
             "Sequential: the plain network of as many multiply-accumulates. Shortened: that first branch alone. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
-            "`rounded_value`: the network as int8 rounds its weights and tensors on all processors. The last steps of a refinement see that, as many per cent of them as `rounded` says.",
+            "`fitted_value`: agreement on the photographs that the network was fitted to. `rounded_value`: the network as int8 rounds its weights and tensors on all processors. The last steps of a refinement see that, as many per cent of them as `rounded` says.",
             "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU, so seconds say little of one alone.",
         ],
         **origin(runs),
