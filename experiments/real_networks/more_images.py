@@ -174,10 +174,11 @@ def record(files: Sequence[Path], name: str) -> None:
     """Make a record of what was measured, in a file of this name."""
     runs = [json.loads(file.read_text()) for file in files]
     rows = sorted((row for run in runs for row in run["rows"] if "failure" not in row), key=lambda row: str(row["trial"]))
+    empty = dict.fromkeys(key for row in rows for key in row)
     columns = {name: Facts(source="predicted") for name in ("predicted_ms", "best_single_ms", "speedup")}
     write_record(
         HERE / "results" / f"{name}.json",
-        {"trials": rows},
+        {"trials": [empty | row for row in rows]},
         source="measured",
         command="python -m experiments.real_networks.more_images measure",
         runs=1,
