@@ -38,7 +38,7 @@ class Synthesis:
 
     count: int  # Images.
     steps: int = 200  # Of Adam, for each batch.
-    coarse: float = 0.75  # Share of them at half the size, at a quarter of the cost.
+    coarse: float = 0.75  # Share of them at half the size, at a quarter of the cost; none where the network reads one size alone.
     batch: int = 128  # Images at a time, whose statistics are compared.
     rate: float = 0.1  # Of Adam; it falls to zero with the cosine of the steps.
     statistics: float = 100.0  # Weight of the distance between statistics of batch-norms.
@@ -131,7 +131,8 @@ def synthesise(
             "images can be made only from a network with batch-norms, whose statistics say what its images were like", "leave synthetic out"
         )
     weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
-    how = replace(how, batch=min(how.batch, how.count))
+    coarse = how.coarse if _reads(model, 1, 3, shape[2] // 2, shape[3] // 2) else 0.0
+    how = replace(how, batch=min(how.batch, how.count), coarse=coarse)
     settings = f"{replace(how, count=0)} {preprocessing} {shape}"
     folder = cache_folder("synthetic") / hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
     low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
@@ -175,13 +176,10 @@ def _batch(
     device = classes.device
     half = (size[0] // 2, size[1] // 2)
     pixels = torch.randn(len(classes), 3, *half, generator=random).to(device)
-    enlarges = not _reads(model, pixels)
 
-    def take(pixels: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, optimiser: torch.optim.Optimizer, enlarged: bool) -> None:
+    def take(pixels: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, optimiser: torch.optim.Optimizer) -> None:
         optimiser.zero_grad()
         seen = pixels.index_select(2, rows).index_select(3, columns)
-        if enlarged:
-            seen = F.interpolate(seen, size, mode="nearest")
         with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
             loss = F.cross_entropy(model(seen).float(), classes)
             loss = loss + how.statistics * statistics.take()
@@ -197,7 +195,7 @@ def _batch(
         pixels = pixels.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         optimiser, set_rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
         rows, columns = (torch.arange(side, device=device) for side in shape)
-        step = Replayed(partial(take, pixels, rows, columns, optimiser, shape == half and enlarges), device)
+        step = Replayed(partial(take, pixels, rows, columns, optimiser), device)
         for number in range(steps):
             set_rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
             most = shape[0] // SHIFTED
@@ -209,11 +207,11 @@ def _batch(
     return pixels.detach().cpu()
 
 
-def _reads(model: nn.Module, pixels: torch.Tensor) -> bool:
-    """Whether a network computes pictures of this size, too: not where it reshapes to a number of pixels."""
+def _reads(model: nn.Module, *shape: int) -> bool:
+    """Whether a network computes pictures of this shape, too: not where it reshapes to a number of pixels."""
     try:
         with torch.no_grad():
-            model(pixels[:1])
+            model(torch.zeros(shape, device=next(model.parameters()).device))
     except RuntimeError:
         return False
     return True

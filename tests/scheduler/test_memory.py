@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.memory_planning.run import graph_lifetimes
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, planners
-from scheduler.memory.plan import graph_lifetimes, plan_flow, plan_greedy, plan_offset
+from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
 
 TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
