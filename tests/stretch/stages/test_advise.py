@@ -23,6 +23,7 @@ from tests.predictors.specified import specified
 GRAPH = small_resnet(96)
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
     # these share backends: what was built for the first is used for the others
     names = ("pixel4", "mi9")

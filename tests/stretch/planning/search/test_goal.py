@@ -373,7 +373,7 @@ def refusal(graph, **request):
         ({"n_meet": 5}, "n_meet"),
         ({"latency_budget": 10.0}, "latency_budget"),
         pytest.param({"params": (0.5, 0.6)}, "params", marks=pytest.mark.slow),
-        ({"peak_memory": 100_000}, "peak_memory"),
+        pytest.param({"peak_memory": 100_000}, "peak_memory", marks=pytest.mark.slow),
         pytest.param({"min_depth": 1.0, "min_width": 1.0}, "min_", marks=pytest.mark.slow),
     ],
 )

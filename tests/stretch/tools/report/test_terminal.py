@@ -81,6 +81,7 @@ def words(plan):
                 yield "" if kind == "none" else kind
 
 
+@pytest.mark.slow
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
     data = plan(resnet50(), specified("mi9")).answer()
     processors = {b.processor for s in data.segments for b in s.branches}
