@@ -129,9 +129,8 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         refined = refine(model, network.captured, fitted, how, synthetic=synthetic, rounding=rounding)
         row["refinement_s"] = round(refined.seconds, 1)
         model.design = design
-        row |= agreement(network.captured, model, divided.held_back, "refined") | agreement(
-            network.captured, model, divided.fitted, "fitted"
-        )
+        row |= agreement(network.captured, model, divided.held_back, "refined")
+        row |= agreement(network.captured, model, divided.fitted, "fitted")
         if rounding is not None:
             row |= rounded_agreement(network.captured, rounding.network or rounding(model, fitted), divided.held_back)
     return row

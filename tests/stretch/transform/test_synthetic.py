@@ -40,12 +40,27 @@ def distance(model, x):
     return float((seen.mean((0, 2, 3)) - model[1].running_mean).norm() + (seen.var((0, 2, 3)) - model[1].running_var).norm())
 
 
-@pytest.fixture
-def made(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model = network()
+
+
+def images_of(model):
+    """Captured, and the batches that are made from it."""
     captured = capture(model, SHAPE, "net")
-    return model, captured, synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+    return captured, synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+
+
+def images_by_class(model, images):
+    """How many images the network sees each class in."""
+    with torch.no_grad():
+        return model(images).argmax(1).bincount(minlength=3).tolist()
+
+
+@pytest.fixture
+def made():
+    model = network()
+    return model, *images_of(model)
 
 
 def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pixels(made):
@@ -57,32 +72,23 @@ def test_images_fit_statistics_and_classes_better_than_noise_and_stay_within_pix
     low, high = ((level - torch.tensor(IMAGENET.mean)) / torch.tensor(IMAGENET.std) for level in (0, 1))
     assert (images.amin((0, 2, 3)) >= low - 1e-5).all()
     assert (images.amax((0, 2, 3)) <= high + 1e-5).all()
-    with torch.no_grad():
-        assert model(images).argmax(1).bincount(minlength=3).tolist() == [4, 4, 4]
+    assert images_by_class(model, images) == [4, 4, 4]
 
 
-def test_how_large_the_numbers_of_a_layer_are_does_not_keep_images_from_their_classes(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_how_large_the_numbers_of_a_layer_are_does_not_keep_images_from_their_classes():
     model = network()
     with torch.no_grad():
         model[3].weight.mul_(1000)
         model[3].bias.mul_(1000)
         model[4].running_mean.mul_(1000)
         model[4].running_var.mul_(1000**2)
-    captured = capture(model, SHAPE, "net")
-    images = torch.cat(synthesise(captured, identity_design(captured.graph), IMAGENET, HOW))
-    with torch.no_grad():
-        assert model(images).argmax(1).bincount(minlength=3).tolist() == [4, 4, 4]
+    assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
 
 
-def test_a_network_that_reads_one_size_alone_gets_images_too(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_network_that_reads_one_size_alone_gets_images_too():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 8 * 8, 3)).eval()
-    captured = capture(model, SHAPE, "net")
-    images = torch.cat(synthesise(captured, identity_design(captured.graph), IMAGENET, HOW))
-    with torch.no_grad():
-        assert model(images).argmax(1).bincount(minlength=3).tolist() == [4, 4, 4]
+    assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
 
 
 class Interrupt:
