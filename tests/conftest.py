@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if HAS_TORCH or collection_path.suffix != ".py":
         return None
     return bool(re.search(r"^(import|from) torch\b", collection_path.read_text(), re.MULTILINE)) or None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Draw a test's weights alike in whatever order tests run, and never as `--seed 0` does."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(zlib.crc32(item.nodeid.encode()))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
