@@ -3,13 +3,13 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from stretch.cli import VERBS
 from stretch.cli.output import SCHEMA
 from tests.predictors.fitting.worlds import write_world
 from tests.stretch.cli.commands import LOOSE, call, spawn
+from tests.stretch.pictures import folder_of
 from tests.stretch.train.recipes import network
 
 pytestmark = pytest.mark.torch
@@ -122,20 +122,13 @@ ONE_STEP = ("--steps", 1, "--run-images", 1)
 ADMIT = ("--arrivals", "periodic:9", "--admit")
 
 
-def coloured(count):
-    """Images that networks with random weights tell apart, (count, 3, 32, 32)."""
-    rng = np.random.default_rng(0)
-    return np.kron(2 * rng.standard_normal((count, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory, tiny_bundle):
     """A bundle of a tiny network, a run and pictures."""
     out = shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("json") / "bundle")
     recipe = network(out.parent)
     assert spawn("", "train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
-    (out.parent / "pictures").mkdir()
-    np.save(out.parent / "pictures" / "some.npy", coloured(4))
+    folder_of(out.parent / "pictures", 4)
     return out
 
 
@@ -163,7 +156,7 @@ def words(verb, bundle):
         "compare --measure": (bundle / "model.onnx", bundle, "--measure", *("--with", "onnxruntime", "--rounds", 2, "--starts", 2)),
         "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *ADMIT),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
-        "train BUNDLE": (bundle, "--images", many(bundle.parent / "many"), *ONE_STEP, "--out", bundle.parent / "refined"),
+        "train BUNDLE": (bundle, "--images", folder_of(bundle.parent / "many", 24), *ONE_STEP, "--out", bundle.parent / "refined"),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),
@@ -183,13 +176,6 @@ def measured(folder):
     return folder
 
 
-def many(folder):
-    """A folder of enough images to refine with."""
-    folder.mkdir(exist_ok=True)
-    np.save(folder / "some.npy", coloured(24))
-    return folder
-
-
 def parts(data, path):
     """The objects that a path of `KEYS` names."""
     result = [data]
@@ -204,7 +190,7 @@ def test_every_verb_has_its_keys_listed():
 
 
 #: Verbs that measure or compile, which takes long.
-LONG = ("profile", "export --as cpp")
+LONG = ("profile", "profile --fit", "export --as cpp")
 
 #: Needs a browser: `tests/stretch/cli/test_web.py` checks its keys.
 BROWSER = "web"

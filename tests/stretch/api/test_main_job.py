@@ -26,6 +26,7 @@ from tests import onnx_runtime
 from tests.predictors.specified import specified
 from tests.stretch.api import snapshot
 from tests.stretch.designs import cpu_and
+from tests.stretch.pictures import folder_of
 
 #: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
@@ -193,6 +194,7 @@ def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_
         assert torch.allclose(result.model(x), module(x), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.Flatten(2), torch.nn.Softmax(2), torch.nn.Linear(49, 5)).eval()
     result = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
@@ -364,12 +366,7 @@ def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(planned_onl
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Noise of many strengths, so that a network with random weights sees more than one class."""
-    rng = np.random.default_rng(0)
-    some = rng.standard_normal((96, 3, 32, 32)) * rng.uniform(0.2, 20, (96, 1, 1, 1)) + rng.standard_normal((96, 3, 1, 1)) * 5
-    folder = tmp_path_factory.mktemp("images")
-    np.save(folder / "some.npy", some.astype(np.float32))
-    return folder
+    return folder_of(tmp_path_factory.mktemp("images"), 96)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tests.effort import examples
 from tests.stretch.api import snapshot
 from tests.stretch.cli.commands import tree
 from tests.stretch.designs import cpu_and
+from tests.stretch.pictures import folder_of
 from tests.stretch.several import form
 
 ASKED = {"minutes": None, "steps": 3, "image_count": 32, "run_images": 2}
@@ -40,11 +41,7 @@ def bundle(tiny_bundle, tmp_path):
 
 @pytest.fixture
 def images(tmp_path):
-    (tmp_path / "images").mkdir()
-    # colours: networks with random weights answer noise with one class alone
-    some = np.kron(2 * np.random.default_rng(0).standard_normal((40, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
-    np.save(tmp_path / "images" / "some.npy", some)
-    return tmp_path / "images"
+    return folder_of(tmp_path / "images", 40)
 
 
 class Interrupt:

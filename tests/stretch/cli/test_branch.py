@@ -86,7 +86,7 @@ def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_wi
     [
         ((), 4, "nothing was written, --anyway writes the branches all the same"),
         (("--anyway",), 0, "the branches were written"),
-        (("--dry-run",), 0, "the branches take"),
+        pytest.param(("--dry-run",), 0, "the branches take", marks=pytest.mark.slow),
     ],
 )
 def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(capsys, tmp_path, words, code, line):

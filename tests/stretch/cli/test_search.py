@@ -2,10 +2,8 @@
 
 import json
 import shlex
-import shutil
 
 import msgspec
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -15,6 +13,7 @@ from predictors.devices import load_device
 from stretch.models.tiny import tiny_resnet
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
+from tests.stretch.pictures import folder_of
 from tests.stretch.train.recipes import network, supernet
 
 TINY = ("search", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu,gpu", "--alpha", 5, "--beta", 5)
@@ -22,11 +21,7 @@ TINY = ("search", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cp
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    some = rng.standard_normal((32, 3, 32, 32)) * rng.uniform(0.2, 20, (32, 1, 1, 1)) + rng.standard_normal((32, 3, 1, 1)) * 5
-    folder = tmp_path_factory.mktemp("images")
-    np.save(folder / "some.npy", some.astype(np.float32))
-    return folder
+    return folder_of(tmp_path_factory.mktemp("images"), 40)
 
 
 def test_without_images_macs_are_weighed_and_it_is_said_that_agreement_is_not_known(capsys):
@@ -107,6 +102,7 @@ def test_terminal_has_a_row_and_a_reason_for_each_device(capsys):
     assert all(f"\n{name} " in out and f"\n{name}: " in out for name in ("pixel4", "pixel6"))
 
 
+@pytest.mark.slow
 def test_function_answers_what_the_command_prints(capsys):
     words = ("advise", "tiny_resnet", "--device", "pixel*", "--precision", "fp16", "--json", "--quiet")
     printed = json.loads(call(capsys, *words).out)
@@ -140,18 +136,11 @@ def test_recipe_to_weights_to_bundle_to_execution(capsys, tmp_path, make):
     succeed(capsys, "run", tmp_path / "out" / "bundle", "--repeat", 2, "--warmup", 0, "--json", "--quiet")
 
 
-@pytest.fixture
-def bundle(tiny_bundle, tmp_path):
-    (tmp_path / "images").mkdir()
-    some = np.kron(2 * np.random.default_rng(0).standard_normal((40, 3, 2, 2)), np.ones((16, 16))).astype(np.float32)
-    np.save(tmp_path / "images" / "some.npy", some)
-    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
-
-
-def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, bundle):
-    words = ("--images", bundle.parent / "images", "--image-count", 32, "--run-images", 2, "--steps", 2)
-    result = succeed(capsys, "train", bundle, *words, "--out", bundle.parent / "new")
+@pytest.mark.slow
+def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, tiny_bundle, images, tmp_path):
+    words = ("--images", images, "--image-count", 32, "--run-images", 2, "--steps", 2)
+    result = succeed(capsys, "train", tiny_bundle, *words, "--out", tmp_path / "new")
     assert "2 steps in" in result.out
     assert "before, on 10 images held back" in result.out
-    assert result.out.rstrip().endswith(f"stretch run {bundle.parent / 'new'}")
-    assert call(capsys, "verify", bundle.parent / "new").code == 0
+    assert result.out.rstrip().endswith(f"stretch run {tmp_path / 'new'}")
+    assert call(capsys, "verify", tmp_path / "new").code == 0

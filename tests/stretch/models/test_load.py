@@ -427,11 +427,12 @@ def test_every_family_lists_each_name_once_and_is_found_by_it():
     ("name", "absent"),
     [
         ("tiny_resnet", ["torchvision", "timm", "torch._dynamo"]),
-        pytest.param("resnet20_cifar10", ["torchvision", "timm", "torch._dynamo"], marks=pytest.mark.slow),
-        pytest.param("resnet18", ["timm"], marks=pytest.mark.slow),
-        pytest.param("stretch.models.tiny:tiny_vgg", ["torchvision", "timm", "torch._dynamo"], marks=pytest.mark.slow),
+        ("resnet20_cifar10", ["torchvision", "timm", "torch._dynamo"]),
+        ("resnet18", ["timm"]),
+        ("stretch.models.tiny:tiny_vgg", ["torchvision", "timm", "torch._dynamo"]),
     ],
 )
+@pytest.mark.slow
 def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
     code = (
         "import sys; from stretch.stages.network import read_network\n"

@@ -17,7 +17,12 @@ from tests.predictors.networks import Net, efficientnet_b5, resnet50, small_resn
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, make_space
 
-COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), ("mi9", ("cpu", "gpu", "dsp"))]
+COMBINATIONS = [
+    ("pixel6", ("cpu", "gpu")),
+    ("mi9", ("cpu", "gpu")),
+    ("mi9", ("cpu", "dsp")),
+    pytest.param("mi9", ("cpu", "gpu", "dsp"), marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,7 @@ def test_plan_meets_every_constraint_and_is_proved_optimal(plans, make, device, 
         assert min(b.ms for b in row.branches) >= config.balance * max(b.ms for b in row.branches)
 
 
-@pytest.mark.parametrize(("device", "processors"), [c for c in COMBINATIONS if len(c[1]) == 2])
+@pytest.mark.parametrize(("device", "processors"), COMBINATIONS[:3])
 def test_branches_of_gpu_and_dsp_are_not_deeper_than_those_of_the_cpu(plans, device, processors):
     # Paper 003, section 4.2: depth scaling for wide processors, width scaling for the CPU.
     result = plans(resnet50, device, processors)
@@ -86,6 +91,7 @@ def test_gpu_keeps_more_width_for_its_depth_than_the_cpu_on_pixel6(plans):
             assert gpu.scale.width > cpu.scale.width
 
 
+@pytest.mark.slow
 def test_three_processors_beat_two_and_two_beat_one(plans):
     three = plans(resnet50, "mi9", ("cpu", "gpu", "dsp"))
     two = plans(resnet50, "mi9", ("cpu", "dsp"))
@@ -101,6 +107,7 @@ def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_si
     assert any("nothing runs side by side" in w for w in result.warnings)
 
 
+@pytest.mark.slow
 def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
     free = plans(resnet50, "pixel6", ("cpu", "gpu"))
     bounded = plan(free.graph, free.device, PlanConfig(params=(0.5, 0.9)))

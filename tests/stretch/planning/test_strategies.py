@@ -13,7 +13,7 @@ from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE, make_space
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_finds_a_design_in_the_range(name):
     graph = small_resnet(64)

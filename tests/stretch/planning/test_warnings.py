@@ -197,6 +197,7 @@ def test_slower_links_make_the_branched_run_slower(answered):
     assert times[1] == pytest.approx(answered.run.makespan_ms)
 
 
+@pytest.mark.slow
 def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
     wide = msgspec.structs.replace(MI9.links["gpu"], spread=Spread((0.5, 4.0), "link_gpu"))
     devices = MI9, replace(MI9, links=MI9.links | {"gpu": wide})

@@ -1,6 +1,5 @@
 """Sensitivity that is measured on images, and what a planner does with it."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from stretch.stages.network import read_network
 from stretch.transform import build
 from stretch.transform.calibrate import calibrate
 from tests.predictors.specified import specified
+from tests.stretch.pictures import coloured
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,7 @@ def space(network):
 
 
 def images(count, seed):
-    rng = np.random.default_rng(seed)
-    some = rng.standard_normal((count, 3, 32, 32)) * rng.uniform(0.2, 20, (count, 1, 1, 1)) + rng.standard_normal((count, 3, 1, 1)) * 5
-    return [torch.from_numpy(some.astype(np.float32))]
+    return [torch.from_numpy(coloured(count, seed))]
 
 
 def test_images_that_the_original_answers_alike_are_refused(network, space):
@@ -65,6 +63,7 @@ def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
 LOOSE = {"processors": ("cpu", "gpu"), "alpha": 1e3, "beta": 1e3, "balance": 0.01, "macs": (0.8, 1.2)}
 
 
+@pytest.mark.slow
 def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "FITTED", 16)
     monkeypatch.setattr(source, "HELD_BACK", 8)

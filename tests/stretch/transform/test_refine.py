@@ -64,6 +64,7 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     assert any(key.endswith("running_mean") for key in changed) == (part == 16)
 
 
+@pytest.mark.slow
 def test_last_steps_bring_the_network_that_int8_rounds_closer(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))

@@ -276,7 +276,7 @@ def test_folder_without_wheels_is_refused(tmp_path):
             package_name(requirements((), HERE), HERE, folder)
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkeypatch):
     present = importlib.util.find_spec

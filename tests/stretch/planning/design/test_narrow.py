@@ -97,6 +97,7 @@ def divided(module, shape):
     return build(captured, BranchDesign("net", "any", tuple(design for design, _ in parts))), sum(heads for _, heads in parts)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("pattern", [Fused, Interleaved, ShiftedWindows], ids=lambda pattern: pattern.__name__)
 def test_heads_that_are_divided_add_up_to_the_original(pattern):
     module = network(pattern, Mlp, pattern)

@@ -367,11 +367,11 @@ def refusal(graph, **request):
 @pytest.mark.parametrize(
     ("request_", "rule"),
     [
-        ({"alpha": 0.02}, "alpha"),
+        pytest.param({"alpha": 0.02}, "alpha", marks=pytest.mark.slow),
         ({"beta": 0.3}, "beta"),
         pytest.param({"macs": (1.6, 1.7)}, "macs", marks=pytest.mark.slow),
-        ({"n_meet": 5}, "n_meet"),
-        ({"latency_budget": 10.0}, "latency_budget"),
+        pytest.param({"n_meet": 5}, "n_meet", marks=pytest.mark.slow),
+        pytest.param({"latency_budget": 10.0}, "latency_budget", marks=pytest.mark.slow),
         pytest.param({"params": (0.5, 0.6)}, "params", marks=pytest.mark.slow),
         pytest.param({"peak_memory": 100_000}, "peak_memory", marks=pytest.mark.slow),
         pytest.param({"min_depth": 1.0, "min_width": 1.0}, "min_", marks=pytest.mark.slow),

@@ -40,6 +40,7 @@ def played(measurer, monkeypatch):
     return answers
 
 
+@pytest.mark.slow
 def test_profile_has_every_place_in_every_precision_and_is_planned_for(tmp_path, monkeypatch):
     measurer = BrowserMeasurer("mine", tmp_path, 0.0)
     played(measurer, monkeypatch)

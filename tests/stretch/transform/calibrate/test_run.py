@@ -53,7 +53,7 @@ def off(model, result):
 
 
 @pytest.mark.parametrize("name", ["tiny_resnet", pytest.param("tiny_mobilenet", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("join", ["project", "sum"])
+@pytest.mark.parametrize("join", ["project", pytest.param("sum", marks=pytest.mark.slow)])
 def test_calibrated_joins_are_closer_to_the_original_on_images_they_have_not_seen(captured, name, join):
     result = captured(name)
     model = build(result, halves(result.graph, join))
