@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, eye_array, hstack
+
 from experiments.records import Value, write_record
 from predictors.errors import InfeasibleError
 from predictors.fusion import Kernel, fuse
@@ -40,6 +44,28 @@ def ordered(graph: OpGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
 def mib(count: int) -> float:
     """Bytes in MiB."""
     return round(count / 2**20, 3)
+
+
+def lower_bound(lifetimes: Lifetimes) -> int:
+    """Bytes that no plan can do without: the heaviest set of tensors any two of which overlap.
+
+    By Dilworth's theorem for weights, the value of the least flow that carries each tensor's bytes through it along chains of
+    tensors that can follow one another, solved as a linear program.
+    """
+    tensors, before = lifetimes.tensors, lifetimes.before
+    if not tensors:
+        return 0
+    direct = before & ~((before.astype(np.float32) @ before.astype(np.float32)) > 0)  # without steps that others make
+    sources, targets = np.nonzero(direct)
+    edges, ones = np.arange(len(sources)), np.ones(len(sources))
+    weights = np.array([tensor.bytes for tensor in tensors], float)
+    scale = float(weights.max())
+    # Flow on edges, then what enters and what leaves at each tensor; flow through a tensor ≥ its bytes.
+    into, out = (coo_array((ones, (ends, edges)), (len(tensors), len(edges))) for ends in (targets, sources))
+    balance = hstack([into - out, eye_array(len(tensors)), -eye_array(len(tensors))]).tocsr()
+    cost = np.concatenate([0 * ones, np.ones(len(tensors)), np.zeros(len(tensors))])
+    solved = linprog(cost, A_ub=-balance.maximum(0), b_ub=-weights / scale, A_eq=balance, b_eq=np.zeros(len(tensors)), method="highs")
+    return round(float(solved.fun) * scale)
 
 
 def graph_lifetimes(graph: OpGraph, kernels: Sequence[Kernel], item_bytes: int = 4, lanes: int = 4, concurrent: bool = False) -> Lifetimes:
@@ -98,7 +124,8 @@ def lifetimes(graph: OpGraph, concurrent: bool = False) -> Lifetimes:
 
 def row(name: str, built: Lifetimes) -> dict[str, Value]:
     """The totals of all planners, each plan checked."""
-    result: dict[str, Value] = {"network": name, "tensors": len(built.tensors), "lower bound MiB": mib(built.lower_bound)}
+    least = lower_bound(built)
+    result: dict[str, Value] = {"network": name, "tensors": len(built.tensors), "lower bound MiB": mib(least)}
     for planner in PLANNERS:
         plan = plan_memory(built, planner)
         problem = plan.problem(built)
@@ -106,7 +133,7 @@ def row(name: str, built: Lifetimes) -> dict[str, Value]:
             raise AssertionError(f"{planner} on {name}: {problem}")
         result[f"{planner} MiB"] = mib(plan.total_bytes)
     best = plan_memory(built, "offset").total_bytes
-    result["offset over bound"] = round(best / built.lower_bound, 4)
+    result["offset over bound"] = round(best / least, 4)
     return result
 
 

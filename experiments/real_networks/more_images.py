@@ -115,7 +115,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     synthetic: list[torch.Tensor] = []
     if trial.synthetic:
         # a cache has them once the first trial of this number has made them
-        synthetic = synthesise(network.captured, planned.design, preprocessing, Synthesis(trial.synthetic))
+        synthetic = synthesise(network.captured, preprocessing, Synthesis(trial.synthetic))
     row |= agreement(network.captured, model, divided.held_back, "calibrated")
     if trial.steps:
         if trial.design == "pruned":

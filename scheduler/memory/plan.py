@@ -73,32 +73,6 @@ class Lifetimes:
         return overlap
 
     @cached_property
-    def lower_bound(self) -> int:
-        """Bytes that no plan can do without: the heaviest set of tensors any two of which overlap.
-
-        By Dilworth's theorem for weights, the value of the least flow that
-        carries each tensor's bytes through it along chains of tensors that can
-        follow one another, solved as a linear program.
-        """
-        if not self.tensors:
-            return 0
-        from scipy.optimize import linprog
-        from scipy.sparse import coo_array, eye_array, hstack
-
-        before, count = self.before, len(self.tensors)
-        direct = before & ~((before.astype(np.float32) @ before.astype(np.float32)) > 0)  # without steps that others make
-        sources, targets = np.nonzero(direct)
-        edges, ones = np.arange(len(sources)), np.ones(len(sources))
-        weights = np.array([tensor.bytes for tensor in self.tensors], float)
-        scale = float(weights.max())
-        # Flow on edges, then what enters and what leaves at each tensor; flow through a tensor ≥ its bytes.
-        into, out = (coo_array((ones, (ends, edges)), (count, len(edges))) for ends in (targets, sources))
-        balance = hstack([into - out, eye_array(count), -eye_array(count)]).tocsr()
-        cost = np.concatenate([0 * ones, np.ones(count), np.zeros(count)])
-        solved = linprog(cost, A_ub=-balance.maximum(0), b_ub=-weights / scale, A_eq=balance, b_eq=np.zeros(count), method="highs")
-        return round(float(solved.fun) * scale)
-
-    @cached_property
     def _earlier(self) -> list[int]:
         """For each step, the steps that have certainly ended before it starts, as bits."""
         masks: list[int] = []

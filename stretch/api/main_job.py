@@ -223,7 +223,9 @@ MAX_MINUTES = 7 * 24 * 60
 Make = Callable[[PlanConfig], "Branched"]
 
 
-def check_request(config: PlanConfig, minutes: float | None, *, repair: bool, images: bool, design: bool, dry_run: bool) -> None:
+def check_request(
+    config: PlanConfig, minutes: float | None, synthetic: int, *, repair: bool, images: bool, design: bool, dry_run: bool
+) -> None:
     """Refuse what cannot be measured or refined, before any work is done for it."""
     refined, bounded = minutes is not None, config.min_agreement is not None
     refine, least, repaired = (OptionName(name) for name in ("refine", "min_agreement", "repair"))
@@ -235,6 +237,7 @@ def check_request(config: PlanConfig, minutes: float | None, *, repair: bool, im
     for wrong, problem, hint in (
         (minutes is not None and not 0 < minutes < MAX_MINUTES, no_time, "give minutes, more than none and less than a week"),
         (refined and not images, "a network is refined on images, and there are none", Message("give {}", folder)),
+        (synthetic and not images, "images made from the network are used beside others, and there are none", Message("give {}", folder)),
         (refined and dry_run, "a dry run builds no network that could be refined", Message("leave out {}", refine)),
         (repair and not bounded, "there is nothing to repair without a bound", bound),
         (
@@ -387,6 +390,7 @@ def branch(
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
+    synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, which it is fitted to besides.")] = 0,
     run_images: Annotated[
         int,
         Meta(ge=0),
@@ -442,7 +446,7 @@ def branch(
         config.checked(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     least = config.min_agreement
-    check_request(config, refine, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
+    check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
     if out is not None and not dry_run:
         from stretch.export.staging import check_target
@@ -463,11 +467,12 @@ def branch(
         fitted = None
         if images is not None and not dry_run:
             with phase("images"):
-                fitted = divide_images(Path(images), captured, image_count, read)
+                fitted = divide_images(Path(images), captured, image_count, read, synthetic=synthetic, progress=tell)
         source = None
         if least is not None and draft is None and fitted is not None and fitted.held_back and not config.accuracy and plannable(config):
             with phase("sensitivity"):
-                source = sensitivity_of(captured, profile, config, fitted.fitted, fitted.held_back, budget_minutes * 60)
+                looked_at = [*fitted.fitted, *fitted.synthetic]
+                source = sensitivity_of(captured, profile, config, looked_at, fitted.held_back, budget_minutes * 60)
 
         def make(request: PlanConfig) -> "Branched":
             # agreement that nothing predicts is measured on what was built
@@ -497,7 +502,7 @@ def branch(
             if fitted is not None:
                 branched.images = fitted
                 with phase("calibrate"):
-                    branched.calibration = calibrate(branched.model, captured, fitted.fitted)
+                    branched.calibration = calibrate(branched.model, captured, fitted.fitted, synthetic=fitted.synthetic)
                 if refine is not None:
                     with phase("refine"):
                         precision = planned.config.precision
@@ -510,6 +515,10 @@ def branch(
                     with phase("compare"):
                         branched.agreement, said = compare_on(branched.model, captured, fitted.held_back)
                 branched.warnings += [*fitted.warnings, *said]
+                if synthetic:
+                    branched.weights_detail = "; ".join(
+                        filter(None, (loaded.weights_detail, f"fitted also to {synthetic} images made from it"))
+                    )
             branched.built = fingerprint(branched.model.state_dict())
             return branched
 

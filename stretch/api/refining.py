@@ -17,8 +17,6 @@ from stretch.parameters import NO_PLACES, Word, read_places
 from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
-    import torch
-
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import WeightsInfo
     from stretch.stages.build import Outcome
@@ -106,7 +104,6 @@ def refine_bundle(
     """
     import_torch()
     from scheduler.bundle.load import load_bundle
-    from scheduler.bundle.preprocessing import IMAGENET
     from scheduler.placement.mapping import place_processors
     from stretch.api.arguments import random_state_kept
     from stretch.export.precision import planned_precision
@@ -115,7 +112,6 @@ def refine_bundle(
     from stretch.stages.build import divide_images, refine_and_compare, with_files
     from stretch.stages.reopen import reopen
     from stretch.transform.refine import Checkpoint, Refinement
-    from stretch.transform.synthetic import Synthesis, synthesise
 
     tell = progress or silent
     minutes = 5.0 if minutes is None and steps is None else minutes
@@ -134,14 +130,10 @@ def refine_bundle(
             networks = reopen(loaded)
             original, model = networks.original, networks.model
             tell("images")
-            divided = divide_images(Path(images), original, image_count, loaded.manifest.model.preprocessing)
-            made: list[torch.Tensor] = []
-            if synthetic:
-                preprocessing = loaded.manifest.model.preprocessing or IMAGENET
-                made = synthesise(original, model.design, preprocessing, Synthesis(synthetic), tell)
-            outcome = refine_and_compare(
-                model, original, divided, Refinement(minutes, steps), kept, tell, made, planned_precision(loaded.manifest)
-            )
+            preprocessing = loaded.manifest.model.preprocessing
+            divided = divide_images(Path(images), original, image_count, preprocessing, synthetic=synthetic, progress=tell)
+            precision = planned_precision(loaded.manifest)
+            outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, precision)
 
             def agreeing(written: "Bundle") -> Agreement | None:
                 return with_files(outcome.after, written, original, divided, run_images, mapping, said, tell)

@@ -124,6 +124,7 @@ def search(
     out: Annotated[str | Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
     trust_code: TrustCode = False,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
+    synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, to calibrate with besides.")] = 0,
     budget_minutes: Annotated[
         float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
     ] = 5.0,
@@ -150,7 +151,7 @@ def search(
     weighed = check_weighed(tuple(pareto)) if pareto else ()
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     folder = None if out is None else Path(out)
-    check_search(request, weighed, images=images, out=folder, differ=differ)
+    check_search(request, weighed, images=images, synthetic=synthetic, out=folder, differ=differ)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     request.checked(profile)
     seconds: dict[str, float] = {}
@@ -180,11 +181,11 @@ def search(
             )
         read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
         progress("reading images")
-        divided = divide_images(Path(images), network.captured, image_count, read)
+        divided = divide_images(Path(images), network.captured, image_count, read, synthetic=synthetic, progress=progress)
         said += divided.warnings
         if not divided.held_back:
             raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-        parts = divided.fitted, divided.held_back
+        parts = [*divided.fitted, *divided.synthetic], divided.held_back
         source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress)
         seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
@@ -264,6 +265,7 @@ def check_search(
     weighed: Sequence[str],
     *,
     images: str | Path | None = None,
+    synthetic: int = 0,
     out: Path | None = None,
     differ: bool = False,
 ) -> None:
@@ -274,12 +276,13 @@ def check_search(
     mixed = Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within"))
     predicts = Message("{} and {} both predict the accuracy of designs", named, OptionName("accuracy"))
     alternatives = Message("{} applies to a front, not to alternatives of the best design", named)
-    with_images = images is not None
+    images_missing, with_images = Message("give {}", OptionName("images", "DIR")), images is not None
     for wrong, message, hint in (
         (weighed and differ, mixed, only),
         (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
         (with_images and differ, alternatives, Message("leave out {}", named)),
         (with_images and request.accuracy, predicts, only),
+        (synthetic and not with_images, "images made from the network are used beside others, and there are none", images_missing),
         (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
     ):
         if wrong:

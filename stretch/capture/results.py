@@ -145,6 +145,11 @@ class Captured:
             object.__setattr__(self, "returned", returned_by(self.graph))
 
     @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weights and statistics by operator and name, such as ``conv1.weight``."""
+        return {f"{op}.{key}": tensor for op, tensors in self.weights.items() for key, tensor in tensors.items()}
+
+    @property
     def opaque(self) -> tuple[str, ...]:
         """Names of the operators that no family describes: nothing scales or divides them."""
         return tuple(op.name for op in self.graph.ops if op.kind == "opaque")

@@ -324,7 +324,7 @@ def sensitivity_of(
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
     measurement = measure(captured, space, ours, theirs, budget_s, progress)
     on = MeasuredOn(
-        weights=fingerprint({f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}),
+        weights=fingerprint(captured.tensors),
         images=sum(map(len, ours)),
         held_back=sum(map(len, theirs)),
         pictures=fingerprint({f"{number:06d}": batch for number, batch in enumerate([*ours, *theirs])}),

@@ -26,6 +26,7 @@ from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
 from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
+from stretch.transform.synthetic import Synthesis, synthesise
 
 #: Batch size.
 BATCH = 32
@@ -56,6 +57,7 @@ class Images:
     held_back: list[torch.Tensor]  # Batches of others, for comparing; empty where there are too few images.
     repeated: int = 0  # Images of the folder that were left out because they are the same as others.
     fingerprints: tuple[str, ...] = ()  # Of the images that calibration looks at.
+    synthetic: list[torch.Tensor] = field(default_factory=list)  # Batches made from the network itself, which it is fitted to besides.
 
     @property
     def warnings(self) -> list[str]:
@@ -66,7 +68,13 @@ class Images:
 
 
 def divide_images(
-    folder: Path, captured: Captured, count: int, preprocessing: Preprocessing | None = None, held_back: int = HELD_BACK
+    folder: Path,
+    captured: Captured,
+    count: int,
+    preprocessing: Preprocessing | None = None,
+    held_back: int = HELD_BACK,
+    synthetic: int = 0,
+    progress: Progress = silent,
 ) -> Images:
     """Read a folder's images, and hold some back from calibration to compare with.
 
@@ -75,6 +83,7 @@ def divide_images(
 
     Args:
         preprocessing: What a picture goes through before the model reads it; ImageNet's if None.
+        synthetic: Number of images that are made from the network itself.
     """
     if captured.graph.inputs[0].shape[0] > 1:
         raise UsageError(
@@ -99,7 +108,8 @@ def divide_images(
         sets[i in chosen].append(torch.from_numpy(image))
     looked_at = tuple(name for i, name in enumerate(known) if i not in chosen)
     fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
-    return Images(fitted, others, len(taken) - len(distinct), looked_at)
+    made = synthesise(captured, preprocessing or IMAGENET, Synthesis(synthetic), progress) if synthetic else []
+    return Images(fitted, others, len(taken) - len(distinct), looked_at, made)
 
 
 def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
@@ -196,15 +206,13 @@ def refine_and_compare(
     how: Refinement,
     checkpoint: Checkpoint | None = None,
     progress: Progress = silent,
-    synthetic: Sequence[torch.Tensor] = (),
     precision: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Refine a network, on a GPU where there is one, and keep its start unless it is as close to the original afterwards.
 
     Closer is what sees the original's class more often, or as often with outputs that are less far off. The images held back have no
-    part in the steps, nor in which state of them is the best: they decide between the first network and the best. Batches of
-    `synthetic` are made from the original itself, (n, channels, height, width). `precision` is the planned one of each processor: where it
-    is int8, the last steps see what rounding does.
+    part in the steps, nor in which state of them is the best: they decide between the first network and the best.
+    `precision` is the planned one of each processor: where it is int8, the last steps see what rounding does.
     """
     rounding, said_of_rounding = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
     progress("compare")
@@ -214,7 +222,7 @@ def refine_and_compare(
     try:
         if torch.cuda.is_available():
             model.to("cuda")
-        refinement = refine(model, captured, images.fitted, how, progress, checkpoint, synthetic, rounding)
+        refinement = refine(model, captured, images.fitted, how, progress, checkpoint, images.synthetic, rounding)
     finally:
         model.to(place)
     progress("compare")

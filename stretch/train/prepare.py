@@ -170,11 +170,10 @@ class Prepared:
             part[key] = part[key].rpartition("/")[2]
         if recipe["supernet"] is not None:
             recipe["supernet"].pop("designs")
-        weights = {f"{op}.{key}": tensor for op, tensors in self.captured.weights.items() for key, tensor in tensors.items()}
         return {
             "recipe": _digest(msgspec.json.encode(recipe, order="sorted")),
             "design": _digest(msgspec.json.encode(self.designs)),
-            "model": fingerprint(weights)[:16],
+            "model": fingerprint(self.captured.tensors)[:16],
         }
 
     @property

@@ -774,10 +774,9 @@ def _identity(
     model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], how: Refinement, *, rounds: bool
 ) -> dict[str, str]:
     """Fingerprints of all that decides how a refinement goes."""
-    weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
     settings = f"{how} on {next(model.parameters()).device.type}" + (" with rounding" if rounds else "")
     return {
-        "weights": fingerprint(weights | {f"branched.{key}": value for key, value in model.state_dict().items()}),
+        "weights": fingerprint(captured.tensors | {f"branched.{key}": value for key, value in model.state_dict().items()}),
         "images": fingerprint({name: batch for name, batch in images.items() if batch is not None}),
         "settings": hashlib.sha256(settings.encode()).hexdigest(),
     }

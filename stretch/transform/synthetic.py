@@ -22,9 +22,9 @@ from predictors.files import cache_folder, write_whole
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.network.segments import split_segments
 from stretch.transform.build import build
-from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.statistics import norms
 from stretch.transform.refine import Replayed, fingerprint, scheduled_adam
 
@@ -99,9 +99,7 @@ class _Statistics:
         self._values.append(((variance + (mean - layer.running_mean).square()) / kept - 1 - (variance / kept).log()).mean() / 2)
 
 
-def synthesise(
-    captured: Captured, design: BranchDesign, preprocessing: Preprocessing, how: Synthesis, progress: Progress = silent
-) -> list[torch.Tensor]:
+def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis, progress: Progress = silent) -> list[torch.Tensor]:
     """Images that a network sees as its training images, in equal numbers of its classes.
 
     On a GPU where there is one. Each batch is kept in the cache once it is made, so that an interrupted synthesis goes on where it was,
@@ -109,7 +107,6 @@ def synthesise(
 
     Args:
         captured: The trained network, of one input (1, 3, height, width) and one output of class scores.
-        design: A design of it, whose segments say where its tensors are cut.
         preprocessing: What a picture goes through before the network reads it: it bounds the pixels.
 
     Returns:
@@ -124,17 +121,22 @@ def synthesise(
             "images can be made only from a network that reads a picture and answers with class scores", "leave synthetic out"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build(captured, whole_design(captured, design)).to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+    parts = (SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in split_segments(captured.graph))
+    model = (
+        build(captured, BranchDesign(captured.graph.name, "", tuple(parts)))
+        .to(device, memory_format=torch.channels_last)
+        .eval()
+        .requires_grad_(False)
+    )
     layers = [layer for layer in norms(model) if isinstance(layer.running_mean, torch.Tensor)]
     if not layers:
         raise StretchError(
             "images can be made only from a network with batch-norms, whose statistics say what its images were like", "leave synthetic out"
         )
-    weights = {f"{op}.{key}": tensor for op, tensors in captured.weights.items() for key, tensor in tensors.items()}
     coarse = how.coarse if _reads(model, 1, 3, shape[2] // 2, shape[3] // 2) else 0.0
     how = replace(how, batch=min(how.batch, how.count), coarse=coarse)
     settings = f"{replace(how, count=0)} {preprocessing} {shape}"
-    folder = cache_folder("synthetic") / hashlib.sha256((fingerprint(weights) + settings).encode()).hexdigest()
+    folder = cache_folder("synthetic") / hashlib.sha256((fingerprint(captured.tensors) + settings).encode()).hexdigest()
     low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
     count, batches = captured.graph.by_name[outputs[0]].shape[1], []
     order = torch.randperm(count, generator=torch.Generator().manual_seed(how.seed))

@@ -43,6 +43,7 @@ def calibrate(
     images: Sequence[torch.Tensor],
     ridge: float = 1e-4,
     *,
+    synthetic: Sequence[torch.Tensor] = (),
     layers: bool = True,
     choices: Choices = ALL,
 ) -> list[SegmentError]:
@@ -60,6 +61,7 @@ def calibrate(
         model: Built from `captured`; changed in place, in evaluation mode afterwards.
         images: Batches of what the network reads, (n, channels, height, width).
         ridge: Weight of the penalty, relative to the mean square of a layer's inputs.
+        synthetic: Batches made from the original, likewise: fits look at them, and the choice between fits does not.
 
     Returns:
         The error of every branched segment, in order.
@@ -68,10 +70,10 @@ def calibrate(
         StretchError: If there are too few images, too many for the memory, or their shape is wrong.
     """
     device = next(model.parameters()).device
-    _check(captured, images, device)
+    _check(captured, images, synthetic, device)
     original = build(captured, whole_design(captured, model.design)).to(device)
     model.eval()
-    arriving, split = divide([batch.to(device) for batch in images], _largest(captured))
+    arriving, split = divide([batch.to(device) for batch in images], _largest(captured), [batch.to(device) for batch in synthetic])
     there = arriving
     errors = []
     # Bands of rows and branches of channels share their weights: what is fitted is the segment in one piece.
@@ -114,7 +116,7 @@ def _piece(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, fam
     return piece.to(next(model.parameters()).device)
 
 
-def _check(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> None:
+def _check(captured: Captured, images: Sequence[torch.Tensor], synthetic: Sequence[torch.Tensor], device: torch.device) -> None:
     wanted = captured.graph.input.shape[1:]
     for batch in images:
         if tuple(batch.shape[1:]) != wanted:
@@ -124,6 +126,7 @@ def _check(captured: Captured, images: Sequence[torch.Tensor], device: torch.dev
     count = sum(len(batch) for batch in images)
     if count < MIN_IMAGES:
         raise StretchError(f"{count} calibration images are too few", f"give at least {MIN_IMAGES}, better some hundreds")
+    count += sum(len(batch) for batch in synthetic)
     bytes_per_image = _HELD * _largest(captured)
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else system.memory_bytes()
     if count * bytes_per_image > memory:

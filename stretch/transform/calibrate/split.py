@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 #: One image of so many is held back from the fits …
 EVERY = 5
@@ -37,26 +38,24 @@ def held_back(count: int) -> torch.Tensor:
     return chosen
 
 
-def divide(images: Sequence[torch.Tensor], largest: int) -> tuple[list[torch.Tensor], Split]:
+def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[torch.Tensor] = ()) -> tuple[list[torch.Tensor], Split]:
     """Divide images between fits and choice.
 
     How the images come in batches makes no difference.
 
     Args:
         largest: Bytes of one image's largest activation.
+        synthetic: Batches that fits look at besides, and the choice does not.
 
     Returns:
         Other batches of the same images, of a size that suits the device, and what they are for.
     """
-    together = torch.cat(list(images))
-    count, on_gpu = len(together), together.is_cuda
-    if not on_gpu and together.dim() == 4:
+    together = torch.cat([*images, *synthetic])
+    chosen = held_back(sum(len(batch) for batch in images))
+    chosen = F.pad(chosen, (0, len(together) - len(chosen))).to(together.device)
+    if not together.is_cuda and together.dim() == 4:
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
-    size = max(1, (_GPU_BYTES if on_gpu else _CPU_BYTES) // largest)
-    chosen = held_back(count)
-    if not chosen.any():
-        batches = list(together.split(size))
-        return batches, Split(len(batches), count, 0)
-    fitted, held = (list(together[mask.to(together.device)].split(size)) for mask in (~chosen, chosen))
-    return fitted + held, Split(len(fitted), count - int(chosen.sum()), len(fitted))
+    size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
+    fitted, held = (list(together[mask].split(size)) if mask.any() else [] for mask in (~chosen, chosen))
+    return fitted + held, Split(len(fitted), int((~chosen).sum()), len(fitted) if held else 0)

@@ -10,7 +10,6 @@ from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import IMAGENET
 from stretch.capture import capture
 from stretch.transform.synthetic import Synthesis, synthesise
-from tests.stretch.designs import identity_design
 
 SHAPE = (1, 3, 16, 16)
 HOW = Synthesis(12, steps=60, batch=6)
@@ -48,7 +47,7 @@ def cache(monkeypatch, tmp_path):
 def images_of(model):
     """Captured, and the batches that are made from it."""
     captured = capture(model, SHAPE, "net")
-    return captured, synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+    return captured, synthesise(captured, IMAGENET, HOW)
 
 
 def images_by_class(model, images):
@@ -105,24 +104,23 @@ class Interrupt:
 
 def test_what_was_made_once_is_taken_from_the_cache_and_more_images_are_more_batches(made):
     _, captured, batches = made
-    design = identity_design(captured.graph)
-    again = synthesise(captured, design, IMAGENET, HOW, Interrupt(0))
+    again = synthesise(captured, IMAGENET, HOW, Interrupt(0))
     assert torch.equal(torch.cat(again), torch.cat(batches))
     with pytest.raises(KeyboardInterrupt):
-        synthesise(captured, design, IMAGENET, replace(HOW, count=20), Interrupt(1))
+        synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(1))
     # the third batch was kept, the fourth is left
-    more = torch.cat(synthesise(captured, design, IMAGENET, replace(HOW, count=20), Interrupt(1)))
+    more = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(1)))
     assert len(more) == 20
     assert torch.equal(more[:12], torch.cat(batches))
     assert not torch.equal(more[12:18], more[:6])
-    other = torch.cat(synthesise(captured, design, IMAGENET, replace(HOW, count=6, seed=1)))
+    other = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=6, seed=1)))
     assert not torch.equal(other, more[:6])
 
 
 def test_a_network_without_statistics_or_class_scores_is_refused():
     captured = capture(network(lambda channels: nn.GroupNorm(1, channels)), SHAPE, "net")
     with pytest.raises(StretchError, match="batch-norms"):
-        synthesise(captured, identity_design(captured.graph), IMAGENET, HOW)
+        synthesise(captured, IMAGENET, HOW)
     picture = capture(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)).eval(), SHAPE, "net")
     with pytest.raises(StretchError, match="class scores"):
-        synthesise(picture, identity_design(picture.graph), IMAGENET, HOW)
+        synthesise(picture, IMAGENET, HOW)
