@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 #: One image of so many is held back from the fits …
 EVERY = 5
@@ -23,7 +22,7 @@ class Split:
 
     fitted: int  # Batches, the first, that fits look at.
     images: int  # Images in those.
-    held: int  # The first batch that the choice looks at; 0 where there are too few images to hold any back.
+    held: int  # The first batch that the choice looks at; where there are too few images to hold any back, it looks at what fits do.
 
 
 def held_back(count: int) -> torch.Tensor:
@@ -50,12 +49,14 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
     Returns:
         Other batches of the same images, of a size that suits the device, and what they are for.
     """
-    together = torch.cat([*images, *synthetic])
-    chosen = held_back(sum(len(batch) for batch in images))
-    chosen = F.pad(chosen, (0, len(together) - len(chosen))).to(together.device)
+    together = torch.cat([*synthetic, *images])
+    chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
     if not together.is_cuda and together.dim() == 4:
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
-    fitted, held = (list(together[mask].split(size)) if mask.any() else [] for mask in (~chosen, chosen))
-    return fitted + held, Split(len(fitted), int((~chosen).sum()), len(fitted) if held else 0)
+    photographs = together[-len(chosen) :]
+    parts = (together[: -len(chosen)], photographs[~chosen], photographs[chosen])
+    made, fitted, held = (list(part.split(size)) if len(part) else [] for part in parts)
+    looked_at = made + fitted
+    return looked_at + held, Split(len(looked_at), len(together) - len(parts[2]), len(looked_at) if held else len(made))

@@ -1,10 +1,10 @@
-import numpy as np
 import pytest
 
 from stretch.cli.branch import _folder_name
 from stretch.planning.messages import OptionName, as_flag
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
+from tests.stretch.pictures import folder_of
 
 BARE = ("--set", "controls=false")
 LOOSE = ["--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--weights", "none"]
@@ -65,9 +65,7 @@ def test_terminal_and_json_tell_the_same_warnings(capsys):
 
 @pytest.mark.torch
 def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_without_images_alone(capsys, tmp_path):
-    folder = tmp_path / "images"
-    folder.mkdir()
-    np.save(folder / "some.npy", np.random.default_rng(0).standard_normal((16, 3, 32, 32)).astype(np.float32))
+    folder = folder_of(tmp_path / "images", 16)
     flags = ("tiny_resnet", "--device", "pixel6", "--out", tmp_path / "b", *LOOSE)
     result = succeed(capsys, "branch", *flags)
     assert "is unknown" in result.err

@@ -23,6 +23,7 @@ REFUSALS = {
         ("--set macs=1.1:0.9", 2, "MACs"),
         ("--set min_width=2", 2, "--set min_width"),
         ("--set n_meet=0", 2, "--set n_meet"),
+        ("--set synthetic=9", 2, "images made from the network are used beside others"),
         ("--input 32", 2, "--input"),
         ("--precision int8", 2, "--precision"),
         ("--processors cpu", 2, "two processors"),

@@ -183,6 +183,10 @@ def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, large
     assert again == split
     assert all(torch.equal(a, b) for a, b in zip(batches, together, strict=True))
     assert all(len(batch) <= max(1, 2**25 // largest) for batch in batches)
+    more, divided = divide([images], largest, [-1 - images])
+    assert divided.images == split.images + count
+    assert all(torch.equal(a, b) for a, b in zip(batches[split.held :], more[divided.held :], strict=True))
+    assert sorted(int(x) for batch in more[: divided.fitted] for x in batch.flatten() if x < 0) == list(range(-count, 0))
 
 
 def images_of_shape(*shape, seed=0):
