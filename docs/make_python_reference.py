@@ -51,7 +51,11 @@ def _function(name: str, function: Any) -> str:
 def _helps(function: Any) -> dict[str, str]:
     """What the command line's annotations say of parameters."""
     notes = {name: getattr(parameter.annotation, "__metadata__", ()) for name, parameter in inspect.signature(function).parameters.items()}
-    return {name: getattr(items[0], "help", None) or str(items[0]) for name, items in notes.items() if items}
+    said = {
+        name: [getattr(item, "help", None) or item for item in items if hasattr(item, "help") or isinstance(item, str)]
+        for name, items in notes.items()
+    }
+    return {name: str(texts[0]) for name, texts in said.items() if texts}
 
 
 def _class(name: str, kind: type) -> str:
