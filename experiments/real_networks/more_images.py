@@ -90,6 +90,8 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     divided = divide_images(images, network.captured, MOST, preprocessing, HELD_BACK)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
+    # a cache has them once the first trial of this number has made them
+    synthetic = synthesise(network.captured, preprocessing, Synthesis(trial.synthetic)) if trial.synthetic else []
     design, ms = planned.design, planned.run.makespan_ms
     if trial.design == "sequential":
         assert planned.sequential is not None
@@ -100,10 +102,10 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     if trial.design == "pruned":
         pruned, single = pruned_as_fast(network.captured, planned)
         ms = single.ms
-        model = calibrate_pruned(network.captured, pruned, fitted)
+        model = calibrate_pruned(network.captured, pruned, [*fitted, *(batch.to(device) for batch in synthetic)])
     else:
         model = build(network.captured, design).to(device)
-        calibrate(model, network.captured, fitted)
+        calibrate(model, network.captured, fitted, synthetic=synthetic)
     row: Row = {"trial": trial.name} | asdict(trial) | {"predicted_ms": round(ms, 3), "best_single_ms": round(planned.best_single.ms, 3)}
     row |= {"speedup": round(planned.best_single.ms / ms, 3), "macs_ratio": round(model.graph.macs / network.graph.macs, 4)}
     row["branched"] = "; ".join(
@@ -112,10 +114,6 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         if not part.whole
     )
 
-    synthetic: list[torch.Tensor] = []
-    if trial.synthetic:
-        # a cache has them once the first trial of this number has made them
-        synthetic = synthesise(network.captured, preprocessing, Synthesis(trial.synthetic))
     row |= agreement(network.captured, model, divided.held_back, "calibrated")
     if trial.steps:
         if trial.design == "pruned":
@@ -187,7 +185,7 @@ def record(files: Sequence[Path], name: str) -> None:
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`.",
             "Sequential: the plain network of as many multiply-accumulates. Shortened: that first branch alone. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
             "`fitted_value`: agreement on the photographs that the network was fitted to. `rounded_value`: the network as int8 rounds its weights and tensors on all processors. The last steps of a refinement see that, as many per cent of them as `rounded` says.",
-            "`synthetic`: images made from the original by `stretch.transform.synthetic`; half of the views of a refinement show them. Trials ran side by side on one GPU, so seconds say little of one alone.",
+            "`synthetic`: images made from the original by `stretch.transform.synthetic`; calibration looks at them too, and half of the views of a refinement show them. Trials ran side by side on one GPU, so seconds say little of one alone.",
         ],
         **origin(runs),
     )

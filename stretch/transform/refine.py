@@ -583,7 +583,7 @@ class _Run:
         )
         self._found = None if checkpoint is None else checkpoint.read(self._identity)
         self._pair = SegmentPairs(model, captured)
-        chosen = held_back(count)
+        chosen = held_back(count, 0 if others is None else len(others))
         if chosen.any():
             held = together[chosen.to(self._device)]
         else:

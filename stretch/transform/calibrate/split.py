@@ -9,8 +9,10 @@ import torch
 EVERY = 5
 #: … but not fewer than this,
 FEWEST = 16
-#: and none where that were more than one of so many.
+#: and none where that were more than one of so many that fits can look at,
 MOST = 4
+#: or of the photographs among these.
+MOST_PHOTOGRAPHS = 2
 
 #: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
 _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
@@ -25,14 +27,14 @@ class Split:
     held: int  # The first batch that the choice looks at; where there are too few images to hold any back, it looks at what fits do.
 
 
-def held_back(count: int) -> torch.Tensor:
-    """Which of so many images no fit looks at, (images,) bool; none where they are too few.
+def held_back(count: int, synthetic: int = 0) -> torch.Tensor:
+    """Which of so many images no fit looks at, (images,) bool; none where they are too few, also with those that are synthetic.
 
     They are spread over all, since folders are often sorted.
     """
     chosen = torch.zeros(count, dtype=torch.bool)
     back = max(count // EVERY, FEWEST)
-    if back * MOST <= count:
+    if back * MOST <= count + synthetic and back * MOST_PHOTOGRAPHS <= count:
         chosen[torch.arange(back) * count // back] = True
     return chosen
 
@@ -50,7 +52,7 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
         Other batches of the same images, of a size that suits the device, and what they are for.
     """
     together = torch.cat([*synthetic, *images])
-    chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
+    chosen = held_back(*(sum(len(batch) for batch in some) for some in (images, synthetic))).to(together.device)
     if not together.is_cuda and together.dim() == 4:
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
