@@ -61,7 +61,8 @@ def calibrate(
         model: Built from `captured`; changed in place, in evaluation mode afterwards.
         images: Batches of what the network reads, (n, channels, height, width).
         ridge: Weight of the penalty, relative to the mean square of a layer's inputs.
-        synthetic: Batches made from the original, likewise: fits look at them, and the choice between fits does not.
+        synthetic: Batches made from the original, likewise: fits look at them, the choice between fits does not. Of many, as many of the
+            first are taken as fit into half of the memory.
 
     Returns:
         The error of every branched segment, in order.
@@ -70,10 +71,11 @@ def calibrate(
         StretchError: If there are too few images, too many for the memory, or their shape is wrong.
     """
     device = next(model.parameters()).device
-    _check(captured, images, synthetic, device)
+    room = _room(captured, images, device)
     original = build(captured, whole_design(captured, model.design)).to(device)
     model.eval()
-    arriving, split = divide([batch.to(device) for batch in images], _largest(captured), [batch.to(device) for batch in synthetic])
+    made = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
+    arriving, split = divide([batch.to(device) for batch in images], _largest(captured), made)
     there = arriving
     errors = []
     # Bands of rows and branches of channels share their weights: what is fitted is the segment in one piece.
@@ -116,7 +118,8 @@ def _piece(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, fam
     return piece.to(next(model.parameters()).device)
 
 
-def _check(captured: Captured, images: Sequence[torch.Tensor], synthetic: Sequence[torch.Tensor], device: torch.device) -> None:
+def _room(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> int:
+    """How many more images than those that are given half of the memory holds; those that are given are checked."""
     wanted = captured.graph.input.shape[1:]
     for batch in images:
         if tuple(batch.shape[1:]) != wanted:
@@ -126,7 +129,6 @@ def _check(captured: Captured, images: Sequence[torch.Tensor], synthetic: Sequen
     count = sum(len(batch) for batch in images)
     if count < MIN_IMAGES:
         raise StretchError(f"{count} calibration images are too few", f"give at least {MIN_IMAGES}, better some hundreds")
-    count += sum(len(batch) for batch in synthetic)
     bytes_per_image = _HELD * _largest(captured)
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else system.memory_bytes()
     if count * bytes_per_image > memory:
@@ -134,6 +136,7 @@ def _check(captured: Captured, images: Sequence[torch.Tensor], synthetic: Sequen
             f"{count} calibration images would hold about {count * bytes_per_image / 2**30:.0f} GiB, there are {memory / 2**30:.0f} GiB",
             f"give at most {int(memory / bytes_per_image)} images",
         )
+    return max(int(memory / 2 / bytes_per_image) - count, 0)
 
 
 def _largest(captured: Captured) -> int:

@@ -149,8 +149,7 @@ def test_device_of_one_processor_is_refused_before_anything_is_loaded():
 @pytest.mark.slow
 def test_images_and_those_made_from_the_network_calibrate_it_before_it_is_exported(images, tmp_path):
     plain = branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
-    request = {"weights": "none", "images": images, "image_count": 32, "synthetic": 6}
-    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, **request)
+    result = branch("tiny_resnet", "pixel6", out=tmp_path / "b", config=LOOSE, weights="none", images=images, image_count=32, synthetic=6)
     assert result.manifest.weights.detail.endswith("fitted also to 6 images made from it")
     assert [e["segment"] for e in result.to_json()["calibration"]] == [s.name for s in result.plan.design.segments if not s.whole]
     assert all(e.after < e.before for e in result.calibration)

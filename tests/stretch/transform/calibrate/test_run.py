@@ -1,6 +1,8 @@
 """Calibration of a whole network, its statistics, and the images that are held back."""
 
+import copy
 import itertools
+from math import prod
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from predictors import system
 from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.scale import design_segments, partitions
@@ -117,13 +120,17 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     assert off(model, result) < 0.5 * before
 
 
-def test_more_images_than_memory_are_refused_with_a_number_that_fits(captured):
+def test_more_images_than_memory_are_refused_with_a_number_that_fits_and_more_synthetic_ones_left_out(captured, monkeypatch):
     result = captured("tiny_resnet")
     model = build(result, halves(result.graph, "sum"))
     one = torch.zeros(1, *result.graph.input.shape[1:])
     with pytest.raises(StretchError, match="GiB") as caught:
         calibrate(model, result, [one.expand(10**9, -1, -1, -1)])
     assert "at most" in str(caught.value.hint)
+    monkeypatch.setattr(system, "memory_bytes", lambda: 80 * 6 * 4 * max(prod(op.shape) for op in result.graph.ops))
+    some = torch.cat(images(result))
+    few, many = (calibrate(copy.deepcopy(model), result, [some[:32]], synthetic=[some[:count].flip(3)]) for count in (8, 32))
+    assert few == many
 
 
 def test_too_few_or_wrong_images_are_refused(captured):
@@ -184,9 +191,9 @@ def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, large
     assert all(torch.equal(a, b) for a, b in zip(batches, together, strict=True))
     assert all(len(batch) <= max(1, 2**25 // largest) for batch in batches)
     more, divided = divide([images], largest, [-1 - images])
-    assert divided.images == split.images + count
-    assert all(torch.equal(a, b) for a, b in zip(batches[split.held :], more[divided.held :], strict=True))
-    assert sorted(int(x) for batch in more[: divided.fitted] for x in batch.flatten() if x < 0) == list(range(-count, 0))
+    assert sum(len(batch) for batch in more[divided.held :]) == (count if count < 32 else 2 * count - divided.images)
+    assert all((batch >= 0).all() for batch in more[divided.held :])
+    assert sorted(int(x) for batch in more for x in batch.flatten()) == list(range(-count, count))
 
 
 def images_of_shape(*shape, seed=0):
