@@ -469,8 +469,6 @@ class Views:
 
 #: Minimum number of images, some of which are held back.
 MIN_IMAGES = 16
-#: Where calibration holds no images back, one of so many is held back, and judged by so many views.
-FEW_EVERY, FEW_VIEWS = 4, 64
 #: Images that give batch-norms their statistics, at most; a batch of fewer than the second number gives none.
 STATISTICS, FEWEST = 128, 8
 #: Bytes of activations that a step may hold, on a CPU and on a GPU; larger batches are computed in parts.
@@ -583,15 +581,9 @@ class _Run:
         )
         self._found = None if checkpoint is None else checkpoint.read(self._identity)
         self._pair = SegmentPairs(model, captured)
-        chosen = held_back(count, 0 if others is None else len(others))
-        if chosen.any():
-            held = together[chosen.to(self._device)]
-        else:
-            # calibration has looked at all of them: they are judged by views that it has not seen
-            chosen[::FEW_EVERY] = True
-            held = Views(together[chosen.to(self._device)], how.seed + 1).draw(FEW_VIEWS)
-        rest = together[~chosen.to(self._device)]
-        self._views, self._held = Views(rest, how.seed, None if others is None else others.to(self._device)), held
+        chosen = held_back(count).to(self._device)
+        rest, self._held = together[~chosen], together[chosen]
+        self._views = Views(rest, how.seed, None if others is None else others.to(self._device))
         self._plain = rest[torch.arange(min(len(rest), STATISTICS)) * len(rest) // min(len(rest), STATISTICS)]
         self._images = int(chosen.sum())
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]

@@ -713,14 +713,14 @@ class FitTask:
         return Fitted(matches, heritage, _state(branch), backbone)
 
     def _backbone(self, batches: Batches) -> BranchOutput:
-        return BranchOutput(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.held :])
+        return BranchOutput(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])
 
     def _backbones(self, branches: list[Branch]) -> list[BranchOutput]:
         """Backbones of the branches as they are; rows only where the error needs them."""
         if join_of(self.part.join).widens:
             return [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches]
         none = torch.empty(0)
-        return [BranchOutput(none, [backbone_of(branch, x) for x in self.arriving[self.split.held :]]) for branch in branches]
+        return [BranchOutput(none, [backbone_of(branch, x) for x in self.arriving[self.split.fitted :]]) for branch in branches]
 
     def _reader(self, backbones: Sequence[BranchOutput]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Makes the segment's output comparable with the original's."""
@@ -734,7 +734,7 @@ class FitTask:
         wrong = total = 0.0
         read = self._reader(backbones)
         joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches()]
-        for number, target in enumerate(self.targets[self.split.held :]):
+        for number, target in enumerate(self.targets[self.split.fitted :]):
             parts = [join(t.held[number]) if join else t.held[number] for join, t in zip(joins, backbones, strict=True)]
             output = self.segment.join(*parts) if len(parts) > 1 else parts[0]
             wrong += float((read(output) - target).square().sum(dtype=torch.float64))

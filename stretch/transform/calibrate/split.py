@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 #: One image of so many is held back from the fits …
 EVERY = 5
-#: … but not fewer than this,
-FEWEST = 16
-#: and none where that were more than one of so many that fits can look at,
-MOST = 4
-#: or of the photographs among these.
-MOST_PHOTOGRAPHS = 2
+#: … and of few one of so many, as long as it is no more than `ENOUGH`: fits to few images are chosen by these worst of all.
+EVERY_OF_FEW, ENOUGH = 3, 16
 
 #: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
 _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
@@ -22,20 +19,15 @@ _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
 class Split:
     """How batches are divided between fits and choice."""
 
-    fitted: int  # Batches, the first, that fits look at.
+    fitted: int  # Batches, the first, that fits look at; the choice looks at the others.
     images: int  # Images in those.
-    held: int  # The first batch that the choice looks at; where there are too few images to hold any back, it looks at what fits do.
 
 
-def held_back(count: int, synthetic: int = 0) -> torch.Tensor:
-    """Which of so many images no fit looks at, (images,) bool; none where they are too few, also with those that are synthetic.
-
-    They are spread over all, since folders are often sorted.
-    """
+def held_back(count: int) -> torch.Tensor:
+    """Which of so many images no fit looks at, (images,) bool, spread over all, since folders are often sorted; `count` is 3 or more."""
     chosen = torch.zeros(count, dtype=torch.bool)
-    back = max(count // EVERY, FEWEST)
-    if back * MOST <= count + synthetic and back * MOST_PHOTOGRAPHS <= count:
-        chosen[torch.arange(back) * count // back] = True
+    back = max(count // EVERY, min(count // EVERY_OF_FEW, ENOUGH))
+    chosen[torch.arange(back) * count // back] = True
     return chosen
 
 
@@ -52,13 +44,11 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
         Other batches of the same images, of a size that suits the device, and what they are for.
     """
     together = torch.cat([*synthetic, *images])
-    chosen = held_back(*(sum(len(batch) for batch in some) for some in (images, synthetic))).to(together.device)
+    chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
     if not together.is_cuda and together.dim() == 4:
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
-    photographs = together[-len(chosen) :]
-    parts = (together[: -len(chosen)], photographs[~chosen], photographs[chosen])
-    made, fitted, held = (list(part.split(size)) if len(part) else [] for part in parts)
-    looked_at = made + fitted
-    return looked_at + held, Split(len(looked_at), len(together) - len(parts[2]), len(looked_at) if held else len(made))
+    chosen = F.pad(chosen, (len(together) - len(chosen), 0))
+    fitted, held = (list(together[mask].split(size)) for mask in (~chosen, chosen))
+    return fitted + held, Split(len(fitted), int((~chosen).sum()))
