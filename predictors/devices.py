@@ -428,10 +428,6 @@ class DeviceProfile:
     def _priors_at(self) -> dict[tuple[str, str], dict[str, Prior]]:
         return _by_core_set(self.priors)
 
-    def source_of(self, quantity: Quantity) -> str:
-        """Where a number of this profile comes from, in words."""
-        return self.sources[quantity.source]
-
 
 def _by_core_set(known: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
     """What is known of each core set, by precision."""

@@ -130,8 +130,8 @@ def refine_bundle(
             networks = reopen(loaded)
             original, model = networks.original, networks.model
             tell("images")
-            preprocessing = loaded.manifest.model.preprocessing
-            divided = divide_images(Path(images), original, image_count, preprocessing, synthetic=synthetic, progress=tell)
+            read = loaded.manifest.model.preprocessing
+            divided = divide_images(Path(images), original, image_count, read, synthetic=synthetic, progress=tell)
             precision = planned_precision(loaded.manifest)
             outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, precision)
 

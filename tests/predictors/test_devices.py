@@ -41,7 +41,7 @@ def test_every_number_of_a_profile_says_where_it_comes_from(device):
     profile = load_device(device)
     result = quantities(profile)
     assert len(result) > 25
-    assert all(len(profile.source_of(quantity)) > 10 for _, quantity in result)
+    assert all(len(profile.sources[quantity.source]) > 10 for _, quantity in result)
     # A source that no number uses is a leftover.
     assert {quantity.source for _, quantity in result} == set(profile.sources)
     # Whatever number stands in the file is one of those with a source.

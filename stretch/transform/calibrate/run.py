@@ -61,8 +61,7 @@ def calibrate(
         model: Built from `captured`; changed in place, in evaluation mode afterwards.
         images: Batches of what the network reads, (n, channels, height, width).
         ridge: Weight of the penalty, relative to the mean square of a layer's inputs.
-        synthetic: Batches made from the original, likewise: fits look at them, the choice between fits does not. Of many, as many of the
-            first are taken as fit into half of the memory.
+        synthetic: Batches made from the original, likewise: fits look at as many of them as half of the memory holds, the choice at none.
 
     Returns:
         The error of every branched segment, in order.

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 EVERY = 5
 #: … and of few one of so many, as long as it is no more than `ENOUGH`: fits to few images are chosen by these worst of all.
 EVERY_OF_FEW, ENOUGH = 3, 16
+#: Fewer photographs than this are few: what was chosen is fitted to all of them.
+FEW = 64
 
 #: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
 _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
@@ -21,6 +23,7 @@ class Split:
 
     fitted: int  # Batches, the first, that fits look at; the choice looks at the others.
     images: int  # Images in those.
+    few: bool = False  # Whether what was chosen is fitted once more, to all images.
 
 
 def held_back(count: int) -> torch.Tensor:
@@ -32,9 +35,7 @@ def held_back(count: int) -> torch.Tensor:
 
 
 def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[torch.Tensor] = ()) -> tuple[list[torch.Tensor], Split]:
-    """Divide images between fits and choice.
-
-    How the images come in batches makes no difference.
+    """Divide images between fits and choice, however they come in batches.
 
     Args:
         largest: Bytes of one image's largest activation.
@@ -45,10 +46,11 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
     """
     together = torch.cat([*synthetic, *images])
     chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
+    few = len(chosen) < FEW
     if not together.is_cuda and together.dim() == 4:
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
     chosen = F.pad(chosen, (len(together) - len(chosen), 0))
     fitted, held = (list(together[mask].split(size)) for mask in (~chosen, chosen))
-    return fitted + held, Split(len(fitted), int((~chosen).sum()))
+    return fitted + held, Split(len(fitted), int((~chosen).sum()), few)
