@@ -185,7 +185,7 @@ def record(files: Sequence[Path], name: str) -> None:
             f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`.",
             "Sequential: the plain network of as many multiply-accumulates. Shortened: that first branch alone. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
             "`fitted_value`: agreement on the photographs that the network was fitted to. `rounded_value`: the network as int8 rounds its weights and tensors on all processors. The last steps of a refinement see that, as many per cent of them as `rounded` says.",
-            "`synthetic`: images made from the original by `stretch.transform.synthetic`; calibration looks at them too, and half of the views of a refinement show them. Trials ran side by side on one GPU, so seconds say little of one alone.",
+            "`synthetic`: images made from the original by `stretch.transform.synthetic`; calibration looks at them too, and half of the views of a refinement show them. Where trials ran side by side, seconds say little of one alone.",
         ],
         **origin(runs),
     )

@@ -24,7 +24,7 @@ from stretch.capture import Captured
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import whole_design
-from stretch.transform.calibrate.split import FEW, held_back
+from stretch.transform.calibrate.split import held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
@@ -469,8 +469,6 @@ class Views:
 
 #: Minimum number of images, some of which are held back.
 MIN_IMAGES = 16
-#: Where calibration looked at all images in the end, they are judged by so many views.
-FEW_VIEWS = 64
 #: Images that give batch-norms their statistics, at most; a batch of fewer than the second number gives none.
 STATISTICS, FEWEST = 128, 8
 #: Bytes of activations that a step may hold, on a CPU and on a GPU; larger batches are computed in parts.
@@ -584,8 +582,7 @@ class _Run:
         self._found = None if checkpoint is None else checkpoint.read(self._identity)
         self._pair = SegmentPairs(model, captured)
         chosen = held_back(count).to(self._device)
-        rest, held = together[~chosen], together[chosen]
-        self._held = Views(held, how.seed + 1).draw(FEW_VIEWS) if count < FEW else held
+        rest, self._held = together[~chosen], together[chosen]
         self._views = Views(rest, how.seed, None if others is None else others.to(self._device))
         self._plain = rest[torch.arange(min(len(rest), STATISTICS)) * len(rest) // min(len(rest), STATISTICS)]
         self._images = int(chosen.sum())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeVar
 
 import torch
@@ -18,6 +17,7 @@ from stretch.planning.network.segments import Block, ChannelGroups, Segment
 from stretch.transform.build import fill_branch, start_joins
 from stretch.transform.calibrate.layers import (
     BranchFit,
+    Look,
     Matches,
     Products,
     Regression,
@@ -591,41 +591,35 @@ class FitTask:
         Returns:
             The errors as built and in the end.
         """
-        branches = self._branches()
+        branches, fitted = self._branches(), self.split.fitted
         segment_options = self._ways(choices) if layers else []
         options = [_distinct(way[i] for way in segment_options) for i in range(len(branches))]
-        self._look(options)
+        looks = {
+            one
+            for i, branch_options in enumerate(options)
+            for m in branch_options
+            for one in self._branch_fit(self.family[i], branches[i], m).looks
+        }
+        self.targets, rows_by_look = look(self.whole, self.there, fitted, looks)
+        # A join reads all branches: no regression of it has more inputs.
+        joined = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
+        self._count = pixels_for(self.split.images, joined)
+        self._wanted = torch.cat([rows_of(y, self._count) for y in self.targets[:fitted]])
         before = self._error(self._backbones(branches))
         if before <= _SAME:
             self.outputs = [self.segment(x) for x in self.arriving]
             return before, before
-        self._best, self._least, self._again = _state(self.segment), before, None
-        built = [_state(branch) for branch in branches]
-        for renew in (False, True) if self._trunks(self.family) else (True,):
-            self._offer(self.family, partial(self._unfitted, built, renew))
+        self._best, self._least = _state(self.segment), before
+        if self._trunks(self.family):
+            self._offer(self.family, [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches])
+        renewed = [self._backbone(renewed_backbone(branch, self.arriving, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
+        self._offer(self.family, renewed)
         if segment_options:
-            self._fit_ways(segment_options, options, start, choices)
+            self._fit_ways(segment_options, options, start, rows_by_look, choices)
         self.segment.load_state_dict(self._best)
-        if self.split.few and self._again is not None:
-            self.split = Split(len(self.arriving), sum(len(x) for x in self.arriving), self.split.few)
-            self._look(options)
-            family, load, ridge, trunk = self._again
-            rows = [backbone.rows for backbone in load()]
-            start_joins(self.segment, self.part, family)
-            fit_join(self.part, self.segment, rows, self._wanted, ridge, trunk)
         self.outputs = rebase_statistics(self.segment, self.arriving)
         return before, self._least
-
-    def _look(self, options: Sequence[Sequence[Matches]]) -> None:
-        """Ask the original what fits in each way are to reach, on the images that they look at."""
-        family = list(zip(self.family, self._branches(), options, strict=True))
-        looks = {one for heritage, branch, ways in family for m in ways for one in self._branch_fit(heritage, branch, m).looks}
-        self.targets, self._rows = look(self.whole, self.there, self.split.fitted, looks)
-        # A join reads all branches: no regression of it has more inputs.
-        joined = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch, _ in family)
-        self._count = pixels_for(self.split.images, joined)
-        self._wanted = torch.cat([rows_of(y, self._count) for y in self.targets[: self.split.fitted]])
 
     def _ways(self, choices: Choices) -> list[list[Matches]]:
         """Which blocks of the original the branches reproduce, way by way."""
@@ -637,7 +631,12 @@ class FitTask:
         return _distinct(options)
 
     def _fit_ways(
-        self, segment_options: Sequence[list[Matches]], options: Sequence[Sequence[Matches]], start: Sequence[State], choices: Choices
+        self,
+        segment_options: Sequence[list[Matches]],
+        options: Sequence[Sequence[Matches]],
+        start: Sequence[State],
+        rows_by_look: Mapping[Look, Batches],
+        choices: Choices,
     ) -> None:
         """Fit all layers in every way, and offer what comes of it."""
         kept = (
@@ -646,18 +645,18 @@ class FitTask:
             else [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
         )
         done = [
-            [self._fit(i, start[i], heritage, matches) for heritage, matches in zip(heritages, branch_options, strict=True)]
+            [self._fit(i, start[i], heritage, matches, rows_by_look) for heritage, matches in zip(heritages, branch_options, strict=True)]
             for i, (heritages, branch_options) in enumerate(zip(kept, options, strict=True))
         ]
         best, least = segment_options[0], float("inf")
         for way in segment_options:
             chosen = [branch_options[list(matches).index(m)] for branch_options, matches, m in zip(done, options, way, strict=True)]
-            error = self._offer_fitted(start, chosen)
+            error = self._offer_fitted(chosen)
             if error < least:
                 best, least = way, error
         # channels by the norm of their weights, where that is something else, for the best way alone
         if any(h is not built for branch_options, built in zip(kept, self.family, strict=True) for h in branch_options):
-            self._offer_fitted(start, [self._fit(i, start[i], self.family[i], m) for i, m in enumerate(best)])
+            self._offer_fitted([self._fit(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(best)])
 
     def _chosen(self, options: Sequence[Sequence[Matches]]) -> list[list[Heritage]]:
         """What each branch keeps for each of its ways, chosen on activations."""
@@ -673,31 +672,14 @@ class FitTask:
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
-    def _unfitted(self, built: Sequence[State], renew: bool) -> list[BranchOutput]:
-        """Load branches as they were built, their statistics renewed or not, and compute what they give."""
-        outputs = []
-        for branch, state in zip(self._branches(), built, strict=True):
-            branch.load_state_dict(state)
-            fitted = self.split.fitted
-            batches = renewed_backbone(branch, self.arriving, fitted) if renew else [backbone_of(branch, x) for x in self.arriving]
-            outputs.append(self._backbone(batches))
-        return outputs
-
-    def _offer_fitted(self, start: Sequence[State], ways: Sequence[Fitted]) -> float:
+    def _offer_fitted(self, fitted: Sequence[Fitted]) -> float:
         """Put fitted branches into the segment, fit their join, and offer that."""
-        split = self.split
+        for branch, one in zip(self._branches(), fitted, strict=True):
+            branch.load_state_dict(one.state)
+        return self._offer([one.heritage for one in fitted], [one.backbone for one in fitted])
 
-        def loaded() -> list[BranchOutput]:
-            fits = ways if self.split is split else [self._fit(i, start[i], one.heritage, one.matches) for i, one in enumerate(ways)]
-            for branch, one in zip(self._branches(), fits, strict=True):
-                branch.load_state_dict(one.state)
-            return [one.backbone for one in fits]
-
-        return self._offer([one.heritage for one in ways], loaded)
-
-    def _offer(self, family: Sequence[Heritage], load: Callable[[], list[BranchOutput]]) -> float:
-        """Load branches that look at what fits look at, fit their join in each way, and keep the best segment so far; gives the least error."""
-        backbones = load()
+    def _offer(self, family: Sequence[Heritage], backbones: Sequence[BranchOutput]) -> float:
+        """Fit the join of the segment as it is, in each way, and keep the best segment so far; gives the least error."""
         rows, least = [backbone.rows for backbone in backbones], float("inf")
         start_joins(self.segment, self.part, family)  # what the first fit is drawn to; behind a trunk every weight is set anew
         for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunks(family) for ridge in TRUNK_RIDGES)]:
@@ -706,7 +688,6 @@ class FitTask:
             least = min(least, error)
             if error < self._least:
                 self._best, self._least = _state(self.segment), error
-                self._again = family, load, ridge, trunk
         return least
 
     def _trunks(self, family: Sequence[Heritage]) -> list[int]:
@@ -720,7 +701,7 @@ class FitTask:
     def _branches(self) -> list[Branch]:
         return [branch for branch in self.segment.children() if isinstance(branch, Branch)]
 
-    def _fit(self, index: int, start: State, heritage: Heritage, matches: Matches) -> Fitted:
+    def _fit(self, index: int, start: State, heritage: Heritage, matches: Matches, rows_by_look: Mapping[Look, Batches]) -> Fitted:
         branch, fitted = self._branches()[index], self.split.fitted
         branch.load_state_dict(start)
         if heritage is not self.family[index]:
@@ -728,7 +709,7 @@ class FitTask:
             renewed_backbone(branch, self.arriving[:fitted], fitted)
         elif matches:
             fill_branch(branch, self.captured, heritage, self.part.branches[index], matches, only=matches)
-        backbone = self._backbone(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, self._rows, self.ridge))
+        backbone = self._backbone(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, rows_by_look, self.ridge))
         return Fitted(matches, heritage, _state(branch), backbone)
 
     def _backbone(self, batches: Batches) -> BranchOutput:

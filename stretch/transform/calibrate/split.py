@@ -9,9 +9,7 @@ import torch.nn.functional as F
 #: One image of so many is held back from the fits …
 EVERY = 5
 #: … and of few one of so many, as long as it is no more than `ENOUGH`: fits to few images are chosen by these worst of all.
-EVERY_OF_FEW, ENOUGH = 3, 16
-#: Fewer photographs than this are few: what was chosen is fitted to all of them.
-FEW = 64
+EVERY_OF_FEW, ENOUGH = 4, 16
 
 #: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
 _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
@@ -23,11 +21,10 @@ class Split:
 
     fitted: int  # Batches, the first, that fits look at; the choice looks at the others.
     images: int  # Images in those.
-    few: bool = False  # Whether what was chosen is fitted once more, to all images.
 
 
 def held_back(count: int) -> torch.Tensor:
-    """Which of so many images no fit looks at, (images,) bool, spread over all, since folders are often sorted; `count` is 3 or more."""
+    """Which of so many images no fit looks at, (images,) bool, spread over all, since folders are often sorted; `count` is 4 or more."""
     chosen = torch.zeros(count, dtype=torch.bool)
     back = max(count // EVERY, min(count // EVERY_OF_FEW, ENOUGH))
     chosen[torch.arange(back) * count // back] = True
@@ -46,11 +43,10 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
     """
     together = torch.cat([*synthetic, *images])
     chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
-    few = len(chosen) < FEW
     if not together.is_cuda and together.dim() == 4:
         # CPU convolutions need not reorder what is stored so, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
     chosen = F.pad(chosen, (len(together) - len(chosen), 0))
     fitted, held = (list(together[mask].split(size)) for mask in (~chosen, chosen))
-    return fitted + held, Split(len(fitted), int((~chosen).sum()), few)
+    return fitted + held, Split(len(fitted), int((~chosen).sum()))

@@ -120,15 +120,15 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     assert off(model, result) < 0.5 * before
 
 
-@pytest.mark.parametrize(("count", "few"), [(24, True), (64, False)])
-def test_images_held_back_choose_alone_but_of_few_the_chosen_fit_looks_at_all(captured, count, few):
+@pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.slow)])
+def test_images_held_back_choose_and_no_fit_looks_at_them(captured, count):
     result, fresh = captured("tiny_resnet"), images(captured("tiny_resnet"), seed=9)[0]
     some = images_of_shape(count, 3, 32, 32)
     other = torch.where(held_back(count)[:, None, None, None], 1.1 * some, some)
     one, two = (build(result, halves(result.graph, "sum")) for _ in range(2))
     calibrate(one, result, [some])
     calibrate(two, result, [other])
-    assert torch.allclose(one(fresh), two(fresh), rtol=1e-3, atol=1e-3) is not few
+    assert torch.allclose(one(fresh), two(fresh), rtol=1e-3, atol=1e-3)
 
 
 def test_more_images_than_memory_are_refused_with_a_number_that_fits_and_more_synthetic_ones_left_out(captured, monkeypatch):
@@ -181,7 +181,7 @@ def test_error_is_that_of_the_batch_held_back(job, choices):
     assert after == pytest.approx(float(wrong), rel=1e-3)
 
 
-@given(sizes=st.lists(st.integers(3, 60), min_size=1, max_size=9), largest=st.sampled_from((1, 2**22, 2**30)))
+@given(sizes=st.lists(st.integers(4, 60), min_size=1, max_size=9), largest=st.sampled_from((1, 2**22, 2**30)))
 def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, largest):
     count = sum(sizes)
     images = torch.arange(count).float().reshape(-1, 1, 1, 1)
@@ -189,7 +189,7 @@ def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, large
     assert sorted(torch.cat(batches).flatten().tolist()) == list(range(count))
     assert split.images == sum(len(batch) for batch in batches[: split.fitted])
     back = sorted(torch.cat(batches[split.fitted :]).flatten().tolist())
-    assert len(back) == count - split.images == max(count // 5, min(count // 3, 16))
+    assert len(back) == count - split.images == max(count // 5, min(count // 4, 16))
     # Spread over all: no stretch of a sorted folder is missing from the choice or from the fits.
     assert all(2 <= b - a <= 6 for a, b in itertools.pairwise(back))
     together, again = divide([images], largest, [-1 - images])
