@@ -18,7 +18,7 @@ from stretch.transform import build
 from stretch.transform.build import heritages
 from stretch.transform.calibrate import calibrate, whole_design
 from stretch.transform.calibrate.segment import Choices, FitTask
-from stretch.transform.calibrate.split import Split, divide, held_back
+from stretch.transform.calibrate.split import Split, divide
 from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, pair, part_of, two_whole
 
@@ -118,17 +118,6 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     before = off(model, result)
     calibrate(model, result, images(result))
     assert off(model, result) < 0.5 * before
-
-
-@pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.slow)])
-def test_images_held_back_choose_and_no_fit_looks_at_them(captured, count):
-    result, fresh = captured("tiny_resnet"), images(captured("tiny_resnet"), seed=9)[0]
-    some = images_of_shape(count, 3, 32, 32)
-    other = torch.where(held_back(count)[:, None, None, None], 1.1 * some, some)
-    one, two = (build(result, halves(result.graph, "sum")) for _ in range(2))
-    calibrate(one, result, [some])
-    calibrate(two, result, [other])
-    assert torch.allclose(one(fresh), two(fresh), rtol=1e-3, atol=1e-3)
 
 
 def test_more_images_than_memory_are_refused_with_a_number_that_fits_and_more_synthetic_ones_left_out(captured, monkeypatch):
