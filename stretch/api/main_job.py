@@ -471,8 +471,8 @@ def branch(
         source = None
         if least is not None and draft is None and fitted is not None and fitted.held_back and not config.accuracy and plannable(config):
             with phase("sensitivity"):
-                parts = [*fitted.fitted, *fitted.synthetic], fitted.held_back
-                source = sensitivity_of(captured, profile, config, *parts, budget_minutes * 60)
+                parts = fitted.fitted, fitted.held_back
+                source = sensitivity_of(captured, profile, config, *parts, budget_minutes * 60, silent, fitted.synthetic)
 
         def make(request: PlanConfig) -> "Branched":
             # agreement that nothing predicts is measured on what was built

@@ -185,8 +185,8 @@ def search(
         said += divided.warnings
         if not divided.held_back:
             raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-        parts = [*divided.fitted, *divided.synthetic], divided.held_back
-        source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress)
+        parts = divided.fitted, divided.held_back
+        source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress, divided.synthetic)
         seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")
@@ -276,13 +276,13 @@ def check_search(
     mixed = Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within"))
     predicts = Message("{} and {} both predict the accuracy of designs", named, OptionName("accuracy"))
     alternatives = Message("{} applies to a front, not to alternatives of the best design", named)
-    images_missing, with_images = Message("give {}", OptionName("images", "DIR")), images is not None
+    folder, with_images = Message("give {}", OptionName("images", "DIR")), images is not None
     for wrong, message, hint in (
         (weighed and differ, mixed, only),
         (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
         (with_images and differ, alternatives, Message("leave out {}", named)),
         (with_images and request.accuracy, predicts, only),
-        (synthetic and not with_images, "images made from the network are used beside others, and there are none", images_missing),
+        (synthetic and not with_images, "images made from the network are used beside others, and there are none", folder),
         (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
     ):
         if wrong:

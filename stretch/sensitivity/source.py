@@ -301,6 +301,7 @@ def sensitivity_of(
     held_back: Sequence[torch.Tensor],
     budget_s: float = BUDGET_S,
     progress: Progress = silent,
+    synthetic: Sequence[torch.Tensor] = (),
 ) -> Sensitivity:
     """Measure what a network loses where single segments are replaced, and fit a predictor to it.
 
@@ -308,6 +309,7 @@ def sensitivity_of(
 
     Args:
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
+        synthetic: Batches made from the network itself, likewise: they fill up what is missing of `FITTED`.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(
@@ -322,6 +324,8 @@ def sensitivity_of(
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
     most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
     ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
+    missing = min(FITTED, most) - sum(map(len, ours))
+    ours += _some(synthetic, missing) if synthetic and missing else []
     measurement = measure(captured, space, ours, theirs, budget_s, progress)
     on = MeasuredOn(
         weights=fingerprint(captured.tensors),

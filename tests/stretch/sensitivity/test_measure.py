@@ -68,7 +68,8 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     monkeypatch.setattr(source, "FITTED", 16)
     monkeypatch.setattr(source, "HELD_BACK", 8)
     network = read_network("tiny_resnet", weights="none")
-    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), images(20, 0), images(12, 1), 0.0)
+    parts = images(10, 0), images(12, 1), 0.0
+    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), *parts, synthetic=images(20, 2))
     assert (sensitivity.model, sensitivity.join) == ("tiny_resnet", "project")
     assert (sensitivity.on.images, sensitivity.on.held_back, sensitivity.on.device) == (16, 8, specified("pixel6").id)
     assert not sensitivity.on.complete
