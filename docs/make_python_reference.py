@@ -51,11 +51,8 @@ def _function(name: str, function: Any) -> str:
 def _helps(function: Any) -> dict[str, str]:
     """What the command line's annotations say of parameters."""
     notes = {name: getattr(parameter.annotation, "__metadata__", ()) for name, parameter in inspect.signature(function).parameters.items()}
-    said = {
-        name: [getattr(item, "help", None) or item for item in items if hasattr(item, "help") or isinstance(item, str)]
-        for name, items in notes.items()
-    }
-    return {name: str(texts[0]) for name, texts in said.items() if texts}
+    helps = {name: [item for item in items if hasattr(item, "help") or isinstance(item, str)] for name, items in notes.items()}
+    return {name: str(getattr(items[0], "help", items[0])) for name, items in helps.items() if items}
 
 
 def _class(name: str, kind: type) -> str:

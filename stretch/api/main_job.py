@@ -472,7 +472,7 @@ def branch(
         if least is not None and draft is None and fitted is not None and fitted.held_back and not config.accuracy and plannable(config):
             with phase("sensitivity"):
                 parts = fitted.fitted, fitted.held_back
-                source = sensitivity_of(captured, profile, config, *parts, budget_minutes * 60, silent, fitted.synthetic)
+                source = sensitivity_of(captured, profile, config, *parts, budget_minutes * 60, synthetic=fitted.synthetic)
 
         def make(request: PlanConfig) -> "Branched":
             # agreement that nothing predicts is measured on what was built

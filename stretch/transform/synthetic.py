@@ -22,9 +22,8 @@ from predictors.files import cache_folder, write_whole
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.network.segments import split_segments
 from stretch.transform.build import build
+from stretch.transform.calibrate.run import whole_design
 from stretch.transform.calibrate.statistics import norms
 from stretch.transform.refine import Replayed, fingerprint, scheduled_adam
 
@@ -121,13 +120,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
             "images can be made only from a network that reads a picture and answers with class scores", "leave synthetic out"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    parts = (SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in split_segments(captured.graph))
-    model = (
-        build(captured, BranchDesign(captured.graph.name, "", tuple(parts)))
-        .to(device, memory_format=torch.channels_last)
-        .eval()
-        .requires_grad_(False)
-    )
+    model = build(captured, whole_design(captured)).to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
     layers = [layer for layer in norms(model) if isinstance(layer.running_mean, torch.Tensor)]
     if not layers:
         raise StretchError(

@@ -12,6 +12,7 @@ from predictors.joins import join_of
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
+from stretch.planning.network.segments import split_segments
 from stretch.transform.build import build, heritages
 from stretch.transform.calibrate.segment import ALL, Choices, FitTask
 from stretch.transform.calibrate.split import divide
@@ -143,10 +144,11 @@ def _largest(captured: Captured) -> int:
     return 4 * max(prod(op.shape) for op in captured.graph.ops) // captured.graph.input.shape[0]
 
 
-def whole_design(captured: Captured, design: BranchDesign) -> BranchDesign:
-    """The original with the segments of `design`, so that its meeting points can be looked at."""
-    parts = [
-        SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in design_segments(captured.graph, design)
-    ]
-    sides = tuple(SideDesign(side.name, "cpu") for side in design.sides)
-    return BranchDesign(design.model, design.device, tuple(parts), sides=sides)
+def whole_design(captured: Captured, design: BranchDesign | None = None) -> BranchDesign:
+    """The original with the segments of `design`, so that its meeting points can be looked at; with its own stages if None."""
+    graph = captured.graph
+    segments = split_segments(graph) if design is None else design_segments(graph, design)
+    parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in segments)
+    if design is None:
+        return BranchDesign(graph.name, "", parts)
+    return BranchDesign(design.model, design.device, parts, sides=tuple(SideDesign(side.name, "cpu") for side in design.sides))

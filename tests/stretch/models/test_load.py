@@ -427,6 +427,7 @@ def test_every_family_lists_each_name_once_and_is_found_by_it():
     ("name", "absent"),
     [
         ("tiny_resnet", ["torchvision", "timm", "torch._dynamo"]),
+        ("resnet20_cifar10", ["torchvision", "timm", "torch._dynamo"]),
         ("resnet18", ["timm"]),
         ("stretch.models.tiny:tiny_vgg", ["torchvision", "timm", "torch._dynamo"]),
     ],

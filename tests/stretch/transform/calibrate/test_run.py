@@ -181,11 +181,14 @@ def test_every_image_is_fitted_to_or_held_back_whatever_the_batches(sizes, large
     assert len(back) == count - split.images == max(count // 5, min(count // 4, 16))
     # Spread over all: no stretch of a sorted folder is missing from the choice or from the fits.
     assert all(2 <= b - a <= 6 for a, b in itertools.pairwise(back))
-    together, again = divide([images], largest, [-1 - images])
-    assert again.images == split.images + count
-    assert sorted(torch.cat(together).flatten().tolist()) == list(range(-count, count))
-    assert sorted(torch.cat(together[again.fitted :]).flatten().tolist()) == back
-    assert all(len(batch) <= max(1, 2**25 // largest) for batch in together)
+    together, again = divide([images], largest)
+    assert again == split
+    assert all(torch.equal(a, b) for a, b in zip(batches, together, strict=True))
+    more, beside = divide([images], largest, [-1 - images])
+    assert beside.images == split.images + count
+    assert sorted(torch.cat(more).flatten().tolist()) == list(range(-count, count))
+    assert sorted(torch.cat(more[beside.fitted :]).flatten().tolist()) == back
+    assert all(len(batch) <= max(1, 2**25 // largest) for batch in [*batches, *more])
 
 
 def images_of_shape(*shape, seed=0):
