@@ -44,6 +44,7 @@ class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channels: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
     ends: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1)] | None = None
     rewrites: tuple[_Name, ...] = ()
+    dropped: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], ...] = ()
 
 
 class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

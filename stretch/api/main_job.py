@@ -27,6 +27,7 @@ from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
+from stretch.planning.search.blocks import keep_blocks
 from stretch.stages.design import BranchedAnswer, read_design
 
 if TYPE_CHECKING:
@@ -455,6 +456,7 @@ def branch(
     with torch_loaded(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
+        from stretch.sensitivity.blocks import block_losses
         from stretch.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
         from stretch.transform import build
@@ -482,6 +484,9 @@ def branch(
                     planned = plan(network.graph, profile, changed, source)
                 else:
                     planned = evaluate(network.graph, profile, read_design(draft, network.graph, profile), changed, source)
+            if draft is None and fitted is not None:
+                with phase("blocks"):
+                    planned = keep_blocks(planned, partial(block_losses, captured, planned.design, fitted.fitted, progress=tell))
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)

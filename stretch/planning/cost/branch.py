@@ -125,6 +125,7 @@ class BranchCost(NamedTuple):
     #: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
     cut_ms: float = 0.0
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
+    dropped: tuple[int, ...] = ()  # Numbers of the blocks that it does without, where these are not left to its depth.
 
 
 class _Sums(NamedTuple):
@@ -192,20 +193,23 @@ class Costs:
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
 
     @memoised
-    def branch(self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None) -> BranchCost:
+    def branch(
+        self, segment: Segment, processor: str, depth: int, width: int, in_channels: int | None = None, dropped: tuple[int, ...] = ()
+    ) -> BranchCost:
         """Cost of a branch before its join; `in_channels` are those that arrive, the original's if None."""
         channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
-            base, change = self.branch(segment, processor, depth, width), self._change(segment, processor, width, channels)
+            base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
             sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", "ms", "contended_ms")}
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        dropped = dropped_blocks(segment, depth)
+        gone = dropped or dropped_blocks(segment, depth)
         # a branch may launch nothing
-        parts = [_Sums(0, 0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in dropped)]
+        parts = [_Sums(0, 0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in gone)]
         *sums, peaks = zip(*parts, strict=True)
-        return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=(*segment.rewrites, *whole.rewrites))
+        rewrites = *segment.rewrites, *whole.rewrites
+        return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=rewrites, dropped=dropped)
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
@@ -466,5 +470,5 @@ class SegmentOptions:
         for b, part, align in zip(chosen, parts, aligns, strict=True):
             depth, width = (self.segment.depth, self.segment.width) if self.exact else (b.depth, b.width)
             share = {self.division: b.share} if self.exact else {}
-            branches.append(BranchScale(b.processor, depth, width, b.entry, part, align, b.rewrites, **share))
+            branches.append(BranchScale(b.processor, depth, width, b.entry, part, align, b.rewrites, b.dropped, **share))
         return SegmentDesign(self.segment.name, self.segment.start, self.segment.end, tuple(branches), self.join)

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import tomli_w
@@ -42,6 +42,8 @@ class BranchScale:
     #: Operators that have others in their place (`predictors.rewrites`), as ``silu=relu6``; none in a branch that computes what the
     #: original does.
     rewrites: tuple[str, ...] = ()
+    #: Numbers of the segment's blocks that it does without, ascending; if none are given, those that `depth` takes from all runs evenly.
+    dropped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class BranchDraft(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     partition: Count | None = None
     align: Count | None = None
     rewrites: tuple[str, ...] = ()
+    dropped: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
 
 
 class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -180,8 +183,9 @@ def design_to_toml(design: BranchDesign) -> str:
         for word in WORDS:
             if branch[word] is None:
                 del branch[word]  # TOML has no word for nothing
-        if not branch["rewrites"]:
-            del branch["rewrites"]
+        for name in ("rewrites", "dropped"):
+            if not branch[name]:
+                del branch[name]
     if not table["sides"]:
         del table["sides"]
     # numbers and words come before tables, and a person looks for the version first

@@ -141,9 +141,15 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
     return gone
 
 
-def drop_units(segment: Segment, depth: int) -> OpGraph:
-    """The segment with only `depth` blocks left, as `dropped_blocks` has it."""
-    gone = dropped_blocks(segment, depth)
+def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpGraph:
+    """The segment with only `depth` blocks left: without those that are given, or as `dropped_blocks` has it."""
+    gone = set(dropped) or dropped_blocks(segment, depth)
+    if len(gone) != segment.depth - depth or any(i >= segment.depth or not segment.blocks[i].removable for i in gone):
+        units = [i for i, block in enumerate(segment.blocks) if block.removable]
+        raise StretchError(
+            f"segment `{segment.name}` cannot have depth {depth} without the blocks {', '.join(map(str, sorted(gone)))}",
+            f"of its {segment.depth} blocks, these can be left out: {', '.join(map(str, units)) or 'none'}",
+        )
     if not gone:
         return segment.graph
     renamed: dict[str, str] = {}
@@ -288,7 +294,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     scale = design.branches[index]
     if changing(scale.rewrites) != segment.rewrites:
         segment = rewrite_segment(segment, scale.rewrites)
-    source = drop_units(segment, scale.depth)
+    source = drop_units(segment, scale.depth, scale.dropped)
     channels = segment.channels if source is segment.graph else channel_groups(source)
     kept = kept_units(segment, source, channels, scale, in_channels)
     offset = sum(backbone_parts(design, segment.width)[:index])
@@ -568,4 +574,7 @@ def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
     entry = draft.entry or ("project" if segment.arriving(scale["width"]) not in (None, arriving) else "none")
-    return BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))
+    if draft.dropped and draft.depth is None:
+        scale["depth"] = segment.depth - len(set(draft.dropped))
+    more = {"rewrites": draft.rewrites, "dropped": tuple(sorted(set(draft.dropped)))}
+    return BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, **more, **scale, **shares_of(draft))

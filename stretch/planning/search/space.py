@@ -78,6 +78,8 @@ class Rules:
         return allowed
 
 
+#: Widths of a branch, and its depths or the numbers of the blocks that it does without.
+Scales = tuple[Sequence[int], Sequence[int | tuple[int, ...]]]
 #: How many of a branch's scales are worked out: most widths, and most depths.
 Thinning = tuple[int, int]
 
@@ -105,10 +107,13 @@ class LazyOptions:
     rules: Rules  # Which depths and widths there are.
     span: int = 1  # Segments of the space that it takes the place of.
     thinning: Thinning | None = None  # How many scales of a branch there are; None for all.
+    given: tuple[Scales, ...] = ()  # The scales of each branch, in place of all that the rules offer.
 
     @cached_property
-    def scales(self) -> tuple[tuple[list[int], list[int]], ...]:
-        """Widths and depths of each branch, ascending."""
+    def scales(self) -> tuple[Scales, ...]:
+        """Widths of each branch, ascending, and its depths, ascending, or the sets of blocks that it may do without."""
+        if self.given:
+            return self.given
         most, depths = self.thinning, self.rules.depths(self.segment)
         result = []
         for processor in self.subset:
@@ -140,7 +145,8 @@ class LazyOptions:
         for processor, (widths, depths) in zip(self.subset, self.scales, strict=True):
             rewritten = self.costs.rewritten(self.segment, processor)
             self.costs.prepare(rewritten, processor, widths, (self.arriving,))
-            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.arriving) for w in widths for d in depths))
+            scales = ((self.segment.depth - len(d), w, d) if isinstance(d, tuple) else (d, w, ()) for w in widths for d in depths)
+            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.arriving, gone) for d, w, gone in scales))
         return tuple(result)
 
     @memoised

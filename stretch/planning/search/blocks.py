@@ -1,0 +1,178 @@
+"""Which blocks the branches of a stretched segment keep, where it is known what the network loses without each of them.
+
+A depth alone says how many blocks stay, and takes them evenly from all runs of equal blocks. But one block matters ten times as much as another,
+and takes five times as long. So one branch keeps the blocks that matter most for the time they take, and the others keep some that it lacks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from math import prod
+
+import numpy as np
+
+from stretch.planning.cost.branch import BranchCost, Floats
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.scale import dropped_blocks, legal_widths, scaled_graph
+from stretch.planning.messages import Message
+from stretch.planning.network.segments import Segment, backbone_of
+from stretch.planning.result import PlanResult, ranked_singles
+from stretch.planning.search.space import LazyOptions, Rules, spread
+
+#: What the outputs lose, squared error over square, without each single block of a segment, by the block's number: of all that can be left out.
+Losses = Callable[[Segment], Mapping[int, float]]
+
+#: Sets of blocks that a branch may do without, and its widths, at most: every combination of two branches is worked out.
+MOST_SETS, MOST_WIDTHS = 350, 4
+#: What is lost without a block at most, and without one that cannot be left out: everything.
+ALL = 1.0
+#: Share of a block's worth that another branch has which keeps it, where the one that keeps most does not. Chosen on EfficientNet-Lite1.
+ELSEWHERE = 0.3
+#: Attempts at a design that uses the time up to the limit: timelines are not quite what the options of their segments add up to.
+ATTEMPTS = 4
+
+
+def keep_blocks(planned: PlanResult, losses: Losses) -> PlanResult:
+    """A plan whose stretched segments keep the blocks that matter most, in the time that the plan takes, or that its request allows.
+
+    Meeting points, processors and joins stay. Plans of another objective than latency, and those whose branches lack no blocks, stay as they are.
+    """
+    config, costs, design = planned.config, planned.costs, planned.design
+    if not config.best_in.only_latency or config.widens or config.params is not None:
+        return planned
+    limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
+    said = []
+    for number, row in enumerate(planned.run.segments):
+        segment, part = row.segment, row.design
+        if part.whole or part.division is not None or all(branch.depth == segment.depth for branch in part.branches):
+            continue
+        search = _Search(planned, design, number, losses(segment))
+        slack = limit - timeline(planned.graph, design, costs).makespan_ms
+        within: tuple[float, BranchDesign | None] = (-np.inf, None)
+        for _ in range(ATTEMPTS):
+            changed = search.best(slack)
+            if changed is None:
+                break
+            left = limit - timeline(planned.graph, changed, costs).makespan_ms
+            if left >= -1e-9 * limit and slack > within[0]:
+                within = slack, changed
+            slack += left
+        if within[1] is not None:
+            before, after = (f"{search.lost(some):.0%}" for some in (design, within[1]))
+            text = "blocks of `{}` were chosen by what the images lose without each: its main branch lacks {} of that, and would lack {} of it with blocks taken evenly"
+            said.append(Message(text, segment.name, after, before))
+            design = within[1]
+    if not said:
+        return planned
+    run = timeline(planned.graph, design, costs)
+    as_fast = run.makespan_ms <= planned.run.makespan_ms * (1 + 1e-9)
+    return replace(
+        planned,
+        design=design,
+        run=run,
+        whole_graph=ranked_singles(scaled_graph(planned.graph, design), costs, config.processors)[0],
+        optimal=planned.optimal if as_fast else False,
+        gap=planned.gap if as_fast else None,
+        warnings=(*planned.warnings, *said),
+    )
+
+
+class _Search:
+    """The best blocks of one stretched segment of a design.
+
+    A block is worth what is lost without it. Worth adds up over blocks: so it predicts the error of calibrated networks better than the error of
+    networks that lack the same blocks at once. A branch is worth its blocks, times its width over the segment's.
+
+    Args:
+        planned: The plan.
+        design: Its design, of which other segments may have been changed.
+        number: Of the segment.
+        loss: Without each of its blocks that can be left out.
+    """
+
+    def __init__(self, planned: PlanResult, design: BranchDesign, number: int, loss: Mapping[int, float]) -> None:
+        part, costs = design.segments[number], planned.costs
+        self._design, self._number, self._costs = design, number, costs
+        self._segment = segment = planned.run.segments[number].segment
+        self._rules = rules = Rules.of(planned.config)
+        self._now = [(b.width, b.dropped or tuple(sorted(dropped_blocks(segment, b.depth)))) for b in part.branches]
+        depths = set(rules.depths(segment))
+        sets = dict.fromkeys((*block_sets(segment, loss), *(dropped for _, dropped in self._now)))
+        offered = [some for some in sets if segment.depth - len(some) in depths]
+        processors = tuple(b.processor for b in part.branches)
+        widths = []
+        for b in part.branches:
+            legal = rules.widths(segment, legal_widths(costs.rewritten(segment, b.processor), costs.align(b.processor)))
+            widths.append(sorted({*spread(legal, MOST_WIDTHS), b.width}))
+        given = tuple((some, offered) for some in widths)
+        self._offer = LazyOptions(segment, processors, part.join, segment.in_width, costs, rules, given=given)
+        self._alone_ms = min(costs.whole(segment, processor).ms for processor in processors)
+        self._loss = np.array([min(loss.get(n, ALL), ALL) for n in range(segment.depth)])
+        self._removable = np.array([n in loss for n in range(segment.depth)])
+        low, high = (share * backbone_of(planned.graph).graph.macs for share in planned.config.macs)
+        others = sum(row.macs for row in timeline(planned.graph, design, costs).segments) - planned.run.segments[number].macs
+        self._macs = low - others, high - others
+
+    def best(self, slack: float) -> BranchDesign | None:
+        """The design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
+        candidates, costs = self._offer.candidates, self._costs
+        sizes = [len(some) for some in candidates]
+        now = [[(cost.width, cost.dropped) for cost in some].index(at) for some, at in zip(candidates, self._now, strict=True)]
+        best = np.array(now)
+        kept, widths = zip(*(self._kept(some) for some in candidates), strict=True)
+        start = self._offer.options((costs.host,), np.array([np.ravel_multi_index(now, sizes)]))
+        limit, most = float(start.ms[0, 0]) + slack, -np.inf
+        # of more than two branches two at a time, beside what the others keep
+        for pair in list(combinations(range(len(sizes)), 2)) * (1 if len(sizes) == 2 else 2):
+            every = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
+            every[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)
+            others = [kept[i][best[i]] * widths[i][best[i]] for i in range(len(sizes)) if i not in pair]
+            worth = self._worth(*((kept[i], widths[i]) for i in pair), np.max([np.zeros(len(self._loss)), *others], axis=0)).reshape(-1)
+            options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(every), sizes))
+            allowed = self._rules.allowed(options, self._alone_ms)[0] & (options.ms[0] <= limit + 1e-9)
+            allowed &= (options.macs >= self._macs[0]) & (options.macs <= self._macs[1])
+            # of equal ones the faster; what is there may break a rule by rounding
+            score = np.where(allowed, worth - 1e-6 * options.ms[0] / limit, -np.inf)
+            at = int(score.argmax())
+            before = float(worth[np.ravel_multi_index([best[i] for i in pair], [sizes[i] for i in pair])])
+            if score[at] > max(before, most) + 1e-5:
+                best, most = every[:, at], float(score[at])
+        if (best == now).all():
+            return None
+        chosen = self._offer.options((costs.host,), np.array([np.ravel_multi_index(best.tolist(), sizes)])).design(0, costs)
+        parts = (chosen if i == self._number else other for i, other in enumerate(self._design.segments))
+        return replace(self._design, segments=tuple(parts))
+
+    def lost(self, design: BranchDesign) -> float:
+        """What the blocks are worth that the most worthy branch lacks, over all that can be left out."""
+        gone = [list(b.dropped or dropped_blocks(self._segment, b.depth)) for b in design.segments[self._number].branches]
+        return float(min(self._loss[some].sum() for some in gone) / max(self._loss[self._removable].sum(), 1e-30))
+
+    def _kept(self, candidates: Sequence[BranchCost]) -> tuple[Floats, Floats]:
+        """Which blocks each candidate keeps, 1 or 0 (candidates × blocks), and its width over the segment's (candidates × 1)."""
+        kept = np.ones((len(candidates), len(self._loss)))
+        for row, cost in zip(kept, candidates, strict=True):
+            row[list(cost.dropped)] = 0.0
+        return kept, np.array([[cost.width / self._segment.width] for cost in candidates])
+
+    def _worth(self, first: tuple[Floats, Floats], second: tuple[Floats, Floats], others: Floats) -> Floats:
+        """The worth of each combination of two branches: of the worthier one, and of the blocks that it lacks where others keep them."""
+
+        def of(main: tuple[Floats, Floats], beside: tuple[Floats, Floats]) -> Floats:
+            elsewhere = np.maximum(beside[0] * beside[1], others)
+            return (main[0] @ self._loss)[:, None] * main[1] + ELSEWHERE * ((1 - main[0]) * self._loss) @ elsewhere.T
+
+        return np.maximum(of(first, second), of(second, first).T)
+
+
+def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:
+    """Sets of blocks to leave out: of every run of equal blocks so many, those that matter least; at most `MOST_SETS` of them."""
+    runs: dict[int, list[int]] = {}
+    for number in sorted(loss, key=lambda n: (loss[n], -n)):
+        runs.setdefault(segment.blocks[number].run, []).append(number)
+    counts = [list(range(len(units) + 1)) for units in runs.values()]
+    while prod(map(len, counts)) > MOST_SETS:
+        longest = max(range(len(counts)), key=lambda i: len(counts[i]))
+        counts[longest] = spread(counts[longest], len(counts[longest]) - 1)
+    return [tuple(sorted(n for units, count in zip(runs.values(), some, strict=True) for n in units[:count])) for some in product(*counts)]

@@ -1,0 +1,59 @@
+"""What a network loses without one of its blocks."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from scheduler.progress import Progress, silent
+from stretch.capture import Captured
+from stretch.capture.results import pairs
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.segments import Segment
+from stretch.transform import build
+from stretch.transform.calibrate.run import whole_design
+from stretch.transform.refine import mean_error
+
+#: Images that are looked at, at most.
+IMAGES = 32
+#: At a time.
+BATCH = 16
+
+
+@torch.no_grad()
+def block_losses(
+    captured: Captured, design: BranchDesign, images: Sequence[torch.Tensor], segment: Segment, progress: Progress = silent
+) -> dict[int, float]:
+    """The squared error of the outputs over their square without each single block, everything else as it was.
+
+    Args:
+        design: Has the segment among its own.
+        images: Batches of what the network reads, (n, channels, height, width), where computing is to be done.
+        segment: Of the original.
+
+    Returns:
+        For the number of each block that can be left out, what is lost without it; infinity where that is no number.
+    """
+    device = images[0].device
+    together = torch.cat(list(images))
+    some = together[torch.arange(min(len(together), IMAGES)) * len(together) // min(len(together), IMAGES)].split(BATCH)
+    whole = whole_design(captured, design)
+
+    def outputs(of: BranchDesign) -> list[torch.Tensor]:
+        model = build(captured, of).to(device)
+        computed = [[value for _, value in pairs(model(x), captured.returned)] for x in some]
+        return [torch.cat(parts) for parts in zip(*computed, strict=True)]
+
+    wanted, losses = outputs(whole), {}
+    units = [number for number, block in enumerate(segment.blocks) if block.removable]
+    for done, number in enumerate(units):
+        progress(f"blocks of {segment.name}, {done} of {len(units)}")
+        parts = []
+        for part in whole.segments:
+            if part.name == segment.name:
+                (scale,) = part.branches
+                part = replace(part, branches=(replace(scale, depth=scale.depth - 1, dropped=(number,)),))
+            parts.append(part)
+        error = float(mean_error(outputs(replace(whole, segments=tuple(parts))), wanted))
+        losses[number] = error if error < float("inf") else float("inf")
+    return losses
