@@ -114,7 +114,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     if trial.design == "pruned":
         pruned, single = pruned_as_fast(network.captured, planned)
         ms = single.ms
-        model = calibrate_pruned(network.captured, pruned, [*fitted, *(batch.to(device) for batch in synthetic)])
+        model = calibrate_pruned(network.captured, pruned, fitted, [batch.to(device) for batch in synthetic])
     else:
         model = build(network.captured, design).to(device)
         calibrate(model, network.captured, fitted, synthetic=synthetic)

@@ -138,13 +138,16 @@ def own_design(captured: "Captured") -> "BranchDesign":
     return BranchDesign(captured.graph.name, DEVICE, tuple(parts))
 
 
-def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", *, layers: bool = True) -> "BranchedModel":
+def calibrate_pruned(
+    original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = (), *, layers: bool = True
+) -> "BranchedModel":
     """What branched networks get, for a pruned one: segment by segment the best of as pruned, statistics anew, and every layer fitted.
 
     Args:
         original: The original.
         pruned: It with fewer channels; stays as it is.
         images: Batches, (n, channels, height, width), on the device of the work.
+        synthetic: Batches made from the original, likewise, which fits look at and the choice does not.
         layers: Whether there is more than the network as it was pruned.
 
     Returns:
@@ -157,7 +160,7 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
     from stretch.transform.calibrate.split import divide
     from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
 
-    arriving, split = divide(list(images), _largest(original.graph))
+    arriving, split = divide(list(images), _largest(original.graph), synthetic)
     there, segments = arriving, []
     with torch.no_grad():
         device = images[0].device
@@ -169,14 +172,14 @@ def calibrate_pruned(original: "Captured", pruned: Pruned, images: "Sequence[tor
             heritage: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
             fit = BranchFit(heritage, branch, {}, split.images)
             targets, result = look(whole, there, split.fitted, fit.looks)
-            wanted = [target[:, pruned.kept[source.output]] for target in targets[split.held :]]
+            wanted = [target[:, pruned.kept[source.output]] for target in targets[split.fitted :]]
             built = _state(branch)
-            offers = [(_error([branch(x) for x in arriving[split.held :]], wanted), built)]
+            offers = [(_error([branch(x) for x in arriving[split.fitted :]], wanted), built)]
             renewed = renewed_backbone(branch, arriving, split.fitted)
-            offers.append((_error(renewed[split.held :], wanted), _state(branch)))
+            offers.append((_error(renewed[split.fitted :], wanted), _state(branch)))
             branch.load_state_dict(built)
             fitted = fit.run(arriving, split.fitted, result, RIDGE)
-            offers.append((_error(fitted[split.held :], wanted), _state(branch)))
+            offers.append((_error(fitted[split.fitted :], wanted), _state(branch)))
             branch.load_state_dict(min(offers, key=lambda offer: offer[0])[1])
             arriving, there = rebase_statistics(branch, arriving), targets
             segments.append(branch)
