@@ -1,6 +1,8 @@
 """Designs for tests: the identity, and random ones that hypothesis draws."""
 
+import copy
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -49,6 +51,17 @@ def cpu_and(other: str, graph: OpGraph, join: str) -> BranchDesign:
 def two_whole(graph: OpGraph, join: str) -> BranchDesign:
     """Every segment that may branch on two processors that each keep all of it."""
     return divided(graph, *(pair(s, join, (s.depth, s.depth)) for s in branchable(graph)))
+
+
+def without_blocks(module, segment: Segment, numbers: Iterable[int]):
+    """A copy of a tiny network in which the modules of some residual blocks do nothing."""
+    from torch import nn
+
+    result = copy.deepcopy(module)
+    for number in numbers:
+        path = re.match(r"((?:stages|features)(?:_\d+)+)_[a-z]", segment.blocks[number].ops[0])[1]
+        result.set_submodule(path.replace("_", "."), nn.Identity())
+    return result
 
 
 def with_rewrites(design: BranchDesign, *names: str) -> BranchDesign:

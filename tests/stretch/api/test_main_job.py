@@ -9,11 +9,12 @@ from torch import nn
 from predictors.errors import InfeasibleError, StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.checks.verify import verify_bundle
 from scheduler.runtime.session import Session
 from stretch.api import branch
 from stretch.api.arguments import as_it_is
 from stretch.api.main_job import UNKNOWN_ACCURACY
-from stretch.models.tiny import tiny_resnet
+from stretch.models.tiny import BasicBlock, SmallResNet, tiny_resnet
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import save_accuracy
 from stretch.planning.design.branch_design import design_to_toml
@@ -168,6 +169,28 @@ def test_refined_network_is_told_and_never_worse_on_images_held_back(images, tmp
     # the network is as it was built, not changed by its owner since
     assert result.manifest.weights.source == "random"
     assert not result.model.training
+
+
+def test_block_that_does_nothing_is_what_branches_do_without_and_the_bundle_says_so(images, tmp_path):
+    torch.manual_seed(0)
+    module = SmallResNet(BasicBlock, (16, 16), 4).eval()
+    nn.init.zeros_(module.stages[1][1].bn2.weight)
+    request = {"input_shape": (3, 32, 32), "merge": "always", "macs": (0.6, 1.2), "balance": 0.01, "min_depth": 0.2, "controls": False}
+    asked = {"config": LOOSE, "images": images, "image_count": 16, "run_images": 0, "processors": ("cpu", "gpu")}
+    result = branch(module, "pixel6", out=tmp_path / "b", **asked, **request)
+    (part,) = (part for part in result.plan.design.segments if not part.whole)
+    # where blocks are taken evenly, those at the ends of both stages go first
+    assert all(5 in b.dropped for b in part.branches)
+    assert any({6, 7} - set(b.dropped) for b in part.branches)
+    # fails: `BranchAnswer` has no field `dropped`, so that no plan can be answered as JSON
+    assert len([w for w in result.to_json()["warnings"] if "were chosen by what the images lose without each" in w]) == 1
+    bundle = load_bundle(tmp_path / "b", check_hashes=True)
+    stated = {s["name"]: [b.get("dropped", ()) for b in s["branches"]] for s in bundle.manifest.design["segments"]}
+    assert [tuple(some) for some in stated[part.name]] == [b.dropped for b in part.branches]
+    assert verify_bundle(tmp_path / "b").ok
+    x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    with Session(tmp_path / "b") as session:
+        assert np.abs(session(x) - expected(result.model, x)).max() <= 1e-4 * np.abs(expected(result.model, x)).max()
 
 
 @pytest.mark.slow

@@ -15,7 +15,17 @@ from stretch.planning.network.segments import split_segments
 from stretch.transform import Branch, BranchedModel, build
 from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
-from tests.stretch.designs import branchable, cpu_and, divided, identity_design, pair, part_of, random_designs, with_rewrites
+from tests.stretch.designs import (
+    branchable,
+    cpu_and,
+    divided,
+    identity_design,
+    pair,
+    part_of,
+    random_designs,
+    with_rewrites,
+    without_blocks,
+)
 
 TINY = ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg", "tiny_efficientnet"]
 
@@ -45,6 +55,22 @@ def test_built_model_traces_back_to_the_scaled_graph(captured, name, data):
     assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
     with torch.inference_mode():
         assert model(image(result)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
+@settings(max_examples=examples(15))
+@given(data=st.data())
+def test_network_without_some_blocks_is_the_parent_with_these_modules_taken_out(captured, name, data):
+    result = captured(name)
+    parent, parts = result.module, []
+    for segment in branchable(result.graph):
+        units = [number for number, block in enumerate(segment.blocks) if block.removable]
+        gone = sorted(data.draw(st.sets(st.sampled_from(units)))) if units else []
+        parent = without_blocks(parent, segment, gone)
+        scale = BranchScale("cpu", segment.depth - len(gone), segment.width, dropped=tuple(gone))
+        parts.append(part_of(segment, "none", [scale]))
+    with torch.inference_mode():
+        assert torch.equal(build(result, divided(result.graph, *parts))(image(result)), parent(image(result)))
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from predictors.errors import StretchError, UnknownNameError
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, DesignDraft, SegmentDesign, design_to_toml, load_draft
 from stretch.planning.design.scale import resolve_design, scaled_graph
 from stretch.planning.network.segments import split_segments
+from tests.predictors.networks import small_resnet
 from tests.stretch.designs import whole
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -19,9 +20,9 @@ numbers = st.integers(1, 4096)
 rows = st.none() | st.tuples(st.integers(0, 4096), st.integers(0, 4096))
 ends = st.none() | st.lists(names, min_size=1, max_size=3).map(tuple)
 entries = st.sampled_from(["none", "slice", "project"])
-scales = st.builds(
-    BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), rows=rows, paths=rows, channels=rows, ends=ends
-)
+shares = {"rows": rows, "paths": rows, "channels": rows, "ends": ends}
+dropped = st.lists(st.integers(0, 64), max_size=3, unique=True).map(lambda some: tuple(sorted(some)))
+scales = st.builds(BranchScale, names, numbers, numbers, entries, st.integers(0, 4096), st.integers(1, 64), dropped=dropped, **shares)
 parts = st.builds(
     SegmentDesign,
     names,
@@ -41,8 +42,9 @@ def test_design_written_as_toml_is_what_tomllib_reads(design):
         for key in ("rows", "paths", "channels", "ends"):
             if branch[key] is None:  # TOML has no word for nothing
                 del branch[key]
-        if not branch["rewrites"]:
-            del branch["rewrites"]
+        for key in ("rewrites", "dropped"):
+            if not branch[key]:
+                del branch[key]
     if not wanted["sides"]:
         del wanted["sides"]
     assert msgspec.json.encode(read, order="sorted") == msgspec.json.encode(wanted, order="sorted")
@@ -73,6 +75,32 @@ ALIGN = {"cpu": 8, "gpu": 4, "dsp": 32}
 
 def resolve(text, graph):
     return resolve_design(msgspec.toml.decode(text, type=DesignDraft), graph, "test", ALIGN, "cpu")
+
+
+#: Two stages of four blocks, of which all but the first can be left out.
+FOUR = small_resnet(blocks=(4, 4))
+
+
+@given(st.sets(st.integers(1, 3)), st.sets(st.integers(1, 3)))
+def test_numbers_of_blocks_decide_the_depth_and_come_back_from_the_written_file(tmp_path_factory, first, second):
+    branches = ",".join(f'{{processor="{name}",dropped={list(some)}}}' for name, some in (("cpu", first), ("gpu", second)))
+    design = resolve(f'[[segments]]\nname="s1"\nbranches=[{branches}]', FOUR)
+    path = tmp_path_factory.mktemp("design") / "d.toml"
+    path.write_text(design_to_toml(design))
+    assert resolve_design(load_draft(path), FOUR, "test", ALIGN, "cpu") == design
+    part = design.segments[1]
+    assert [set(b.dropped) for b in part.branches] == [first, second]
+    assert [b.depth for b in part.branches] == [4 - len(first), 4 - len(second)]
+    # a block of three convolutions, each with its batch norm and activation, and the addition
+    kinds = [op.kind for op in scaled_graph(FOUR, design).ops if op.tags.get("segment") == "s1"]
+    assert kinds.count("add") == 8 - len(first) - len(second)
+
+
+@pytest.mark.parametrize("text", ["dropped=[0]", "dropped=[4]", "dropped=[1],depth=4", "dropped=[1],depth=2", "dropped=[0,1,2,3,4]"])
+def test_block_that_stays_or_is_not_there_and_another_depth_are_refused_with_what_can_be_left_out(text):
+    with pytest.raises(StretchError, match=r"^segment `s1` cannot have depth -?\d without the blocks [\d, ]+$") as caught:
+        resolve(f'[[segments]]\nname="s1"\nbranches=[{{processor="cpu",{text}}},{{processor="gpu"}}]', FOUR)
+    assert caught.value.hint == "of its 4 blocks, these can be left out: 1, 2, 3"
 
 
 @pytest.mark.torch

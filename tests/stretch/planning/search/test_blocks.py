@@ -1,0 +1,136 @@
+"""Which blocks branches keep."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
+from stretch.planning.design.scale import dropped_blocks, resolve_design
+from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.plan import plan
+from stretch.planning.search.blocks import ELSEWHERE, MOST_SETS, block_sets, keep_blocks
+from tests.effort import examples
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+
+LOOSE = {"alpha": 10.0, "beta": 10.0, "balance": 0.01, "min_depth": 0.2, "segment_macs": 0.3}
+#: The device, the processors and options: stages merged, or each by itself; more than two branches; branches of the whole width alone.
+PLANS = {
+    "merged": ("pixel6", ("cpu", "gpu"), {"merge": "always", "macs": (0.6, 1.4)}),
+    "stages": ("pixel6", ("cpu", "gpu"), {"merge": "never", "n_meet": 2, "macs": (0.9, 1.1)}),
+    "three": ("mi9", ("cpu", "gpu", "dsp"), {"merge": "always", "macs": (0.9, 1.2)}),
+    "wide": ("pixel6", ("cpu", "gpu"), {"merge": "always", "macs": (0.6, 1.4), "min_width": 1.0}),
+}
+numbers = st.floats(0, 2) | st.just(float("inf"))
+
+
+@cache
+def planned(kind, blocks=(5, 5), **changes):
+    device, processors, options = PLANS[kind]
+    return plan(small_resnet(64, blocks), specified(device), PlanConfig(processors=processors, **(LOOSE | options | changes)))
+
+
+def budgeted(result, factor):
+    """The plan, asked to take up to so many times its time."""
+    return replace(result, config=msgspec.structs.replace(result.config, latency_budget=result.run.makespan_ms * factor))
+
+
+def units(segment):
+    return [number for number, block in enumerate(segment.blocks) if block.removable]
+
+
+def gone(segment, branch):
+    return branch.dropped or tuple(sorted(dropped_blocks(segment, branch.depth)))
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@settings(max_examples=examples(40))
+@given(data=st.data(), factor=st.sampled_from([0.5, 1.0, 1.05, 1.3]))
+def test_blocks_are_chosen_within_the_time_and_the_work_and_nothing_else_changes(kind, data, factor):
+    before = budgeted(planned(kind), factor)
+    after = keep_blocks(before, lambda segment: {n: data.draw(numbers) for n in units(segment)})
+    assert after.run.makespan_ms <= before.run.makespan_ms * max(1.0, factor) * (1 + 1e-9)
+    assert before.config.macs[0] <= after.macs_ratio <= before.config.macs[1]
+    assert after.run == timeline(after.graph, after.design, after.costs)
+    assert (after is before) == (after.design == before.design) == (len(after.warnings) == len(before.warnings))
+    for row, part, old in zip(after.run.segments, after.design.segments, before.design.segments, strict=True):
+        assert (part.start, part.end, part.join) == (old.start, old.end, old.join)
+        assert [b.processor for b in part.branches] == [b.processor for b in old.branches]
+        assert sum(b.partition for b in part.branches) == sum(b.partition for b in old.branches)
+        for branch in part.branches:
+            assert branch.depth == row.segment.depth - len(gone(row.segment, branch)) >= before.config.min_depth * row.segment.depth
+            assert set(gone(row.segment, branch)) <= set(units(row.segment))
+
+
+@cache
+def every_pair():
+    """The merged segment of a small plan in two branches of the whole width without any blocks: predicted runs by the blocks they lack."""
+    result, runs = planned("wide", blocks=(3, 2)), {}
+    (part,) = (part for part in result.design.segments if not part.whole)
+    whole = [SegmentDraft([BranchDraft(p.branches[0].processor)], p.name, p.start, p.end) for p in result.design.segments if p.whole]
+    out = [some for count in range(4) for some in combinations(units(result.run.segments[1].segment), count)]
+    for both in product(out, out):
+        branches = [BranchDraft(b.processor, dropped=some) for b, some in zip(part.branches, both, strict=True)]
+        parts = [whole[0], SegmentDraft(branches, part.name, part.start, part.end), *whole[1:]]
+        align = {b.processor: b.align for b in part.branches}
+        runs[both] = timeline(result.graph, resolve_design(DesignDraft(parts), result.graph, "pixel6", align, "cpu"), result.costs)
+    return runs
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.sampled_from([0.0, 0.01, 0.1, 1.0]), min_size=5, max_size=5), st.floats(1.0, 1.5), st.floats(0.0, 0.5))
+def test_one_branch_keeps_what_matters_most_of_all_that_time_and_work_allow(losses, time, work):
+    before = planned("wide", blocks=(3, 2))
+    config = msgspec.structs.replace(before.config, latency_budget=before.run.makespan_ms * time, macs=(0.6, before.macs_ratio + work))
+    segment, (low, high) = before.run.segments[1].segment, config.macs
+    loss = {number: losses[number] for number in units(segment)}
+    after = keep_blocks(replace(before, config=config), lambda _: loss)
+
+    def worth(both):
+        kept = [set(loss) - set(some) for some in both]
+        return max(sum(loss[n] for n in a) + ELSEWHERE * sum(loss[n] for n in b - a) for a, b in (kept, kept[::-1]))
+
+    fit = [
+        both
+        for both, run in every_pair().items()
+        if run.makespan_ms <= config.latency_budget
+        and low <= run.macs / before.graph.macs <= high
+        and sum(b.macs for b in run.segments[1].branches) >= config.segment_macs * segment.graph.macs
+    ]
+    got = worth([gone(segment, branch) for branch in after.design.segments[1].branches])
+    assert got == pytest.approx(max(map(worth, fit)), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"objective": "energy"}, {"objective": "0.5*latency+0.5*energy"}, {"kinds": ("rows",)}, {"params": (0.3, 1.5)}, {"min_depth": 1.0}],
+)
+def test_plan_of_another_objective_or_without_scaled_branches_that_lack_blocks_stays_as_it_is(changes):
+    before = planned("merged", **changes)
+    assert keep_blocks(before, lambda segment: {n: float(n) for n in units(segment)}) is before
+
+
+FOUR = small_resnet(64, (6, 5, 6, 5), (8, 8, 16, 16))
+MERGED = cut_segment(FOUR, "all", split_segments(FOUR)[0].end, split_segments(FOUR)[-2].end)
+
+
+@given(st.lists(numbers | st.sampled_from([0.0, 1.0]), min_size=18, max_size=18), st.integers(1, 18))
+def test_sets_of_blocks_are_few_and_have_the_least_important_of_each_run(losses, count):
+    loss = dict(zip(units(MERGED)[:count], losses, strict=False))
+    sets = block_sets(MERGED, loss)
+    assert len(set(sets)) == len(sets) <= MOST_SETS
+    assert () in sets
+    assert tuple(loss) in sets
+    for some in sets:
+        assert list(some) == sorted(set(some) & loss.keys())
+        for run in range(4):
+            of_run = {number for number in loss if MERGED.blocks[number].run == run}
+            left, out = of_run - set(some), of_run & set(some)
+            assert not left or not out or max(loss[n] for n in out) <= min(loss[n] for n in left)
