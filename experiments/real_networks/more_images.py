@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     import torch
 
     from stretch.capture import Captured
-    from stretch.planning.design.branch_design import BranchDesign
-    from stretch.planning.result import PlanResult
-    from stretch.planning.search.blocks import Losses
     from stretch.stages.rounded import RoundedModel
 
 HERE = Path(__file__).parent
@@ -76,9 +73,9 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from experiments.real_networks.pruning import agreement, calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.planning.blocks import keep_blocks, shortened
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import evaluate, plan
-    from stretch.planning.search.blocks import keep_blocks
     from stretch.sensitivity.blocks import block_losses
     from stretch.stages.build import divide_images, int8_rounding
     from stretch.stages.network import read_network
@@ -99,17 +96,20 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
     # a cache has them once the first trial of this number has made them
     synthetic = synthesise(network.captured, preprocessing, Synthesis(trial.synthetic)) if trial.synthetic else []
-    losses = cache(partial(block_losses, network.captured, planned.design, fitted))
+    losses = cache(partial(block_losses, network.captured, fitted))
     if trial.design != "evenly":
         # blocks are chosen within the time that the speed-up leaves
         allowed = msgspec.structs.replace(planned.config, latency_budget=planned.best_single.ms / SPEEDUP)
-        planned = keep_blocks(replace(planned, config=allowed), losses)
+        chosen, _ = keep_blocks(replace(planned, config=allowed), losses)
+        planned = evaluate(network.graph, profile, chosen, planned.config)
     design, ms = planned.design, planned.run.makespan_ms
     if trial.design == "sequential":
         assert planned.sequential is not None
         design, ms = planned.sequential.design, planned.sequential.single.ms
     elif trial.design == "shortened":
-        design = shortened(planned, losses)
+        alone = shortened(planned, losses)
+        assert alone is not None
+        design = alone
         ms = evaluate(network.graph, profile, design, PlanConfig(processors=PROCESSORS)).run.makespan_ms
     if trial.design == "pruned":
         pruned, single = pruned_as_fast(network.captured, planned)
@@ -144,34 +144,6 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         if rounding is not None:
             row |= rounded_agreement(network.captured, rounding.network or rounding(model, fitted), divided.held_back)
     return row
-
-
-def shortened(planned: "PlanResult", losses: "Losses") -> "BranchDesign":
-    """The plain network without the blocks of its stretched segments that matter least, as few as make it as fast on one processor as the plan is."""
-    from stretch.planning.search.blocks import block_sets
-
-    single, costs, design = planned.best_single, planned.costs, planned.design
-    for number, row in enumerate(planned.run.segments):
-        segment, part = row.segment, row.design
-        alone = replace(part.branches[0], processor=single.processor, depth=segment.depth, width=segment.width, entry="none", dropped=())
-        if not part.whole:
-            loss, whole = losses(segment), costs.whole(segment, single.processor).ms
-            saved = (
-                whole - planned.run.makespan_ms * whole / single.ms if planned.design.n_meet > 1 else single.ms - planned.run.makespan_ms
-            )
-            sets = [
-                gone
-                for gone in block_sets(segment, loss)
-                if whole - costs.branch(segment, single.processor, segment.depth - len(gone), segment.width, None, gone).ms >= saved
-            ]
-            gone = min(sets, key=lambda some: sum(loss[n] for n in some))
-            alone = replace(alone, depth=segment.depth - len(gone), dropped=gone)
-        elif part.branches[0].processor == single.processor:
-            continue
-        parts = list(design.segments)
-        parts[number] = replace(part, branches=(alone,), join="none")
-        design = replace(design, segments=tuple(parts))
-    return design
 
 
 def rounded_agreement(original: "Captured", network: "RoundedModel", images: "Sequence[torch.Tensor]") -> Row:

@@ -27,7 +27,6 @@ from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
-from stretch.planning.search.blocks import keep_blocks
 from stretch.stages.design import BranchedAnswer, read_design
 
 if TYPE_CHECKING:
@@ -481,12 +480,10 @@ def branch(
             changed = request if source is not None or request.accuracy else replace(request, min_agreement=None)
             with phase("plan"):
                 if draft is None:
-                    planned = plan(network.graph, profile, changed, source)
+                    losses = partial(block_losses, captured, fitted.fitted, progress=tell) if fitted else None
+                    planned = plan(network.graph, profile, changed, source, losses)
                 else:
                     planned = evaluate(network.graph, profile, read_design(draft, network.graph, profile), changed, source)
-            if draft is None and fitted is not None:
-                with phase("blocks"):
-                    planned = keep_blocks(planned, partial(block_losses, captured, planned.design, fitted.fitted, progress=tell))
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)

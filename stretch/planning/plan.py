@@ -19,8 +19,9 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
+from stretch.planning.blocks import Losses, keep_blocks
 from stretch.planning.config import GENERAL, STRETCH, PlanConfig
-from stretch.planning.cost.accuracy import AccuracySource, load_accuracy
+from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, ahead, ideal_split_ms
 from stretch.planning.cost.makespan import timeline
@@ -119,18 +120,26 @@ class Searched:
 
 
 def plan(
-    graph: OpGraph, device: DeviceProfile, config: PlanConfig | None = None, accuracy_source: AccuracySource | None = None
+    graph: OpGraph,
+    device: DeviceProfile,
+    config: PlanConfig | None = None,
+    accuracy_source: AccuracySource | None = None,
+    losses: Losses | None = None,
 ) -> PlanResult:
     """The fastest design that meets the constraints, and its controls.
 
     Args:
         config: What is asked for; defaults if None.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
+        losses: Tells what is lost without single blocks: of designs with the same meeting points that take as long, or up to the latency
+            budget, the one that keeps most of it.
     """
     request = config or PlanConfig()
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
     problem, choice, instead = _choice(problem, request)
     result = designed(problem, choice)
+    if losses is not None:
+        result = _with_blocks(problem, choice, result, losses) or result
     unused = unused_processors(problem, choice, result.design.processors)
     if problem.config.best_in.tried and problem.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
@@ -140,7 +149,24 @@ def plan(
     else:
         faster = _merged(problem, choice, result.run.makespan_ms)
     more = (*([faster] if faster else []), *(item.reason for item in unused))
-    return replace(result, unused=unused, warnings=(*instead, *_warnings(problem, result), *more))
+    return replace(result, unused=unused, warnings=(*instead, *result.warnings, *_warnings(problem, result), *more))
+
+
+def _with_blocks(problem: PlanningProblem, choice: Searched, result: PlanResult, losses: Losses) -> PlanResult | None:
+    """The plan with the blocks that matter most; None where they are those that it has, or where other blocks would break a bound on accuracy."""
+    source = problem.accuracy_source
+    if isinstance(source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
+        return None
+    design, said = keep_blocks(result, losses)
+    if not said:
+        return None
+    changed = designed(problem, choice, design)
+    least, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
+    if least is not None and predicted is not None and predicted < least:
+        return None
+    if changed.run.makespan_ms > result.run.makespan_ms * (1 + 1e-9):
+        changed = replace(changed, optimal=False, gap=None)
+    return replace(changed, warnings=tuple(said))
 
 
 def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | None:

@@ -222,6 +222,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     partition: int  # Channels that it contributes to the joined tensor.
     align: int  # Inner channel counts are multiples of it.
     rewrites: list[str]  # What it has instead of operators of the original, as ``silu=relu6``.
+    dropped: list[int]  # Numbers of the blocks that it does without, where these were chosen; else its depth takes them evenly.
     macs: int  # Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
     params: int  # Learned numbers.
     start_ms: float  # When it starts, from the start of its segment.

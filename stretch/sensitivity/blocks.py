@@ -22,13 +22,13 @@ BATCH = 16
 
 @torch.no_grad()
 def block_losses(
-    captured: Captured, design: BranchDesign, images: Sequence[torch.Tensor], segment: Segment, progress: Progress = silent
+    captured: Captured, images: Sequence[torch.Tensor], design: BranchDesign, segment: Segment, progress: Progress = silent
 ) -> dict[int, float]:
     """The squared error of the outputs over their square without each single block, everything else as it was.
 
     Args:
-        design: Has the segment among its own.
         images: Batches of what the network reads, (n, channels, height, width), where computing is to be done.
+        design: Has the segment among its own.
         segment: Of the original.
 
     Returns:

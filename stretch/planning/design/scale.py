@@ -144,24 +144,25 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
 def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpGraph:
     """The segment with only `depth` blocks left: without those that are given, or as `dropped_blocks` has it."""
     gone = set(dropped) or dropped_blocks(segment, depth)
-    if len(gone) != segment.depth - depth or any(i >= segment.depth or not segment.blocks[i].removable for i in gone):
-        units = [i for i, block in enumerate(segment.blocks) if block.removable]
+    units = {i for i, block in enumerate(segment.blocks) if block.removable}
+    if not gone <= units or len(gone) != segment.depth - depth:
+        of_depth = f" and have depth {depth}" if gone <= units else ""
         raise StretchError(
-            f"segment `{segment.name}` cannot have depth {depth} without the blocks {', '.join(map(str, sorted(gone)))}",
-            f"of its {segment.depth} blocks, these can be left out: {', '.join(map(str, units)) or 'none'}",
+            f"a branch of segment `{segment.name}` cannot do without the blocks {', '.join(map(str, sorted(gone)))}{of_depth}",
+            f"of its blocks, numbered from 0 to {segment.depth - 1}, these can be left out: {', '.join(map(str, sorted(units))) or 'none'}",
         )
     if not gone:
         return segment.graph
     renamed: dict[str, str] = {}
-    dropped: set[str] = set()
+    without: set[str] = set()
     for i, block in enumerate(segment.blocks):
         if i in gone:
             renamed[block.end] = renamed.get(block.start, block.start)
-            dropped.update(block.ops)
+            without.update(block.ops)
     ops = [
         Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags)
         for op in segment.graph.ops
-        if op.name not in dropped
+        if op.name not in without
     ]
     output = renamed.get(segment.graph.output, segment.graph.output)
     return OpGraph.build(segment.graph.name, ops, output)
@@ -575,6 +576,6 @@ def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
     entry = draft.entry or ("project" if segment.arriving(scale["width"]) not in (None, arriving) else "none")
     if draft.dropped and draft.depth is None:
-        scale["depth"] = segment.depth - len(set(draft.dropped))
-    more = {"rewrites": draft.rewrites, "dropped": tuple(sorted(set(draft.dropped)))}
-    return BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, **more, **scale, **shares_of(draft))
+        scale["depth"] = max(segment.depth - len(set(draft.dropped)), 1)
+    how = BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))
+    return replace(how, dropped=tuple(sorted(set(draft.dropped))))

@@ -20,7 +20,7 @@ def test_loss_is_the_squared_error_over_the_square_without_the_block_and_that_of
     design = cpu_and("gpu", captured.graph, "project")
     want = network(images)
     for segment in split_segments(captured.graph):
-        losses = block_losses(captured, design, images.split(7), segment)
+        losses = block_losses(captured, images.split(7), design, segment)
         assert list(losses) == ([1, 2, 3] if segment.branchable else [])
         for number, loss in losses.items():
             got = without_blocks(network, segment, [number])(images)

@@ -13,15 +13,15 @@ import numpy as np
 
 from stretch.planning.cost.branch import BranchCost, Floats
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.design.scale import dropped_blocks, legal_widths, scaled_graph
+from stretch.planning.design.branch_design import BranchDesign, BranchScale
+from stretch.planning.design.scale import dropped_blocks, legal_widths
 from stretch.planning.messages import Message
 from stretch.planning.network.segments import Segment, backbone_of
-from stretch.planning.result import PlanResult, ranked_singles
+from stretch.planning.result import PlanResult
 from stretch.planning.search.space import LazyOptions, Rules, spread
 
-#: What the outputs lose, squared error over square, without each single block of a segment, by the block's number: of all that can be left out.
-Losses = Callable[[Segment], Mapping[int, float]]
+#: What the outputs lose, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
+Losses = Callable[[BranchDesign, Segment], Mapping[int, float]]
 
 #: Sets of blocks that a branch may do without, and its widths, at most: every combination of two branches is worked out.
 MOST_SETS, MOST_WIDTHS = 350, 4
@@ -33,48 +33,69 @@ ELSEWHERE = 0.3
 ATTEMPTS = 4
 
 
-def keep_blocks(planned: PlanResult, losses: Losses) -> PlanResult:
-    """A plan whose stretched segments keep the blocks that matter most, in the time that the plan takes, or that its request allows.
+def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list[Message]]:
+    """A plan's design, whose stretched segments keep the blocks that matter most, in the time that the plan takes or its request allows.
 
-    Meeting points, processors and joins stay. Plans of another objective than latency, and those whose branches lack no blocks, stay as they are.
+    Meeting points, processors and joins stay. Designs for another objective than latency, and those whose branches lack no blocks, stay as they are.
+
+    Returns:
+        The design, and what to say of it.
     """
     config, costs, design = planned.config, planned.costs, planned.design
+    said: list[Message] = []
     if not config.best_in.only_latency or config.widens or config.params is not None:
-        return planned
+        return design, said
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
-    said = []
     for number, row in enumerate(planned.run.segments):
         segment, part = row.segment, row.design
         if part.whole or part.division is not None or all(branch.depth == segment.depth for branch in part.branches):
             continue
-        search = _Search(planned, design, number, losses(segment))
-        slack = limit - timeline(planned.graph, design, costs).makespan_ms
-        within: tuple[float, BranchDesign | None] = (-np.inf, None)
+        search = _Search(planned, design, number, losses(planned.design, segment))
+        slack, used, best = limit - timeline(planned.graph, design, costs).makespan_ms, -np.inf, design
         for _ in range(ATTEMPTS):
             changed = search.best(slack)
             if changed is None:
                 break
             left = limit - timeline(planned.graph, changed, costs).makespan_ms
-            if left >= -1e-9 * limit and slack > within[0]:
-                within = slack, changed
+            if left >= -1e-9 * limit and slack > used:
+                used, best = slack, changed
             slack += left
-        if within[1] is not None:
-            before, after = (f"{search.lost(some):.0%}" for some in (design, within[1]))
-            text = "blocks of `{}` were chosen by what the images lose without each: its main branch lacks {} of that, and would lack {} of it with blocks taken evenly"
+        if best is not design:
+            before, after = (f"{search.lost(some):.0%}" for some in (design, best))
+            text = "blocks of `{}` were chosen by what the network loses on images without each: its main branch lacks {} of that, and would lack {} of it with blocks taken evenly"
             said.append(Message(text, segment.name, after, before))
-            design = within[1]
-    if not said:
-        return planned
-    run = timeline(planned.graph, design, costs)
-    as_fast = run.makespan_ms <= planned.run.makespan_ms * (1 + 1e-9)
+            design = best
+    return design, said
+
+
+def shortened(planned: PlanResult, losses: Losses) -> BranchDesign | None:
+    """The plain network on the best single processor without the blocks of its stretched segments that matter least, as fast there as the plan is.
+
+    Returns:
+        Its design; None if no blocks make it so fast.
+    """
+    single, costs, parts = planned.best_single, planned.costs, []
+    whole = {row.segment.name: costs.whole(row.segment, single.processor).ms for row in planned.run.segments}
+    stretched = [row.segment.name for row in planned.run.segments if not row.design.whole and row.design.division is None]
+    # each stretched segment saves its part of the time
+    share = (single.ms - planned.run.makespan_ms) / max(sum(whole[name] for name in stretched), 1e-30)
+    for row in planned.run.segments:
+        segment, gone = row.segment, ()
+        if segment.name in stretched:
+            loss = losses(planned.design, segment)
+            most = whole[segment.name] * (1 - share)
+            fast = [
+                some
+                for some in block_sets(segment, loss)
+                if costs.branch(segment, single.processor, segment.depth - len(some), segment.width, None, some).ms <= most
+            ]
+            if not fast:
+                return None
+            gone = min(fast, key=lambda some: sum(min(loss[n], ALL) for n in some))
+        branch = BranchScale(single.processor, segment.depth - len(gone), segment.width, align=costs.align(single.processor), dropped=gone)
+        parts.append(replace(row.design, branches=(branch,), join="none"))
     return replace(
-        planned,
-        design=design,
-        run=run,
-        whole_graph=ranked_singles(scaled_graph(planned.graph, design), costs, config.processors)[0],
-        optimal=planned.optimal if as_fast else False,
-        gap=planned.gap if as_fast else None,
-        warnings=(*planned.warnings, *said),
+        planned.design, segments=tuple(parts), sides=tuple(replace(side, processor=single.processor) for side in planned.design.sides)
     )
 
 
@@ -128,7 +149,8 @@ class _Search:
             every = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
             every[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)
             others = [kept[i][best[i]] * widths[i][best[i]] for i in range(len(sizes)) if i not in pair]
-            worth = self._worth(*((kept[i], widths[i]) for i in pair), np.max([np.zeros(len(self._loss)), *others], axis=0)).reshape(-1)
+            first, second = ((kept[i], widths[i]) for i in pair)
+            worth = self._worth(first, second, np.max([np.zeros(len(self._loss)), *others], axis=0)).reshape(-1)
             options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(every), sizes))
             allowed = self._rules.allowed(options, self._alone_ms)[0] & (options.ms[0] <= limit + 1e-9)
             allowed &= (options.macs >= self._macs[0]) & (options.macs <= self._macs[1])
@@ -163,7 +185,8 @@ class _Search:
             elsewhere = np.maximum(beside[0] * beside[1], others)
             return (main[0] @ self._loss)[:, None] * main[1] + ELSEWHERE * ((1 - main[0]) * self._loss) @ elsewhere.T
 
-        return np.maximum(of(first, second), of(second, first).T)
+        worth: Floats = np.maximum(of(first, second), of(second, first).T)
+        return worth
 
 
 def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:
