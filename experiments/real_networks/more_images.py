@@ -109,7 +109,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     elif trial.design == "shortened":
         alone = shortened(planned, losses)
         assert alone is not None
-        design = alone
+        design, _ = alone
         ms = evaluate(network.graph, profile, design, PlanConfig(processors=PROCESSORS)).run.makespan_ms
     if trial.design == "pruned":
         pruned, single = pruned_as_fast(network.captured, planned)

@@ -68,13 +68,13 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     return design, said
 
 
-def shortened(planned: PlanResult, losses: Losses) -> BranchDesign | None:
+def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float] | None:
     """The plain network on the best single processor without the blocks of its stretched segments that matter least, as fast there as the plan is.
 
     Returns:
-        Its design; None if no blocks make it so fast.
+        Its design, and what the blocks that it lacks are worth over all that can be left out there; None if no blocks make it so fast.
     """
-    single, costs, parts = planned.best_single, planned.costs, []
+    single, costs, parts, worth = planned.best_single, planned.costs, [], np.zeros(2)
     whole = {row.segment.name: costs.whole(row.segment, single.processor).ms for row in planned.run.segments}
     stretched = [row.segment.name for row in planned.run.segments if not row.design.whole and row.design.division is None]
     # each stretched segment saves its part of the time
@@ -92,11 +92,11 @@ def shortened(planned: PlanResult, losses: Losses) -> BranchDesign | None:
             if not fast:
                 return None
             gone = min(fast, key=lambda some: sum(min(loss[n], ALL) for n in some))
+            worth += sum(min(loss[n], ALL) for n in gone), sum(min(value, ALL) for value in loss.values())
         branch = BranchScale(single.processor, segment.depth - len(gone), segment.width, align=costs.align(single.processor), dropped=gone)
         parts.append(replace(row.design, branches=(branch,), join="none"))
-    return replace(
-        planned.design, segments=tuple(parts), sides=tuple(replace(side, processor=single.processor) for side in planned.design.sides)
-    )
+    sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
+    return replace(planned.design, segments=tuple(parts), sides=sides), float(worth[0] / max(worth[1], 1e-30))
 
 
 class _Search:

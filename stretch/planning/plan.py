@@ -1,7 +1,7 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import changing, exact
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from stretch.planning.blocks import Losses, keep_blocks
+from stretch.planning.blocks import Losses, keep_blocks, shortened
 from stretch.planning.config import GENERAL, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
 from stretch.planning.cost.branch import Costs
@@ -157,7 +157,14 @@ def _with_blocks(problem: PlanningProblem, choice: Searched, result: PlanResult,
     source = problem.accuracy_source
     if isinstance(source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
         return None
-    design, said = keep_blocks(result, losses)
+    known: dict[str, Mapping[int, float]] = {}
+
+    def once(design: BranchDesign, segment: Segment) -> Mapping[int, float]:
+        if segment.name not in known:
+            known[segment.name] = losses(design, segment)
+        return known[segment.name]
+
+    design, said = keep_blocks(result, once)
     if not said:
         return None
     changed = designed(problem, choice, design)
@@ -166,6 +173,9 @@ def _with_blocks(problem: PlanningProblem, choice: Searched, result: PlanResult,
         return None
     if changed.run.makespan_ms > result.run.makespan_ms * (1 + 1e-9):
         changed = replace(changed, optimal=False, gap=None)
+    if (alone := shortened(changed, once)) is not None:
+        text = "the {} alone is predicted to be as fast without blocks that are worth {}, and computes less: a network to compare with"
+        said.append(Message(text, changed.best_single.processor, f"{alone[1]:.0%}"))
     return replace(changed, warnings=tuple(said))
 
 
