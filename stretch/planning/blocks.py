@@ -1,7 +1,7 @@
 """Which blocks the branches of a stretched segment keep, where it is known what the network loses without each of them.
 
-A depth alone says how many blocks stay, and takes them evenly from all runs of equal blocks. But one block matters ten times as much as another,
-and takes five times as long. So one branch keeps the blocks that matter most for the time they take, and the others keep some that it lacks.
+A depth alone says how many blocks stay, and takes them evenly from all runs of equal blocks. But blocks differ much in what they
+matter and in the time they take. So one branch keeps those that matter most for their time, and the others keep some that it lacks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,8 +102,8 @@ def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float]
 class _Search:
     """The best blocks of one stretched segment of a design.
 
-    A block is worth what is lost without it. Worth adds up over blocks: so it predicts the error of calibrated networks better than the error of
-    networks that lack the same blocks at once. A branch is worth its blocks, times its width over the segment's.
+    A block is worth what is lost without it, and worth adds up: the sum ranks calibrated networks better than what is lost without several blocks
+    at once. A branch is worth its blocks, times its width over the segment's.
 
     Args:
         planned: The plan.

@@ -14,9 +14,9 @@ from stretch.transform import build
 from stretch.transform.calibrate.run import whole_design
 from stretch.transform.refine import mean_error
 
-#: Images that are looked at, at most.
-IMAGES = 32
-#: At a time.
+#: Images that are looked at, at least and at most, and multiply-accumulates for all that decide between: a minute or two of two cores.
+FEWEST, IMAGES, MACS = 8, 32, 4e12
+#: Images at a time.
 BATCH = 16
 
 
@@ -36,8 +36,9 @@ def block_losses(
     """
     device = images[0].device
     together = torch.cat(list(images))
-    some = together[torch.arange(min(len(together), IMAGES)) * len(together) // min(len(together), IMAGES)].split(BATCH)
-    whole = whole_design(captured, design)
+    whole, units = whole_design(captured, design), [number for number, block in enumerate(segment.blocks) if block.removable]
+    count = min(len(together), IMAGES, max(FEWEST, int(MACS / (captured.graph.macs * max(len(units), 1)))))
+    some = together[torch.arange(count) * len(together) // count].split(BATCH)
 
     def outputs(of: BranchDesign) -> list[torch.Tensor]:
         model = build(captured, of).to(device)
@@ -45,7 +46,6 @@ def block_losses(
         return [torch.cat(parts) for parts in zip(*computed, strict=True)]
 
     wanted, losses = outputs(whole), {}
-    units = [number for number, block in enumerate(segment.blocks) if block.removable]
     for done, number in enumerate(units):
         progress(f"blocks of {segment.name}, {done} of {len(units)}")
         parts = []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretch.planning.blocks import ELSEWHERE, MOST_SETS, block_sets, keep_blocks
+from stretch.planning.blocks import ELSEWHERE, MOST_SETS, block_sets, keep_blocks, shortened
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
@@ -134,3 +134,32 @@ def test_sets_of_blocks_are_few_and_have_the_least_important_of_each_run(losses,
             of_run = {number for number in loss if MERGED.blocks[number].run == run}
             left, out = of_run - set(some), of_run & set(some)
             assert not left or not out or max(loss[n] for n in out) <= min(loss[n] for n in left)
+
+
+@pytest.mark.parametrize("kind", ["merged", "stages"])
+@settings(max_examples=examples(20))
+@given(losses=st.lists(st.floats(0.01, 2), min_size=8, max_size=8))
+def test_plain_network_without_the_least_important_blocks_is_as_fast_on_one_processor(kind, losses):
+    before, lost = planned(kind), {}
+
+    def known(_, segment):
+        lost[segment.name] = dict(zip(units(segment), losses, strict=False))
+        return lost[segment.name]
+
+    design, lacks = shortened(before, known)
+    assert evaluate(before.graph, before.device, design, before.config).run.makespan_ms <= before.run.makespan_ms * (1 + 1e-9)
+    assert {b.processor for part in design.segments for b in part.branches} == {before.best_single.processor}
+    assert all(part.whole and part.join == "none" for part in design.segments)
+    worth = [min(lost[part.name][n], 1) for part in design.segments for n in part.branches[0].dropped]
+    assert lacks == pytest.approx(sum(worth) / sum(min(value, 1) for some in lost.values() for value in some.values()))
+
+
+def test_plan_that_is_told_what_is_lost_takes_the_time_it_may_and_says_what_its_main_branch_lacks():
+    before = budgeted(planned("merged"), 1.2)
+    losses = {n: 0.5**n for n in range(1, 20)}
+    result = plan(before.graph, before.device, before.config, losses=lambda _, segment: {n: losses[n] for n in units(segment)})
+    design, said = keep_blocks(before, lambda _, segment: {n: losses[n] for n in units(segment)})
+    assert result.design == design != before.design
+    assert result.warnings[: len(said)] == tuple(said)
+    assert before.run.makespan_ms < result.run.makespan_ms <= before.config.latency_budget
+    assert (before.optimal, result.optimal, result.gap) == (True, False, None)
