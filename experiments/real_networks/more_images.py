@@ -33,7 +33,7 @@ MOST = 300
 ALL = NETWORKS | {
     "efficientnet_lite1": Real("timm:tf_efficientnet_lite1", "efficientnet_lite1.safetensors", NETWORKS["efficientnet_lite0"].preprocessing)
 }
-#: What is asked of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up below allows.
+#: What is asked of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up here allows.
 PROCESSORS, SPEEDUP = ("cpu", "dsp"), 1.25
 ASKED: dict[str, Any] = {
     "processors": PROCESSORS, "kinds": ("stretch",), "join": "sum", "merge": "always", "cuts": "blocks", "macs": MACS,
@@ -194,8 +194,8 @@ def record(files: Sequence[Path], name: str) -> None:
         about={"trials": About(columns=columns)},
         notes=[
             f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32.",
-            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`.",
-            "Sequential: the plain network of as many multiply-accumulates. Shortened: that first branch alone. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
+            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}. Branches: of the designs with {MACS[0]} to {MACS[1]} of the multiply-accumulates that are at least {SPEEDUP} times as fast as the original on its best processor, one whose first branch keeps the largest share of the blocks as they are (`intact`); joins `sum`; then the blocks that matter most within the time that the speed-up leaves (`evenly`: without that choice).",
+            "Sequential: the plain network of as many multiply-accumulates. Shortened: the plain network without the blocks that matter least, as few as make it as fast on one processor as the branches are on theirs. Pruned: the plain network without the channels of the smallest L1 norm (Torch-Pruning 1.6.1), as few as make it as fast on one processor as the branches are on theirs.",
             "`fitted_value`: agreement on the photographs that the network was fitted to. `rounded_value`: the network as int8 rounds its weights and tensors on all processors. The last steps of a refinement see that, as many per cent of them as `rounded` says.",
             "`synthetic`: images made from the original by `stretch.transform.synthetic`; calibration looks at them too, and half of the views of a refinement show them. Where trials ran side by side, seconds say little of one alone.",
         ],
