@@ -420,8 +420,8 @@ def branch(
         input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
             each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
         weights: ``default``, ``none`` (random) or a file; ignored for a module.
-        images: Folder of unlabelled images: every layer and join is fitted to what the original computes on some of them, and
-            on others, held back, the network is compared with the original. None: neither.
+        images: Folder of unlabelled images: on some of them it is measured which blocks matter, every layer and join is fitted to
+            what the original computes, and on others, held back, the network is compared with the original. None: nothing of that.
         repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
             stages that change most stay as they are, one segment after the other, until it does.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
