@@ -51,7 +51,7 @@ def gone(segment, branch):
 
 
 @pytest.mark.parametrize("kind", PLANS)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(data=st.data(), factor=st.sampled_from([0.5, 1.0, 1.05, 1.3]))
 def test_blocks_are_chosen_within_the_time_and_the_work_and_nothing_else_changes(kind, data, factor):
     before = budgeted(planned(kind), factor)
@@ -84,7 +84,7 @@ def every_pair():
     return runs
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.1, 1.0]), min_size=5, max_size=5), st.floats(1.0, 1.5), st.floats(0.0, 0.5))
 def test_one_branch_keeps_what_matters_most_of_all_that_time_and_work_allow(losses, time, work):
     before = planned("wide", blocks=(3, 2))
