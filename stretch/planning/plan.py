@@ -174,8 +174,9 @@ def _with_blocks(problem: PlanningProblem, choice: Searched, result: PlanResult,
     if changed.run.makespan_ms > result.run.makespan_ms * (1 + 1e-9):
         changed = replace(changed, optimal=False, gap=None)
     if (alone := shortened(changed, once)) is not None:
-        text = "the {} alone is predicted to be as fast without blocks that are worth {}, and computes less: a network to compare with"
-        said.append(Message(text, changed.best_single.processor, f"{alone[1]:.0%}"))
+        gone = [f"{list(part.branches[0].dropped)} of `{part.name}`" for part in alone[0].segments if part.branches[0].dropped]
+        text = "the {} alone is predicted to be as fast without the blocks {}, {} of that: compare with such a design"
+        said.append(Message(text, changed.best_single.processor, ", ".join(gone), f"{alone[1]:.0%}"))
     return replace(changed, warnings=tuple(said))
 
 
