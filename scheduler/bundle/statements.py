@@ -156,7 +156,9 @@ def _check_problems(manifest: Manifest) -> Iterator[str]:
         if not isinstance(checks[key], dict):
             yield f"`checks.{key[:80]}` is no table of results"
     rounding = checks.get(ROUNDING, {})
-    if isinstance(rounding, dict) and not all(0 <= (_number(error) or 0) <= MAX_ROUNDING for error in rounding.values()):
+    if not isinstance(rounding, dict) or any(_number(error) is None for error in rounding.values()):
+        yield f"`checks.{ROUNDING}` is no table of numbers"
+    elif not all(0 <= (_number(error) or 0) <= MAX_ROUNDING for error in rounding.values()):
         yield f"`checks.{ROUNDING}` states an error above {MAX_ROUNDING:g}"
     if len(others) == len(checks):
         return

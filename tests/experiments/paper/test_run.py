@@ -1,5 +1,6 @@
 """Every figure is that of its records, and drawing needs nothing else."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,15 @@ from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 
+def named_alike(svg):
+    """A picture whose paths have one name: matplotlib's are made of sums that differ in their last digit between processors."""
+    return re.sub(r"-p[0-9a-f]{10}\b", "-p", svg)
+
+
 @pytest.mark.slow
 def test_every_figure_is_that_of_its_records_and_its_page_says_where_they_come_from():
     for name in figures():
-        assert (HERE / name / FILE).read_text(encoding="utf-8") == picture(name).svg(name), "run make paper"
+        assert named_alike((HERE / name / FILE).read_text(encoding="utf-8")) == named_alike(picture(name).svg(name)), "run make paper"
         page = (HERE / name / "README.md").read_text(encoding="utf-8")
         assert f"![{picture(name).words}]({FILE})" in page
         assert "\nWhat differs, and why:\n\n- " in page

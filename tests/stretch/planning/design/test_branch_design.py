@@ -98,7 +98,9 @@ def test_numbers_of_blocks_decide_the_depth_and_come_back_from_the_written_file(
 
 @pytest.mark.parametrize("text", ["dropped=[0]", "dropped=[4]", "dropped=[1],depth=4", "dropped=[1],depth=2", "dropped=[0,1,2,3,4]"])
 def test_block_that_stays_or_is_not_there_and_another_depth_are_refused_with_what_can_be_left_out(text):
-    with pytest.raises(StretchError, match=r"^a branch of segment `s1` cannot do without the blocks [\d, ]+( and have depth \d)?$") as caught:
+    with pytest.raises(
+        StretchError, match=r"^a branch of segment `s1` cannot do without the blocks [\d, ]+( and have depth \d)?$"
+    ) as caught:
         resolve(f'[[segments]]\nname="s1"\nbranches=[{{processor="cpu",{text}}},{{processor="gpu"}}]', FOUR)
     assert caught.value.hint == "of its blocks, numbered from 0 to 3, these can be left out: 1, 2, 3"
 
