@@ -14,7 +14,7 @@ import numpy as np
 from stretch.planning.cost.branch import BranchCost, Floats
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale
-from stretch.planning.design.scale import dropped_blocks, legal_widths
+from stretch.planning.design.scale import legal_widths, missing_blocks
 from stretch.planning.messages import Message
 from stretch.planning.network.segments import Segment, backbone_of
 from stretch.planning.result import PlanResult
@@ -83,6 +83,7 @@ def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float]
         segment, gone = row.segment, ()
         if segment.name in stretched:
             loss = losses(planned.design, segment)
+            counts = {n: min(value, ALL) for n, value in loss.items()}
             most = whole[segment.name] * (1 - share)
             fast = [
                 some
@@ -91,8 +92,8 @@ def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float]
             ]
             if not fast:
                 return None
-            gone = min(fast, key=lambda some: sum(min(loss[n], ALL) for n in some))
-            worth += sum(min(loss[n], ALL) for n in gone), sum(min(value, ALL) for value in loss.values())
+            gone = min(fast, key=lambda some: sum(counts[n] for n in some))
+            worth += sum(counts[n] for n in gone), sum(counts.values())
         branch = BranchScale(single.processor, segment.depth - len(gone), segment.width, align=costs.align(single.processor), dropped=gone)
         parts.append(replace(row.design, branches=(branch,), join="none"))
     sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
@@ -117,7 +118,7 @@ class _Search:
         self._design, self._number, self._costs = design, number, costs
         self._segment = segment = planned.run.segments[number].segment
         self._rules = rules = Rules.of(planned.config)
-        self._now = [(b.width, b.dropped or tuple(sorted(dropped_blocks(segment, b.depth)))) for b in part.branches]
+        self._now = [(b.width, tuple(sorted(missing_blocks(segment, b.depth, b.dropped)))) for b in part.branches]
         depths = set(rules.depths(segment))
         sets = dict.fromkeys((*block_sets(segment, loss), *(dropped for _, dropped in self._now)))
         offered = [some for some in sets if segment.depth - len(some) in depths]
@@ -168,7 +169,7 @@ class _Search:
 
     def lost(self, design: BranchDesign) -> float:
         """What the blocks are worth that the most worthy branch lacks, over all that can be left out."""
-        gone = [list(b.dropped or dropped_blocks(self._segment, b.depth)) for b in design.segments[self._number].branches]
+        gone = [list(missing_blocks(self._segment, b.depth, b.dropped)) for b in design.segments[self._number].branches]
         return float(min(self._loss[some].sum() for some in gone) / max(self._loss[self._removable].sum(), 1e-30))
 
     def _kept(self, candidates: Sequence[BranchCost]) -> tuple[Floats, Floats]:

@@ -22,7 +22,7 @@ from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
-from stretch.planning.design.scale import dropped_blocks, entry_ops, kept_units, narrowed_op, partitions, scale_branch
+from stretch.planning.design.scale import entry_ops, kept_units, missing_blocks, narrowed_op, partitions, scale_branch
 from stretch.planning.network.segments import EntryKind, Segment, memoised, rewrite_segment
 
 # The kernels of branches at full depth, put together from those of their blocks.
@@ -204,7 +204,7 @@ class Costs:
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
-        gone = dropped or dropped_blocks(segment, depth)
+        gone = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing
         parts = [_Sums(0, 0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in gone)]
         *sums, peaks = zip(*parts, strict=True)

@@ -141,9 +141,14 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
     return gone
 
 
+def missing_blocks(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> set[int]:
+    """Numbers of the blocks that a branch does without: those that are given, or as `dropped_blocks` has it."""
+    return set(dropped) or dropped_blocks(segment, depth)
+
+
 def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpGraph:
-    """The segment with only `depth` blocks left: without those that are given, or as `dropped_blocks` has it."""
-    gone = set(dropped) or dropped_blocks(segment, depth)
+    """The segment with only `depth` blocks left, as `missing_blocks` has it."""
+    gone = missing_blocks(segment, depth, dropped)
     units = {i for i, block in enumerate(segment.blocks) if block.removable}
     if not gone <= units or len(gone) != segment.depth - depth:
         of_depth = f" and have depth {depth}" if gone <= units else ""
