@@ -135,6 +135,8 @@ class ProcessorProfile(_Part, frozen=True):
     feeder: RatioWithSource | None = None
     idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
     waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
+    #: Plans use it only where it is named, since apps or the paper's runtime cannot reach it everywhere.
+    optional: bool = False
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
     relatives: tuple[str, ...] = ()
     #: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrites`).

@@ -163,9 +163,10 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: Annotated[int, msgspec.Meta(ge=1)] = 1  # Channels in a block; a part is written in place where it begins and ends with one.
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Operator kinds that a list of kinds, set names and traits stands for."""
+        """Operator kinds that a list of kinds, set names and traits stands for, without those that follow a minus sign."""
         listed = [kind for name in names for kind in self.sets.get(name, (name,))]
-        return frozenset(kind for name in listed for kind in _with_trait(name) or (name,))
+        without = {name[1:] for name in listed if name.startswith("-")}
+        return frozenset(kind for name in listed if name[0] != "-" for kind in _with_trait(name) or (name,)) - without
 
 
 def _with_trait(trait: str) -> list[str]:

@@ -43,11 +43,13 @@ class MeasuredNetwork(_PriorStruct, frozen=True):
 
 
 class Calibration(_PriorStruct, frozen=True):
-    """What times of whole networks say of a processor: a kernel takes ``factor of its family · ms of the relatives + per_kernel_ms``."""
+    """What times of whole networks say of a processor: a kernel takes ``factor of its family · work of the relatives + per_kernel_ms``."""
 
-    factors: dict[Literal["dense", "depthwise", "other"], Annotated[float, msgspec.Meta(gt=0, le=1e4)]]  # By family of kernels.
-    per_kernel_ms: Annotated[float, msgspec.Meta(ge=0, le=1e3)]  # What a kernel takes beside its own time.
-    networks: Annotated[tuple[MeasuredNetwork, ...], msgspec.Meta(min_length=1)]  # What it was made from.
+    factors: dict[Literal["dense", "depthwise", "other", "gelu"], Annotated[float, msgspec.Meta(gt=0, le=1e4)]]  # By family of kernels.
+    per_kernel_ms: Annotated[float, msgspec.Meta(ge=0, le=1e3)]  # What starting a kernel takes.
+    #: What an inference takes beside its kernels, with the hand-over of its input and output.
+    per_inference_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)]
+    networks: tuple[MeasuredNetwork, ...]  # What it was made from; empty where the numbers are those of another core set.
     source: _Text  # Where the times come from, and what was measured: the least, the mean or the median of runs.
     pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = 0.0  # What a pipeline takes beside its network; no network's time has it.
 
@@ -69,5 +71,5 @@ class Prior(_PriorStruct, frozen=True, omit_defaults=True):
         """Refuse one that says nothing, and one that lacks a family."""
         if not self.relatives and self.calibration is None:
             raise ValueError("it has neither relatives nor a calibration")
-        if self.calibration is not None and len(self.calibration.factors) != 3:
-            raise ValueError("its calibration lacks a factor of `dense`, `depthwise` or `other`")
+        if self.calibration is not None and len(self.calibration.factors) != 4:
+            raise ValueError("its calibration lacks a factor of `dense`, `depthwise`, `other` or `gelu`")

@@ -1,11 +1,11 @@
 """Calibration of a processor by the times of a few whole networks, as `benchmark_model`, `benchncnn` or `benchmark_app` print them.
 
 Kernel times come from the profile that is calibrated: its fit, its prior, or its roofline. A handful of networks
-decides four numbers of a processor: how much longer dense, depthwise and other kernels take, and what each kernel takes
-besides. The numbers are the most probable ones (maximum a posteriori) under log-normal priors around the
-profile's own, and their covariance (Laplace's approximation) gives the interval, which narrows with what was measured.
+decides a few numbers of a processor: how much longer dense, depthwise, GELU and other kernels take, and what each kernel
+and each inference take on top. The numbers are the most probable ones (maximum a posteriori) under log-normal priors around
+the profile's own, and their covariance (Laplace's approximation) gives the interval, which narrows with each measurement.
 Each network is left out in turn; where the others predict it worse than the covariance says, the interval
-is widened by as much.
+is widened by as much. Other core sets of a processor begin with the numbers of the one that has most networks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,9 @@ from predictors.fits.fit import Interval
 from predictors.fits.prior import Calibration, LeftOut, MeasuredNetwork, Prior, Relative
 from predictors.fitting.regression import rounded
 from predictors.graph import OpGraph
+from predictors.host import HOST, kind_of
 from predictors.measurements.tables import read_table
-from predictors.models.related import family_of
+from predictors.models.related import FAMILIES, family_of
 from predictors.predictor import LatencyPredictor
 from predictors.rewrites import exact, laid_out
 
@@ -35,9 +36,18 @@ Floats = NDArray[np.float64]
 
 COVERAGE = 0.9
 
-#: Standard deviations of logarithms: of a time that is stated without one, of networks around the four numbers, of the factor on all
-#: kernels, of the ratio of depthwise to dense, of others to dense, of what a kernel takes besides, and of what a pipeline takes besides.
-MEASURED, NETWORKS, SCALE, DEPTHWISE, OTHER, LAUNCH, PIPELINE = 0.06, 0.08, 1.0, 1.2, 0.4, 1.5, 1.0
+#: Standard deviations of logarithms: of a time that is stated without one, and of networks around the numbers.
+MEASURED, NETWORKS = 0.06, 0.08
+
+#: The numbers of a processor: factors on families of kernels, of which all but the first are relative to it, ms a kernel, ms an
+#: inference, ms a pipeline, and how much slower a sibling is that was measured instead; with the standard deviations of their
+#: logarithms before anything is known of them, and from one core set to another.
+SCALE, DEPTHWISE, OTHER, GELU, KERNEL, INFERENCE, PIPELINE, SIBLING = range(8)
+SPREADS = (3.0, 1.2, 0.4, 2.0, 1.5, 1.2, 1.0, 0.0)
+CORES = (0.3, 0.2, 0.2, 0.2, 0.5, 0.5, 0.0, 0.0)
+
+#: An inference on the CPU takes this long beside its kernels before anything is known of it, ms; on others the links say so.
+INFERENCE_MS = 0.1
 
 #: What a pipeline takes beside its network for an image of 224×224 pixels, ms, before anything is known of it; other images in proportion.
 PIPELINE_MS, IMAGE = 3.0, 3 * 224 * 224
@@ -48,11 +58,14 @@ CONTRADICTION, OTHER_UNIT = 1.3, 30.0
 #: Multiply-accumulates that a table states may differ from the network's by this share.
 MACS = 0.1
 
-#: Fewest pipelines that tell what they take beside their networks.
+#: Fewest pipelines that tell what they take beside their networks, where no network was timed alone.
 MIN_PIPELINES = 3
 
+#: Fewest networks that tell whether relatives or the processor's own roofline describe it better.
+MIN_CHOICE = 8
+
 METHOD = (
-    "covariance of four log-normal parameters given the measured networks (Laplace's approximation), Student's t, widened to the errors "
+    "covariance of log-normal parameters given the measured networks (Laplace's approximation), Student's t, widened to the errors "
     "of networks left out"
 )
 
@@ -72,6 +85,9 @@ class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     #: Standard deviation of its logarithm, such as 0.25 for a time of a sibling with the same chip or of another runtime.
     spread: Annotated[float, msgspec.Meta(gt=0, le=3)] | None = None
     pipeline: bool = False  # Whether the time is of a whole pipeline, with a constant beside the network that all of them share.
+    #: Where a sibling was measured: standard deviation of the logarithm of its times ÷ those of this device, one for all rows with it.
+    sibling: Annotated[float, msgspec.Meta(gt=0, le=3)] | None = None
+    source: str = ""  # Who published it.
 
     @property
     def name(self) -> str:
@@ -86,7 +102,8 @@ class Calibrated:
     prior: Prior  # With the calibration.
     next_network: str  # Network of `candidates` whose time would narrow the interval most.
     next_width: float  # Upper end of the interval ÷ prediction after it.
-    pipeline: tuple[float, float]  # Logarithm of what a pipeline takes beside its network, ms: mean and standard deviation.
+    posterior: "_Posterior"  # The numbers and their covariance.
+    wider: float  # Factor on the interval, by which networks left out were further off than the covariance says.
 
 
 def read_networks(path: Path) -> list[NetworkTime]:
@@ -98,8 +115,8 @@ def read_networks(path: Path) -> list[NetworkTime]:
     rows = read_table(path, NetworkTime)
     for i, row in enumerate(rows):
         for other in rows[:i]:
-            same = (row.model, row.input, row.processor, row.precision) == (other.model, other.input, other.processor, other.precision)
-            if same and not 1 / CONTRADICTION < row.ms / other.ms < CONTRADICTION:
+            keys = [(r.model, r.input, r.processor, r.precision, r.pipeline) for r in (row, other)]
+            if keys[0] == keys[1] and not 1 / CONTRADICTION < row.ms / other.ms < CONTRADICTION:
                 raise StretchError(
                     f"{path}: {row.name} on {row.processor} takes {other.ms:g} ms in one row and {row.ms:g} ms in another",
                     "keep the one that was measured as the others were",
@@ -123,7 +140,7 @@ def calibrate(
         reference: What `load_device` takes for it, which the priors refer to.
         rows: Of the table.
         graph_of: The network of a row.
-        candidates: Networks by name that could be measured next; the interval is that of their average.
+        candidates: Networks by name that could be measured next, the rows' own if there are none; the interval is that of their average.
         source: Where the times come from.
         rewrites: Exact rewrites that the networks had on every processor, beside those of the profile.
 
@@ -137,25 +154,51 @@ def calibrate(
     if others := [name for name in rewrites if name not in exact]:
         raise UsageError(f"the rewrite `{others[0]}` changes what a network computes", f"choose among {', '.join(sorted(exact))}")
     priors = {key: _taken_over(base, reference, *key) for key in (*base.fits, *base.priors)}
-    groups: dict[tuple[str, str, str], list[NetworkTime]] = {}
+    groups: dict[tuple[str, str], dict[str, list[NetworkTime]]] = {}
     for row in rows:
         processor = base.processor(row.processor)
-        groups.setdefault((processor.family, processor.core_set, processor.check_precision(row.precision or None)), []).append(row)
+        key = processor.family, processor.check_precision(row.precision or None)
+        groups.setdefault(key, {}).setdefault(processor.core_set, []).append(row)
+    candidates = candidates or {row.name: graph_of(row) for row in rows}
     news: dict[str, Calibrated] = {}
-    # what pipelines take beside their networks does not depend on the precision: most pipelines first
-    beside: dict[str, Calibrated] = {}
-    for key, members in sorted(groups.items(), key=lambda item: -sum(row.pipeline for row in item[1])):
-        family, core_set, precision = key
-        neutral = Calibration(dict.fromkeys(("dense", "depthwise", "other"), 1.0), 0.0, (MeasuredNetwork("none", 1.0, 1.0, 1.0),), source)
-        start = priors.get(key) or Prior(family, core_set, precision, (), 1.0, Interval(COVERAGE, 1.0, 1.0, METHOD), _NOTHING, neutral)
-        profile = replace(base, fits={}, priors={**priors, key: msgspec.structs.replace(start, calibration=neutral)})
-        parts = _Parts(LatencyPredictor(profile), f"{family}[{core_set}]", precision, rewrites)
-        calibrated = _calibrated(start, parts, members, graph_of, candidates, source, beside.get(family))
-        news[f"{family}[{core_set}] {precision}"] = calibrated
-        if any(row.pipeline for row in members):
-            beside.setdefault(family, calibrated)
-        priors[key] = calibrated.prior
+    for (family, precision), of_core_sets in groups.items():
+        able = [name for name, cores in base.processors[family].core_sets.items() if precision in cores.peak_gops]
+        first = max(of_core_sets, key=lambda name: (sum(not row.pipeline for row in of_core_sets[name]), len(of_core_sets[name])))
+        origins = ", ".join(dict.fromkeys(row.source for some in of_core_sets.values() for row in some if row.source))
+        said = f"{source}: {origins}" if origins else source
+        lead: Calibrated | None = None
+        for core_set in (first, *(name for name in able if name != first)):
+            start = priors.get((family, core_set, precision)) or Prior(
+                family, core_set, precision, (), 1.0, Interval(COVERAGE, 1.0, 1.0, METHOD), _NOTHING, _neutral(said)
+            )
+            own = of_core_sets.get(core_set, [])
+            # the roofline is a candidate beside the relatives; another core set has the base of the first, whose numbers it begins with
+            bare = msgspec.structs.replace(start, relatives=(), scale=1.0, calibration=_neutral(said))
+            bases = [start] if lead is None else [start if lead.prior.relatives and start.relatives else bare]
+            bases += [bare] if lead is None and start.relatives and len(own) >= MIN_CHOICE else []
+            made = []
+            for candidate in bases:
+                neutral = msgspec.structs.replace(candidate, calibration=_neutral(said))
+                profile = replace(base, fits={}, priors={**priors, (family, core_set, precision): neutral})
+                parts = _Parts(LatencyPredictor(profile), f"{family}[{core_set}]", precision, rewrites)
+                made.append(_calibrated(candidate, parts, own, graph_of, candidates, said, lead))
+            best = min(made, key=_off)
+            lead = lead or best
+            if own:
+                news[f"{family}[{core_set}] {precision}"] = best
+            priors[family, core_set, precision] = best.prior
     return list(priors.values()), news
+
+
+def _neutral(source: str) -> Calibration:
+    """A calibration that changes nothing."""
+    return Calibration(dict.fromkeys(FAMILIES, 1.0), 0.0, 0.0, (), source)
+
+
+def _off(calibrated: Calibrated) -> float:
+    """How far networks are predicted off by those that are left: mean square of the logarithm."""
+    networks = calibrated.prior.calibration.networks if calibrated.prior.calibration else ()
+    return float(np.mean([log(row.left_out_ms / row.measured_ms) ** 2 for row in networks])) if networks else 0.0
 
 
 _NOTHING = LeftOut(0, 0, 0.0, 0.0, 0.0)
@@ -191,65 +234,93 @@ class _Parts:
         self.rewrites = (*self.profile.rewrites, *rewrites)
 
     def of(self, graph: OpGraph) -> Floats:
-        """Ms of dense, depthwise and other kernels, number of kernels, ms that are not calibrated (kernels that the CPU computes), images."""
+        """Ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
         estimate = self.predictor.predict(laid_out(graph, self.rewrites)[0], self.processor, self.precision)
-        parts = dict.fromkeys(("dense", "depthwise", "other", "kernels", "elsewhere"), 0.0)
-        parts["other"] = estimate.fixed_ms
+        parts = dict.fromkeys((*FAMILIES, "kernels", "inferences", "images", "elsewhere"), 0.0)
         for kernel in estimate.kernels:
-            parts["elsewhere" if kernel.kernel.elsewhere else family_of(kernel.kernel.cost)] += kernel.time.ms
-            parts["kernels"] += not kernel.kernel.elsewhere
-        return np.array([*parts.values(), sum(prod(op.shape) for op in graph.inputs) / IMAGE])
+            if kernel.kernel.elsewhere:
+                parts["elsewhere"] += kernel.time.ms
+            else:
+                parts[family_of(kernel.kernel.cost)] += kernel.time.ms - kernel.time.launch_ms
+                parts["kernels"] += 1
+        parts |= {"inferences": 1.0, "images": sum(prod(op.shape) for op in graph.inputs) / IMAGE}
+        return np.array(list(parts.values()))
+
+    def middle(self) -> Floats:
+        """Logarithms of the numbers before anything was measured."""
+        launch_ms = self.profile.launch_us.value / 1e3
+        links, family = self.predictor.links, kind_of(self.processor)
+        moved_ms = links.ms(HOST, family, IMAGE, self.precision) + links.ms(family, HOST, 0, self.precision)
+        logs = np.zeros(len(SPREADS))
+        logs[[KERNEL, INFERENCE, PIPELINE]] = log(max(launch_ms, 1e-6)), log(moved_ms or INFERENCE_MS), log(PIPELINE_MS)
+        return logs
 
 
 @dataclass(frozen=True)
 class _Posterior:
-    """Logarithms of: the factor on all kernels, depthwise and others relative to it, ms a kernel, ms a pipeline; with their covariance."""
+    """Logarithms of the numbers of a processor, with their covariance."""
 
     mean: Floats
     covariance: Floats
 
-    def ms(self, parts: Floats, pipeline: bool) -> float:
-        return _ms(self.mean, parts, pipeline)
+    def ms(self, parts: Floats, row: NetworkTime | None = None) -> float:
+        """A network's time on the device, or as `row` was measured."""
+        return _ms(self.mean, parts, row)
 
-    def variance(self, parts: Floats, pipeline: bool = False) -> float:
-        """Of the logarithm of a predicted time."""
-        slope = _slope(self.mean, parts, pipeline)
+    def variance(self, parts: Floats, row: NetworkTime | None = None) -> float:
+        """Of the logarithm of that time."""
+        slope = _slope(self.mean, parts, row)
         return float(slope @ self.covariance @ slope)
 
 
-def _shares(logs: Floats, parts: Floats, pipeline: bool) -> Floats:
-    """Ms of each family of kernels, of what kernels take besides, and of what the pipeline takes besides."""
-    factors = np.exp([logs[0], logs[0] + logs[1], logs[0] + logs[2], logs[3], logs[4]])
-    return np.asarray(factors * np.append(parts[:4], pipeline * parts[5]))
+def _shares(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
+    """Ms of each family of kernels, and of what kernels, the inference and the pipeline take besides."""
+    relative = logs[[SCALE, DEPTHWISE, OTHER, GELU]] + np.array([0.0, *[logs[SCALE]] * 3])
+    return np.asarray(
+        np.exp([*relative, *logs[[KERNEL, INFERENCE, PIPELINE]]]) * np.append(parts[:6], parts[6] * (row is not None and row.pipeline))
+    )
 
 
-def _ms(logs: Floats, parts: Floats, pipeline: bool) -> float:
-    return float(_shares(logs, parts, pipeline).sum() + parts[4])
+def _ms(logs: Floats, parts: Floats, row: NetworkTime | None) -> float:
+    ms = float(_shares(logs, parts, row).sum() + parts[7])
+    return ms * exp(logs[SIBLING]) if row is not None and row.sibling else ms
 
 
-def _slope(logs: Floats, parts: Floats, pipeline: bool) -> Floats:
-    """Derivative of the logarithm of a time by the parameters."""
-    dense, depthwise, other, kernels, beside = _shares(logs, parts, pipeline)
-    return np.array([dense + depthwise + other, depthwise, other, kernels, beside]) / _ms(logs, parts, pipeline)
+def _slope(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
+    """Derivative of the logarithm of a time by the numbers."""
+    shares = _shares(logs, parts, row)
+    slopes: Floats = np.append(shares, 0.0) / (shares.sum() + parts[7])
+    slopes[SCALE] = slopes[: GELU + 1].sum()
+    slopes[SIBLING] = row is not None and row.sibling is not None
+    return slopes
 
 
-def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], launch_ms: float, pipeline: tuple[float, float]) -> _Posterior:
-    """The most probable parameters given the rows."""
-    middle = np.array([0.0, 0.0, 0.0, log(launch_ms), pipeline[0]])
-    spread = np.array([SCALE, DEPTHWISE, OTHER, LAUNCH, pipeline[1]])
-    noise = [row.spread or MEASURED for row in rows]
+def _spread(row: NetworkTime) -> float:
+    """Standard deviation of a row's logarithm around what the numbers say."""
+    return sqrt((row.spread or MEASURED) ** 2 + NETWORKS**2)
 
-    def residuals(logs: Floats) -> Floats:
-        errors = [log(_ms(logs, p, row.pipeline) / row.ms) / s for row, p, s in zip(rows, parts, noise, strict=True)]
-        return np.concatenate([errors, (logs - middle) / spread])
 
-    def jacobian(logs: Floats) -> Floats:
-        slopes = [_slope(logs, p, row.pipeline) / s for row, p, s in zip(rows, parts, noise, strict=True)]
-        return np.vstack([*slopes, np.diag(1 / spread)])
+def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], before: _Posterior) -> _Posterior:
+    """The most probable numbers given the rows, and those known before."""
+    known = np.diag(before.covariance) > 0
+    whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(known, known)]))
 
-    solution = optimize.least_squares(residuals, middle, jacobian, x_scale=spread)
+    def logs(free: Floats) -> Floats:
+        return np.asarray(np.where(known, 0.0, before.mean) + np.eye(len(known))[:, known] @ free, dtype=np.float64)
+
+    def residuals(free: Floats) -> Floats:
+        errors = [log(_ms(logs(free), p, row) / row.ms) / _spread(row) for row, p in zip(rows, parts, strict=True)]
+        return np.concatenate([errors, whiten @ (free - before.mean[known])])
+
+    def jacobian(free: Floats) -> Floats:
+        slopes = [_slope(logs(free), p, row)[known] / _spread(row) for row, p in zip(rows, parts, strict=True)]
+        return np.vstack([*slopes, whiten])
+
+    solution = optimize.least_squares(residuals, before.mean[known], jacobian, x_scale=np.sqrt(np.diag(before.covariance)[known]))
     slopes = jacobian(solution.x)
-    return _Posterior(solution.x, np.asarray(np.linalg.inv(slopes.T @ slopes), dtype=np.float64))
+    covariance = np.zeros_like(before.covariance)
+    covariance[np.ix_(known, known)] = np.linalg.inv(slopes.T @ slopes)
+    return _Posterior(logs(solution.x), covariance)
 
 
 def _calibrated(
@@ -259,13 +330,13 @@ def _calibrated(
     graph_of: Callable[[NetworkTime], OpGraph],
     candidates: Mapping[str, OpGraph],
     source: str,
-    beside: Calibrated | None,
+    lead: Calibrated | None,
 ) -> Calibrated:
-    """The calibration of one processor at one precision; `beside` is that of another precision, which knows what pipelines take."""
+    """The calibration of one core set at one precision; `lead` is that of the core set with most networks, whose numbers it begins with."""
     where = f"{start.processor}[{start.core_set}] in {start.precision}"
-    if beside is None and 0 < sum(row.pipeline for row in rows) < MIN_PIPELINES:
+    if lead is None and 0 < len(rows) == sum(row.pipeline for row in rows) < MIN_PIPELINES:
         raise StretchError(
-            f"{sum(row.pipeline for row in rows)} pipelines on {where} do not tell what pipelines take beside their networks",
+            f"{len(rows)} pipelines on {where} do not tell what pipelines take beside their networks",
             f"give {MIN_PIPELINES} of them, or times of networks alone",
         )
     graphs = [graph_of(row) for row in rows]
@@ -276,21 +347,24 @@ def _calibrated(
                 "name the model and the input that were measured",
             )
     parts = [parts_of.of(graph) for graph in graphs]
-    _check_units(rows, parts, where)
-    # a launch of the profile, unless its kernels are shorter than three of them
-    launch_ms = min(parts_of.profile.launch_us.value / 1e3, 0.3 * median(p[:3].sum() / max(1.0, p[3]) for p in parts))
-    launch_ms = max(launch_ms, 1e-6)
-    before = beside.pipeline if beside else (log(PIPELINE_MS), PIPELINE)
-    posterior = _posterior(rows, parts, launch_ms, before)
+    if rows:
+        _check_units(rows, parts, where)
+    reference = [parts_of.of(graph) for graph in candidates.values()]
+    if lead is None:
+        spreads = np.array(SPREADS)
+        spreads[SIBLING] = max((row.sibling or 0.0 for row in rows), default=0.0)
+        before = _Posterior(parts_of.middle(), np.diag(spreads**2))
+    else:
+        before = _Posterior(lead.posterior.mean, lead.posterior.covariance + np.diag(np.square(CORES)))
+    posterior = _posterior(rows, parts, before)
     left_out, squares = [], []
     for i, row in enumerate(rows):
-        others = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], launch_ms, before)
-        left_out.append(others.ms(parts[i], row.pipeline))
-        expected = others.variance(parts[i], row.pipeline) + NETWORKS**2 + (row.spread or MEASURED) ** 2
-        squares.append(log(row.ms / left_out[-1]) ** 2 / expected)
-    wider = max(1.0, sqrt(sum(squares) / len(squares)))
-    reference = [parts_of.of(graph) for graph in candidates.values()] or parts
-    quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, len(rows)))
+        others = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], before)
+        left_out.append(others.ms(parts[i], row))
+        squares.append(log(row.ms / left_out[-1]) ** 2 / (others.variance(parts[i], row) + _spread(row) ** 2))
+    wider = lead.wider if lead and not rows else max(1.0, sqrt(sum(squares) / len(squares)))
+    learnt = len(rows) + (len(lead.prior.calibration.networks) if lead and lead.prior.calibration else 0)
+    quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, learnt))
 
     def width(covariance: Floats) -> float:
         """Half of the interval of the logarithm, of the average candidate."""
@@ -298,43 +372,48 @@ def _calibrated(
         return quantile * wider * sqrt(float(np.mean(variances)) + NETWORKS**2)
 
     widths = {}
-    for name, p in zip(candidates, reference, strict=False):
-        slope = _slope(posterior.mean, p, pipeline=False)
+    for name, p in zip(candidates, reference, strict=True):
+        slope = _slope(posterior.mean, p, None)
         gain = posterior.covariance @ slope
         widths[name] = width(posterior.covariance - np.outer(gain, gain) / (slope @ gain + MEASURED**2 + NETWORKS**2))
-    best = min(widths, key=lambda name: widths[name]) if widths else ""
-    off = np.array([ms / row.ms - 1 for row, ms in zip(rows, left_out, strict=True)])
+    best = min(widths, key=lambda name: widths[name])
     half = width(posterior.covariance)
-    scale, depthwise, other, kernel, pipeline = posterior.mean
+    scale, depthwise, other, gelu, kernel, inference, pipeline, _ = posterior.mean.tolist()
     calibration = Calibration(
-        {"dense": rounded(exp(scale)), "depthwise": rounded(exp(scale + depthwise)), "other": rounded(exp(scale + other))},
+        dict(zip(FAMILIES, (rounded(exp(log)) for log in (scale, scale + depthwise, scale + other, scale + gelu)), strict=True)),
         rounded(exp(kernel)),
+        rounded(exp(inference)),
         tuple(
-            MeasuredNetwork(row.name, row.ms, rounded(posterior.ms(p, row.pipeline)), rounded(ms))
+            MeasuredNetwork(row.name, row.ms, rounded(posterior.ms(p, row)), rounded(ms))
             for row, p, ms in zip(rows, parts, left_out, strict=True)
         ),
         source,
         rounded(exp(pipeline)) if any(row.pipeline for row in rows) else 0.0,
     )
-    judged = LeftOut(
-        len(rows),
-        len(rows),
-        rounded(float(np.mean(np.abs(off) <= 0.2))),
-        rounded(float(np.mean(np.abs(off)))),
-        rounded(float(np.mean([abs(log(row.ms / ms)) <= half for row, ms in zip(rows, left_out, strict=True)]))),
-    )
     prior = msgspec.structs.replace(
         start,
         interval=Interval(COVERAGE, rounded(exp(-half)), rounded(exp(half)), METHOD),
-        left_out=judged,
+        left_out=_judged(calibration.networks, half) if rows or lead is None else lead.prior.left_out,
         calibration=calibration,
     )
-    return Calibrated(prior, best, exp(widths[best]) if best else exp(half), (float(pipeline), sqrt(posterior.covariance[4, 4])))
+    return Calibrated(prior, best, exp(widths[best]), posterior, wider)
+
+
+def _judged(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:
+    """How well networks were predicted by the others."""
+    off = np.array([row.left_out_ms / row.measured_ms for row in networks])
+    return LeftOut(
+        len(networks),
+        len(networks),
+        rounded(float(np.mean(np.abs(off - 1) <= 0.2))),
+        rounded(float(np.mean(np.abs(off - 1)))),
+        rounded(float(np.mean(np.abs(np.log(off)) <= half))),
+    )
 
 
 def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], where: str) -> None:
     """Refuse a time that is far from what the profile, set right by the other rows, says."""
-    ratios = [row.ms / float(p[:3].sum() + p[4]) for row, p in zip(rows, parts, strict=True)]
+    ratios = [row.ms / float(p[:4].sum() + p[7]) for row, p in zip(rows, parts, strict=True)]
     middle = median(ratios) if len(rows) > 2 else 1.0
     worst = max(range(len(rows)), key=lambda i: abs(log(ratios[i] / middle)))
     if abs(log(ratios[worst] / middle)) > log(OTHER_UNIT):

@@ -50,8 +50,16 @@ class Ratios:
 _DENSE = ("conv", "conv1x1", "grouped", "linear", "matmul")
 
 
-def family_of(cost: KernelCost) -> Literal["dense", "depthwise", "other"]:
+Family = Literal["dense", "depthwise", "other", "gelu"]
+
+#: Families of kernels that a calibration has a factor for. TensorFlow Lite computes GELU outside of its fast kernels.
+FAMILIES: tuple[Family, ...] = ("dense", "depthwise", "other", "gelu")
+
+
+def family_of(cost: KernelCost) -> Family:
     """Family of kernels that a calibration has one factor for."""
+    if cost.variant == "gelu":
+        return "gelu"
     return "dense" if cost.kind in _DENSE else "depthwise" if cost.kind == "depthwise" else "other"
 
 
@@ -85,8 +93,9 @@ class RelatedModel:
     @property
     def fixed_ms(self) -> float:
         """What an inference takes beside its kernels, ms."""
-        mean = self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)
-        return mean if self.prior.calibration is None else self.prior.calibration.factors["other"] * mean
+        if self.prior.calibration is not None:
+            return self.prior.calibration.per_inference_ms
+        return self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)
 
     def interval(self) -> tuple[float, float]:
         """Ends of the interval around a network's time, as factors on it."""
@@ -104,9 +113,9 @@ class RelatedModel:
             else:
                 factors = np.array([calibration.factors[family_of(cost)] for cost in new])
                 more = calibration.per_kernel_ms
-                kernels = Times(
-                    factors * mean.ms + more, factors * mean.launch_ms + more, factors * mean.compute_ms, factors * mean.memory_ms
-                ).kernels("networks")
+                started = np.full_like(mean.ms, more)
+                work = factors * (mean.ms - mean.launch_ms)
+                kernels = Times(work + started, started, factors * mean.compute_ms, factors * mean.memory_ms).kernels("networks")
             self._times.update(zip(new, kernels, strict=True))
         return [self._times[cost] for cost in costs]
 

@@ -5,7 +5,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from predictors.fitting.calibration import NetworkTime
     from predictors.graph import OpGraph
     from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import Bundle
@@ -83,6 +82,9 @@ GRACE_S = WRITER_GRACE_S
 
 #: Operators of networks that no phone's DSP or GPU runs everywhere: no such network is proposed to be measured.
 _RARE = ("opaque", "layer_norm", "gelu")
+
+#: First line of a calibrated profile, before the command that made it.
+_CALIBRATED = "# Calibrated by whole networks:"
 
 #: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
@@ -421,33 +423,37 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     source = f"{Path(table).name}, {statistic} of the runs of each network"
     priors, news = calibrate(base, reference, rows, lambda row: graphs[row.model, row.input or size], candidates, source, rewrites)
     words = ["stretch", "profile", "--fit", Path(table).as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
-    command = shlex.join(words + (["--input", size] if size else []) + [word for name in rewrites for word in ("--rewrite", name)])
-    text = _profile_text(path.read_text(), target.stem, rows, base.processors, rewrites)
-    write_priors(prior_path(target), target.stem, command, priors)
+    command = shlex.join(
+        words
+        + (["--input", size] if size else [])
+        + [word for name in rewrites for word in ("--rewrite", name)]
+        + ["--trust-code"] * trust_code
+    )
+    text = _profile_text(path.read_text(), target.stem, rewrites)
+    known = target.exists()
+    write_whole(target, f"{_CALIBRATED} {command}\n{text}".encode(), "device profile")
     try:
-        write_whole(target, f"# Calibrated by whole networks: {command}\n{text}".encode(), "device profile")
-    except StretchError:
-        prior_path(target).unlink()
-        raise
+        write_priors(prior_path(target), target.stem, command, priors)
+    except OSError as error:
+        if not known:
+            target.unlink()
+        raise StretchError(f"cannot write {prior_path(target)}: {error.strerror}", "choose another place with --out") from error
+    if guessed := sorted(set(base.processors) - {base.processor(row.processor).family for row in rows} - set(base.left_out)):
+        out.warn(f"{', '.join(guessed)} of {target.stem} is not calibrated: speed-ups compare measured times with estimates")
     return {
         name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
     }
 
 
-def _profile_text(text: str, profile_id: str, rows: "list[NetworkTime]", families: Mapping[str, object], rewrites: tuple[str, ...]) -> str:
-    """A profile's TOML under another id: a processor that was measured with one core set has it as its usual one."""
-    text = re.sub(r"^aliases = .*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r'^id = ".*"', f'id = "{profile_id}"', text, count=1, flags=re.MULTILINE)
-    for family in families:
-        measured = {row.processor.partition("[")[2].removesuffix("]") for row in rows if row.processor.partition("[")[0] == family}
-        head, section = text.split(f"[processors.{family}]\n", 1)
-        if len(measured) == 1 and (core_set := measured.pop()):
-            section = re.sub(r'^default_core_set = ".*"', f'default_core_set = "{core_set}"', section, count=1, flags=re.MULTILINE)
-        if rewrites:
-            names = ", ".join(f'"{name}"' for name in rewrites)
-            section = f"rewrites = [{names}]\n{section}"
-        text = f"{head}[processors.{family}]\n{section}"
-    return text
+def _profile_text(text: str, profile_id: str, rewrites: Sequence[str]) -> str:
+    """A profile's TOML under an id; its defaults stay as they are."""
+    text = re.sub(rf"^{_CALIBRATED}.*\n", "", text)
+    if f'\nid = "{profile_id}"\n' not in text:
+        # names belong to one profile
+        text = re.sub(r"^aliases = .*\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r'^id = ".*"', f'id = "{profile_id}"', text, count=1, flags=re.MULTILINE)
+    names = ", ".join(f'"{name}"' for name in rewrites)
+    return re.sub(r"^(\[processors\.\w+\])\n(?!rewrites)", rf"\1\nrewrites = [{names}]\n", text, flags=re.MULTILINE) if rewrites else text
 
 
 def _check_parent(target: Path) -> None:

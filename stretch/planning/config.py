@@ -296,7 +296,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         request._check_together()
         processors = request.processors
         if not processors:
-            processors = tuple(device.processors)
+            processors = tuple(name for name, profile in device.processors.items() if not profile.optional)
             able = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
             processors = able if request.exact and len(able) > 1 else processors
         _check_processors(processors, device)

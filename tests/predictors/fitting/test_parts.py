@@ -311,7 +311,7 @@ def test_what_one_thread_does_alone_stays_and_products_are_divided(world):
 NETWORKS = {
     name: graph for name, graph in load_measurements("phones").graphs.items() if name.startswith(("resnet1", "mobilenetv2", "regnetx"))
 }
-TRUE = {"dense": 0.7, "depthwise": 2.1, "other": 0.8}
+TRUE = {"dense": 0.7, "depthwise": 2.1, "other": 0.8, "gelu": 0.8}
 
 
 def truth(processor="gpu", precision="fp16"):
@@ -320,7 +320,7 @@ def truth(processor="gpu", precision="fp16"):
     rows = [NetworkTime(model=name, processor=processor, precision=precision, ms=1.0) for name in list(NETWORKS)[:1]]
     _, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], {}, "truth")
     [new] = news.values()
-    calibration = Calibration(TRUE, 0.02, new.prior.calibration.networks, "truth")
+    calibration = Calibration(TRUE, 0.02, 0.7, new.prior.calibration.networks, "truth")
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
     device = replace(base, fits={}, priors={key: msgspec.structs.replace(new.prior, calibration=calibration)})
     predictor = LatencyPredictor(device)
@@ -363,6 +363,58 @@ def test_time_of_a_sibling_counts_less_than_one_of_the_device():
         calibrated(base, [*rows, row])[0].predict(NETWORKS["resnet10"], "gpu").ms for row in (msgspec.structs.replace(off, spread=0.5), off)
     )
     assert abs(near / times["resnet10"] - 1) < abs(far / times["resnet10"] - 1)
+
+
+def test_core_sets_without_rows_begin_with_what_the_measured_one_says_and_know_less():
+    base, times = truth("cpu[3med]", "int8")
+    rows = [NetworkTime(model=name, processor="cpu[3med]", precision="int8", ms=times[name]) for name in list(NETWORKS)[:6]]
+    priors, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], NETWORKS, "truth")
+    calibrations = {prior.core_set: prior for prior in priors if (prior.processor, prior.precision) == ("cpu", "int8")}
+    assert list(news) == ["cpu[3med] int8"]
+    assert set(calibrations) == {name for name, cores in base.processors["cpu"].core_sets.items() if "int8" in cores.peak_gops}
+    measured = calibrations.pop("3med")
+    for prior in calibrations.values():
+        assert prior.calibration.factors == pytest.approx(measured.calibration.factors, rel=1e-4)
+        assert prior.interval.high > measured.interval.high
+
+
+def test_times_of_a_sibling_alone_leave_the_doubt_of_the_step_between_the_chips():
+    base, times = truth()
+    rows = [NetworkTime(model=name, processor="gpu", ms=times[name]) for name in list(NETWORKS)[:8]]
+    step = [msgspec.structs.replace(row, sibling=0.4) for row in rows]
+    (own, _), (other, new) = calibrated(base, rows), calibrated(base, step)
+    assert other.predict(NETWORKS["resnet16"], "gpu").ms == pytest.approx(own.predict(NETWORKS["resnet16"], "gpu").ms, rel=0.05)
+    assert new.prior.interval.high > 1.5
+    # one network of the device itself decides the step
+    faster = NetworkTime(model="resnet16", processor="gpu", ms=times["resnet16"] / 1.5)
+    assert calibrated(base, [*step, faster])[0].predict(NETWORKS["resnet18_w3d4"], "gpu").ms < 0.8 * times["resnet18_w3d4"]
+
+
+def test_constant_of_an_inference_is_found_apart_from_kernels():
+    base, times = truth()
+    others = [name for name in NETWORKS if name != "resnet16"]
+    rows = [NetworkTime(model=name, processor="gpu", ms=times[name] + 6) for name in others[:: len(others) // 12]]
+    predictor, new = calibrated(base, rows)
+    assert new.prior.calibration.per_inference_ms == pytest.approx(6.7, rel=0.25)
+    assert predictor.predict(NETWORKS["resnet16"], "gpu").ms == pytest.approx(times["resnet16"] + 6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("device", "key", "mean", "within"),
+    [
+        ("pixel6", ("cpu", "1large", "int8"), 0.12, 0.85),
+        ("pixel6", ("gpu", "all", "fp16"), 0.2, 0.6),
+        ("pixel6", ("tpu", "all", "int8"), 0.2, 0.75),
+        ("s23", ("cpu", "1large", "int8"), 0.12, 0.85),
+        ("s23", ("gpu", "all", "fp16"), 0.15, 0.75),
+    ],
+)
+def test_networks_of_recent_phones_are_predicted_by_the_others(device, key, mean, within):
+    prior = load_device(device).priors[key]
+    assert prior.left_out.networks >= 12
+    assert prior.left_out.mape <= mean
+    assert prior.left_out.within_20 >= within
+    assert prior.left_out.coverage >= 0.85
 
 
 def test_constant_of_pipelines_is_no_part_of_a_networks_time():
