@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
 
 Array = NDArray[Any]
+
+#: Makes memory of so many bytes, all zero.
+Allocate = Callable[[int], NDArray[np.uint8]]
 
 ENTRY_POINT_GROUP = "nn_stretch.delegates"
 
@@ -183,8 +187,6 @@ class Delegate(ABC):
     form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
     #: Whether its invocations are `AsyncInvocation`s.
     asynchronous: ClassVar[bool] = False
-    #: Whether it computes in another process, so that buffers which both can map (`scheduler.shared`) save it a copy.
-    shares: ClassVar[bool] = False
     #: Precisions of the subgraphs it runs.
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     #: Whether invocations of one compiled subgraph may run at the same time, on any thread.
@@ -258,6 +260,10 @@ class Delegate(ABC):
     def restarting(self) -> bool:
         """Whether a call takes its time because what it runs on is being made anew, which does not count as hanging."""
         return False
+
+    def allocator(self) -> Allocate | None:
+        """What makes memory that it reads and writes faster than ordinary memory; None where there is none."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """End what outlives a call, such as a process; called once, when nothing that it compiled is used any more."""

@@ -21,8 +21,8 @@ import numpy as np
 from predictors.errors import StretchError
 from predictors.system import interruption_waits
 from scheduler.cores import pin_thread
-from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Delegate, Invocation, NodePlace, delegates, get_delegate
-from scheduler.shared import describe, opened, shared_like
+from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Delegate, Invocation, NodePlace, delegates, get_delegate
+from scheduler.shared import describe, opened, shared_bytes, shared_like
 
 
 class Server:
@@ -354,8 +354,12 @@ class ProcessCompiled(Compiled):
 class ChildDelegate(Delegate):
     """A delegate that has a child process compute."""
 
-    asynchronous = shares = True
+    asynchronous = True
     _line: ChildProcess | None = None  # None until there is one.
+
+    def allocator(self) -> Allocate:
+        """What makes memory that the child can map, which saves it a copy."""
+        return shared_bytes
 
     def close(self) -> None:
         """End the child, at once."""

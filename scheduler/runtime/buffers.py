@@ -12,12 +12,17 @@ from predictors.errors import StretchError
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import Tensor
 from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
-from scheduler.delegates.base import Array, AsyncInvocation, Compiled, Invocation
+from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_naive, plan_offset
 from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
 from scheduler.runtime.trace import Span
-from scheduler.shared import shared_bytes
+
+
+def zeros(size: int) -> NDArray[np.uint8]:
+    """Ordinary memory."""
+    return np.zeros(size, np.uint8)
+
 
 #: Memory that a subgraph reads, and the rows of a tensor that belong there.
 Copy = tuple[Array, Array]
@@ -110,7 +115,7 @@ class Buffers:
     in use while it runs.
     """
 
-    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, *, shared: bool = False) -> None:
+    def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, allocate: Allocate = zeros) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
         #: Tensors of which a subgraph reads rows that are not one piece: its own memory for them, a tensor among the others.
         self._bands = self._own_rows(plan)
@@ -122,7 +127,7 @@ class Buffers:
         self.lifetimes = self._lifetimes(plan)
         able = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
         self.memory: MemoryPlan = able(self.lifetimes, ALIGNMENT)
-        self.arrays: dict[str, Array] = self._allocated(shared_bytes if shared else lambda size: np.zeros(size, np.uint8))
+        self.arrays: dict[str, Array] = self._allocated(allocate)
         for name, (join, start) in slices.items():  # outermost first
             self.arrays[name] = self._place(join, name, start)
         self.joins: dict[str, Callable[[], None] | None] = {
@@ -206,7 +211,7 @@ class Buffers:
         tensor = self._tensors[name]
         return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
-    def _allocated(self, allocate: Callable[[int], NDArray[np.uint8]]) -> dict[str, Array]:
+    def _allocated(self, allocate: Allocate) -> dict[str, Array]:
         arenas = []
         for number, size in enumerate(self.memory.sizes):
             try:

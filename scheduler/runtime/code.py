@@ -11,9 +11,10 @@ from predictors.errors import StretchError, first_line
 from scheduler.bundle.load import Bundle, naming
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
-from scheduler.delegates.base import UnableError
+from scheduler.delegates.base import Allocate, UnableError
 from scheduler.faults.policy import STAND_INS, Failed, Keeper, Site
 from scheduler.placement.place import Dispatch, Placement, fallback_placement
+from scheduler.runtime.buffers import zeros
 from scheduler.runtime.sequential import allowed
 from scheduler.runtime.threads import delegate_failure
 
@@ -145,9 +146,9 @@ class CompiledSubgraphs:
         """Whether every delegate in use computes what it is asked to."""
         return all(delegate.computes for delegate in self._delegates.values())
 
-    def shares(self, places: Iterable[Placement]) -> bool:
-        """Whether a delegate of some placements wants buffers that another process can map."""
-        return any(self._delegate(place).shares for place in places)
+    def allocator(self, places: Iterable[Placement]) -> Allocate:
+        """What makes the buffers of some placements: the first of their delegates that asks for other memory than numpy's."""
+        return next(filter(None, (self._delegate(place).allocator() for place in places)), zeros)
 
     def computing(self, place: Placement) -> bool:
         """Whether the delegate of a placement computes what it is asked to."""

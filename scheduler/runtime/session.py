@@ -204,12 +204,12 @@ class Session:
         """The executor, with each subgraph compiled for where it can run."""
         for name, place in places.items():
             places[name] = self._code.ready(name, place, queues_of(places.values()))
-        manifest, shares = self.bundle.manifest, self._code.shares(places.values())
+        manifest, allocate = self.bundle.manifest, self._code.allocator(places.values())
         plan, planner = self.plan, self._planner  # the executor is part of cycles, so nothing of it may hold this session and its bundle
         return Executor(
             self.plan,
             places,
-            lambda: Buffers(plan, manifest.tensors, planner, shared=shares),
+            lambda: Buffers(plan, manifest.tensors, planner, allocate),
             self._code,
             self._time_limit,
             self._recorder,

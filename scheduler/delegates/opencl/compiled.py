@@ -11,7 +11,7 @@ import numpy as np
 
 from predictors.errors import StretchError, first_line
 from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
-from scheduler.delegates.opencl.device import OpenDevice, programs_of
+from scheduler.delegates.opencl.device import OpenDevice, native_enqueue, native_launch, programs_of
 from scheduler.delegates.opencl.graph import KernelGraph
 from scheduler.delegates.opencl.launch import (
     TEXEL,
@@ -21,7 +21,6 @@ from scheduler.delegates.opencl.launch import (
     Launch,
     Size,
     TensorArgument,
-    TensorView,
     Weights,
     Zeros,
     intermediates,
@@ -46,7 +45,7 @@ class Command:
     kernel: Any  # The `pyopencl.Kernel`.
     grid: Size  # Its global size.
     local: Size | None  # Its work-group size, or None.
-    regions: Mapping[str, Any]  # Memory of the intermediate tensors; kernels do not keep their arguments.
+    memory: Sequence[Any]  # Of intermediate tensors; kernels do not keep their arguments.
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ class OpenCLInvocation(AsyncInvocation):
         self._outputs = [(array, self._memory(flags, array)) for array in outputs.values()]
         buffers = [memory for _, memory in (*self._inputs, *self._outputs)]
         self._commands = commands_of(dict(zip((*inputs, *outputs), buffers, strict=True)))
-        self._plain = [(command.kernel, command.grid, command.local) for command in self._commands]
-        self._events: list[Any] = []
+        self._launches = [native_launch(command.kernel, command.grid, command.local) for command in self._commands]
         self._before: list[Any] = []
         self._after: list[Any] = []
         self._mapped: list[Any] = []
@@ -110,10 +108,19 @@ class OpenCLInvocation(AsyncInvocation):
     def enqueue(self) -> None:
         """Hand over the buffers, launch every kernel, ask for the buffers back; returns at once."""
         with self._device.lock:
-            self._enqueue()
+            self._enqueue(self._launch)
 
-    def _enqueue(self) -> None:
-        launch, queue = self._cl.enqueue_nd_range_kernel, self._queue
+    def _launch(self) -> None:
+        """Launch every kernel without an event, which costs ten times the launch, and without giving up the interpreter's lock."""
+        launch, queue = native_enqueue(), self._queue.int_ptr
+        for kernel, dimensions, grid, local in self._launches:
+            if status := launch(queue, kernel, dimensions, None, grid, local, 0, None, None):
+                codes = self._cl.status_code
+                name = next((name for name in dir(codes) if getattr(codes, name) == status), status)
+                raise self._failure(RuntimeError(f"clEnqueueNDRangeKernel failed: {name}"))
+
+    def _enqueue(self, launch: Callable[[], None]) -> None:
+        queue = self._queue
         self._enqueued_ns = time.perf_counter_ns()
         try:
             if self._shared:
@@ -121,7 +128,7 @@ class OpenCLInvocation(AsyncInvocation):
                 self._mapped.clear()
             else:
                 self._before = [self._cl.enqueue_copy(queue, memory, array, is_blocking=False) for array, memory in self._inputs]
-            self._events = [launch(queue, kernel, grid, local) for kernel, grid, local in self._plain]
+            launch()
             if self._shared:
                 self._map()
             else:
@@ -135,11 +142,11 @@ class OpenCLInvocation(AsyncInvocation):
         """Return when the outputs may be read."""
         if self._pending:
             self._pending = False
-            self._wait(self._after or self._events)
+            self._wait(self._after)
 
     def times(self) -> tuple[int, int] | None:
         """When the device took up what was enqueued last and when its outputs were ready, on the clock of `perf_counter_ns`."""
-        first, last = (self._before or self._events)[:1], (self._after or self._events)[-1:]
+        first, last = self._before[:1], self._after[-1:]
         if not first or not last or first[0] is None:
             return None
         with suppress(self._cl.Error):
@@ -149,8 +156,16 @@ class OpenCLInvocation(AsyncInvocation):
         return None
 
     def spans(self) -> list[CommandSpan]:
-        """Each launch of the last run, in order."""
-        return [CommandSpan(event.profile.start, event.profile.end) for event in self._events]
+        """Run with an event for each launch, and tell when each ran, in order."""
+        events: list[Any] = []
+
+        def launch() -> None:
+            events.extend(self._cl.enqueue_nd_range_kernel(self._queue, one.kernel, one.grid, one.local) for one in self._commands)
+
+        with self._device.lock:
+            self._enqueue(launch)
+        self.wait()
+        return [CommandSpan(event.profile.start, event.profile.end) for event in events]
 
     def _memory(self, flags: int, array: Array) -> Any:
         if self._shared:
@@ -225,7 +240,7 @@ class OpenCLCompiled(Compiled):
             self.intermediates: Lifetimes = intermediates(launches)
             self.allocation: MemoryPlan = planner(self.intermediates, self.device.traits.alignment)
             self.launches = tuple(self._readable(launch) for launch in launches)
-            self._regions()
+            device.arenas.take(self.allocation.sizes)
             self._zeros = self._buffer(
                 np.zeros(max([4, *(a.elements for s in self.launches for a in s.arguments if isinstance(a, Zeros))]), np.float32)
             )
@@ -256,7 +271,6 @@ class OpenCLCompiled(Compiled):
         invocation = self.bind(*arrays)
         best = [float("inf")] * len(self.launches)
         for _ in range(runs):
-            invocation.run()
             best = [min(a, span.ms) for a, span in zip(best, invocation.spans(), strict=True)]
         return [LaunchTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
 
@@ -267,29 +281,34 @@ class OpenCLCompiled(Compiled):
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
         """
         commands = []
-        regions = self._regions()
+        arenas = self.device.arenas.take(self.allocation.sizes)
+        images: dict[int, Any] = {}
         for launch in self.launches:
             kernel = self._programs.kernel(launch.kernel, launch.defines)
             arguments: list[Any] = []
             for argument in launch.arguments:
-                arguments += self._values(argument, external, regions)
+                arguments += self._values(argument, external, arenas, images)
             kernel.set_args(*arguments)
             # A kernel that needs many registers allows fewer work-items than its device.
             limit = kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
             legal = launch.within(limit, self.device.traits.max_sizes)
-            commands.append(Command(launch, kernel, legal.global_size, legal.local, regions))
+            commands.append(Command(launch, kernel, legal.global_size, legal.local, (*arenas, *images.values())))
         return commands
 
-    def _values(self, argument: Argument, external: Mapping[str, Any], regions: dict[str, Any]) -> list[Any]:
+    def _values(self, argument: Argument, external: Mapping[str, Any], arenas: Sequence[Any], images: dict[int, Any]) -> list[Any]:
         match argument:
             case TensorArgument(view):
+                offset, strides = np.int32(view.offset), np.array(view.strides, np.int32)
                 if view.where == "device":
-                    memory = regions[view.buffer]
+                    # An offset in the arena, not a part of its buffer: drivers of NVIDIA crash when the second of two equal parts is freed.
+                    arena, item_bytes = self.allocation.arenas[view.buffer], 4 if view.plain else self._item_bytes
+                    offset = np.int32(self.allocation.offsets[view.buffer] // item_bytes + view.offset)
+                    if argument.image and arena not in images:
+                        images[arena] = self._row_image(arenas[arena], self.allocation.sizes[arena])
+                    memory = images[arena] if argument.image else arenas[arena]
                 else:
                     memory = self._constants[id(argument)] if view.where == "constant" else external[view.buffer]
-                if argument.image:
-                    return [self._row_image(view, regions), np.int32(self._offset(view)), np.array(view.strides, np.int32)]
-                return [memory] if argument.bare else [memory, np.int32(view.offset), np.array(view.strides, np.int32)]
+                return [memory, offset] if argument.bare else [memory, offset, strides]
             case Weights():
                 return [self._constants[id(argument)]]
             case Zeros():
@@ -315,24 +334,10 @@ class OpenCLCompiled(Compiled):
         flags = self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR
         return self._cl.create_image(self.device.context, flags, self._texel(), texels.shape[1::-1], hostbuf=texels)
 
-    def _row_image(self, view: TensorView, regions: dict[str, Any]) -> Any:
-        """The arena of a tensor as an image of one row, which is kept with the regions; drivers refuse one of a part of a buffer."""
-        arena = self.allocation.arenas[view.buffer]
-        name = f"image {arena}"
-        if name not in regions:
-            sizes = self.allocation.sizes
-            regions[name] = self._cl.create_image(
-                self.device.context,
-                self._cl.mem_flags.READ_WRITE,
-                self._texel(),
-                (sizes[arena] // (TEXEL * self._item_bytes),),
-                buffer=self.device.arenas.take(sizes)[arena],
-            )
-        return regions[name]
-
-    def _offset(self, view: TensorView) -> int:
-        """First element of a tensor in its arena."""
-        return self.allocation.offsets[view.buffer] // self._item_bytes + view.offset
+    def _row_image(self, arena: Any, size: int) -> Any:
+        """An arena as an image of one row."""
+        texels = size // (TEXEL * self._item_bytes)
+        return self._cl.create_image(self.device.context, self._cl.mem_flags.READ_WRITE, self._texel(), (texels,), buffer=arena)
 
     def _readable(self, launch: Launch) -> Launch:
         """The launch with buffers in place of images that its device cannot make so large."""
@@ -349,11 +354,3 @@ class OpenCLCompiled(Compiled):
         return self._cl.Buffer(
             self.device.context, self._cl.mem_flags.READ_ONLY | self._cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(values)
         )
-
-    def _regions(self) -> dict[str, Any]:
-        """A region of the queue's arenas for each intermediate tensor."""
-        arenas = self.device.arenas.take(self.allocation.sizes)
-        return {
-            tensor.name: arenas[self.allocation.arenas[tensor.name]].get_sub_region(self.allocation.offsets[tensor.name], tensor.bytes)
-            for tensor in self.intermediates.tensors
-        }

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from predictors.system import interruption_waits
-from scheduler.delegates.base import Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
+from scheduler.delegates.base import Allocate, Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import device_traits, find_device, missing, open_device
+from scheduler.delegates.opencl.device import device_traits, find_device, missing, open_device, pinned_bytes, pins
 from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -172,6 +173,11 @@ class OpenCLDelegate(Delegate):
     def needs_core(cls) -> bool:
         """Whether the device is a CPU: then subgraphs compute on a core, which they must not share with the scheduler's thread."""
         return device_traits(find_device()).cpu
+
+    def allocator(self) -> Allocate | None:
+        """What makes memory that the driver has pinned, where copies to and from it are faster."""
+        device = open_device(self._cores)
+        return partial(pinned_bytes, device) if pins(device) else None
 
     def compile(self, model: Path) -> OpenCLCompiled:
         """Choose and build the kernels of a subgraph.

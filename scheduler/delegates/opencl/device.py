@@ -9,13 +9,19 @@ import re
 import struct
 import tempfile
 import threading
+import time
 import tomllib
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from predictors import system
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line, install_line
@@ -356,6 +362,67 @@ def _threads() -> list[int]:
         return sorted(int(name) for name in os.listdir("/proc/self/task"))
     except OSError:
         return []
+
+
+# Copies from ordinary memory go through memory that the driver has pinned; buffers that lie there are copied at once.
+
+#: Bytes of the copies that tell whether pinned memory is faster, and how many are made of each.
+_TRIED, _TURNS = 1 << 20, 7
+
+
+def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
+    """Zeros in memory that the driver has pinned, mapped as long as the array lives.
+
+    Raises:
+        MemoryError: If the driver has none.
+    """
+    cl = _pyopencl()
+    flags, modes = cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.READ_WRITE, cl.map_flags.READ | cl.map_flags.WRITE
+    try:
+        array, _ = cl.enqueue_map_buffer(device.queue, cl.Buffer(device.context, flags, size), modes, 0, (size,), np.uint8)
+    except cl.Error as error:
+        raise MemoryError(f"{device.name}: {first_line(error)}") from error
+    array.fill(0)
+    return cast(NDArray[np.uint8], array)
+
+
+@cache
+def pins(device: OpenDevice) -> bool:
+    """Whether copies of memory that the driver has pinned are faster than those of ordinary memory: measured once."""
+    cl = _pyopencl()
+    if device.traits.cpu:
+        return False
+    try:
+        there = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, _TRIED)
+        both = pinned_bytes(device, _TRIED), np.zeros(_TRIED, np.uint8)
+    except (cl.Error, MemoryError):
+        return False
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_TURNS):
+        for array, taken in zip(both, seconds, strict=True):
+            start = time.perf_counter()
+            cl.enqueue_copy(device.queue, there, array)
+            cl.enqueue_copy(device.queue, array, there)
+            taken.append(time.perf_counter() - start)
+    return median(seconds[0]) < median(seconds[1])
+
+
+# Kernels are put into a queue through the library itself: pyopencl makes an event for each, which costs several times the launch.
+
+
+@cache
+def native_enqueue() -> Callable[..., int]:
+    """``clEnqueueNDRangeKernel`` of the library that pyopencl uses, called with the interpreter's lock held: it returns at once."""
+    function: Any = ctypes.PyDLL(_pyopencl()._cl.__file__).clEnqueueNDRangeKernel
+    pointer, number = ctypes.c_void_p, ctypes.c_uint
+    function.argtypes = [pointer, pointer, number, pointer, pointer, pointer, number, pointer, pointer]
+    return cast(Callable[..., int], function)
+
+
+def native_launch(kernel: Any, grid: Sequence[int], local: Sequence[int] | None) -> tuple[Any, int, Any, Any]:
+    """Kernel, dimensions and sizes as `native_enqueue` takes them."""
+    sizes = ctypes.c_size_t * len(grid)
+    return kernel.int_ptr, len(grid), sizes(*grid), sizes(*local) if local else None
 
 
 @cache

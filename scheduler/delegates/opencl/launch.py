@@ -108,11 +108,11 @@ Defines = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor argument: pointer, offset and strides, or the pointer alone."""
+    """A tensor argument: pointer, offset and strides, or pointer and offset alone."""
 
     view: TensorView  # Where it lies.
     written: bool = False  # Whether the kernel writes it.
-    bare: bool = False  # Whether the kernel takes the pointer alone.
+    bare: bool = False  # Whether the kernel takes no strides.
     image: bool = False  # Whether the kernel reads it as an image of one row.
     values: Array | None = field(default=None, compare=False)  # Its elements as they lie in memory, where it is constant.
 

@@ -1,11 +1,12 @@
 // Dimensions of a plain tensor of rank up to 6 in another order; each work-item does one element.
 
-__kernel void transpose(__global const float *restrict x, __global float *restrict y, const int8 size, const int8 strides) {
+__kernel void transpose(__global const float *restrict x, const int x_at, __global float *restrict y, const int y_at, const int8 size,
+                        const int8 strides) {
   // size: of the output, last dimension first, then 1; strides: of x, in the same order
   const int out = get_global_id(0);
   if (out >= size.s0 * size.s1 * size.s2 * size.s3 * size.s4 * size.s5) return;
   int rest = out;
-  int at = (rest % size.s0) * strides.s0;
+  int at = x_at + (rest % size.s0) * strides.s0;
   rest /= size.s0;
   at += (rest % size.s1) * strides.s1;
   rest /= size.s1;
@@ -15,5 +16,5 @@ __kernel void transpose(__global const float *restrict x, __global float *restri
   rest /= size.s3;
   at += (rest % size.s4) * strides.s4;
   at += (rest / size.s4) * strides.s5;
-  y[out] = x[at];
+  y[y_at + out] = x[at];
 }
