@@ -196,11 +196,8 @@ class _Rounds:
 
 
 def used_cores(session: Session) -> tuple[int, ...]:
-    """The cores that a session's processors are placed on; all of this process where one is not pinned."""
-    places = list(session.places.values())
-    if any(not place.cores for place in places):
-        return available_cores()
-    return tuple(sorted({core for place in places for core in place.cores}))
+    """The cores that a session's processors are placed on; all of this process where none has one."""
+    return tuple(sorted({core for place in session.places.values() for core in place.cores})) or available_cores()
 
 
 def shares_a_core(session: Session) -> bool:

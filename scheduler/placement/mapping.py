@@ -93,12 +93,14 @@ def place_processors(
 ) -> dict[str, Placement]:
     """Where each processor of a bundle runs on this machine.
 
-    By default the first CPU runs on the calling thread, pinned to the first
-    core; every other processor gets the next core and a thread of its own, and
-    the last core is shared, one subgraph at a time, when cores run out. A
+    By default the first CPU runs on the calling thread and gets as many cores as
+    its core set has, such as 4 of ``cpu[1large3med]``; a CPU without a named core
+    set gets all cores that no other processor needs, or one where cores stand in
+    for other processors. Every other processor keeps a core: to compute on where
+    it is stood in for, on a thread of its own, or for the thread that feeds it.
+    The last core is shared, one subgraph at a time, when cores run out. A
     processor that a delegate drives is left to it where that can run and the
-    subgraphs are of the precision that it runs; it takes no core, or one that
-    is free where the delegate computes on a core (OpenCL on a CPU).
+    subgraphs are of the precision that it runs.
 
     Args:
         mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
@@ -114,12 +116,18 @@ def place_processors(
     host = host_among(processors)
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
     left = _Cores(cores, {core for _, chosen in targets.values() for core in chosen}, host is not None)
+    ways = {name: (precisions or {}).get(name, ("fp32",)) for name in processors}
     placed: dict[str, Placement] = {}
     for processor in sorted(processors, key=lambda p: p != host):
         if processor in targets:
             placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
+        elif processor == host:
+            fed = sum(not chosen for _, chosen in targets.values())
+            others = [name for name in processors if name != host and name not in targets]
+            standing_in = any(_on_core(_driver(name, ways[name])[0]) for name in others)
+            placed[processor] = _host(processor, left, fed + len(others), standing_in)
         else:
-            placed[processor] = _by_default(processor, left, (precisions or {}).get(processor, ("fp32",)), little_cores)
+            placed[processor] = _by_default(processor, left, ways[processor], little_cores)
     placed = _dispatched(placed, host)
     return {processor: placed[processor] for processor in processors}
 
@@ -149,10 +157,23 @@ class _Cores:
         return self._last
 
 
+def _host(processor: str, left: _Cores, needed: int, standing_in: bool) -> Placement:
+    """Where the CPU runs that no mapping names; `needed` cores are those of other processors, on which some may be stood in for."""
+    free, able = len(left.free), max(1, len(left.free) - needed)
+    count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if standing_in else able)
+    cores = tuple(left.take() for _ in range(min(count, able)))
+    return _placement(processor, "cpu", cores, f"the CPU of this machine, {len(cores)} of {max(free, 1)} cores")
+
+
+def _on_core(driver: str | None) -> bool:
+    """Whether a processor with this driver, or none, is stood in for by a core."""
+    return driver is None or get_delegate(driver).needs_core()
+
+
 def _by_default(processor: str, left: _Cores, precisions: Collection[str], little_cores: Sequence[int]) -> Placement:
     """Where a processor that no mapping names runs."""
     driver, why_not = _driver(processor, precisions)
-    if driver and get_delegate(driver).needs_core():
+    if driver and _on_core(driver):
         if left.free:
             reason = f"the {driver} delegate on a CPU core: this machine has no {processor} that the delegate supports"
             return replace(_placement(processor, driver, (left.free.pop(0),), reason), stand_in=True)

@@ -72,6 +72,29 @@ def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_i
     assert len({(p.queue, p.dispatch) for p in placed.values()}) == len({p.queue for p in placed.values()})
 
 
+@pytest.mark.parametrize(
+    ("processors", "mapping", "cores", "expected"),
+    [
+        # a GPU with a queue of its own keeps a core for the thread that feeds it
+        (["cpu", "gpu"], {"gpu": "null_async"}, 16, 15),
+        (["cpu[1large3med]", "gpu"], {"gpu": "null_async"}, 16, 4),
+        (["cpu[16cores]", "gpu"], {"gpu": "null_async"}, 16, 15),
+        (["cpu", "gpu"], {"gpu": "null_async"}, 1, 1),
+        (["cpu"], {}, 16, 16),
+        # where cores stand in for other processors, each of them gets one
+        (["cpu", "gpu"], {}, 16, 1),
+        (["cpu[1large3med]", "gpu", "dsp"], {}, 16, 4),
+        (["cpu[1large3med]", "gpu", "dsp"], {}, 4, 2),
+        (["cpu", "gpu"], {"cpu": "cpu2+3"}, 16, 2),
+    ],
+)
+def test_cpu_gets_the_cores_of_its_core_set_or_all_that_no_other_processor_needs(processors, mapping, cores, expected):
+    placed = place_processors(processors, mapping, cores=range(cores))
+    assert len(placed[processors[0]].cores) == expected
+    others = [core for name in processors[1:] for core in placed[name].cores]
+    assert cores == 1 or not set(placed[processors[0]].cores) & set(others)
+
+
 def test_target_takes_its_place_beside_the_queues_that_are_there():
     core = min(os.sched_getaffinity(0))
     place = target_placement("gpu", f"cpu{core}", {f"cpu{core}": "inline"})
