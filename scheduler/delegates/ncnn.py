@@ -4,6 +4,8 @@ ncnn's tensors have no batch and at most four axes. So a subgraph is written for
 the axes of the ONNX file but the first, and what cannot be said so is an `UnableError`: another delegate runs it.
 """
 
+import ctypes
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
@@ -616,6 +618,12 @@ _CPU = 3
 
 def _device() -> int | None:
     """The type of the first Vulkan device; None if there is none."""
+    if sys.platform == "linux":
+        # ncnn looks for the library again and again, and complains each time
+        try:
+            ctypes.CDLL("libvulkan.so.1")
+        except OSError:
+            return None
     # ncnn lists each device and what it can on lines of their own, as ``[0 NAME]``
     with _LOCK, quiet(b"["):
         ncnn = load_package("ncnn", INSTALL)
