@@ -1,6 +1,6 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -22,6 +22,10 @@ from predictors.rewrites.grouped import GROUPED
 # A processor is reached through the CPU: handing over costs a map and a
 # conversion, taking back an unmap, a synchronisation and a conversion (paper 003,
 # sections 2.1 and 7.1). Two processors other than the CPU exchange through it.
+#
+# Measured whole networks show a constant for each inference: the call, the hand-over
+# of the input and of the output. A part of a network is called and handed over as a
+# whole network is, so the fixed part of an exchange is never less than that constant.
 
 
 class LinkModel:
@@ -29,10 +33,12 @@ class LinkModel:
 
     Args:
         device: The device's profile.
+        fixed_ms: Measured constant of an inference on a processor in a precision, ms; 0 where none was measured.
     """
 
-    def __init__(self, device: DeviceProfile) -> None:
-        self._links = device.links
+    def __init__(self, device: DeviceProfile, fixed_ms: Callable[[str, str], float]) -> None:
+        self._device, self._fixed_ms = device, fixed_ms
+        self._fixed: dict[tuple[str, str | None], tuple[float, float]] = {}
 
     def ms(self, source: str, target: str, elements: int, precision: str) -> float:
         """Time to make a tensor of `source` readable by `target`, ms.
@@ -46,22 +52,34 @@ class LinkModel:
 
     def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
         """The same by link, named after its processor that is not the CPU, ms: a number, or for an array of tensors one."""
-        return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision])
+        return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
-    def parts_of_bytes(self, source: str, target: str, size: Any) -> dict[str, Any]:
+    def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
         """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
-        source, target = kind_of(source), kind_of(target)
+        start, end = kind_of(source), kind_of(target)
         ms_by_link: dict[str, Any] = {}
-        if source == target:
+        if start == end:
             return ms_by_link
-        if source != HOST:
-            link = self._links[source]
+        if start != HOST:
+            link = self._device.links[start]
             rate = link.convert_back_gbs or link.convert_gbs
-            ms_by_link[source] = link.unmap_ms.value + link.sync_ms.value + size / (rate.value * 1e6)
-        if target != HOST:
-            link = self._links[target]
-            ms_by_link[target] = link.map_ms.value + size / (link.convert_gbs.value * 1e6)
+            ms_by_link[start] = self._fixed_parts(source, precision)[1] + size / (rate.value * 1e6)
+        if end != HOST:
+            link = self._device.links[end]
+            ms_by_link[end] = self._fixed_parts(target, precision)[0] + size / (link.convert_gbs.value * 1e6)
         return ms_by_link
+
+    def _fixed_parts(self, processor: str, precision: str | None) -> tuple[float, float]:
+        """Fixed time to hand a tensor to a processor, and to take one back, ms: together no less than the constant of an inference."""
+        key = processor, precision
+        if key not in self._fixed:
+            on, link = self._device.processor(processor), self._device.links[kind_of(processor)]
+            into, back = link.map_ms.value, link.unmap_ms.value + link.sync_ms.value
+            # a tensor between two other processors crosses in the precision of one of them
+            least = self._fixed_ms(processor, precision if precision in on.precisions else on.default_precision)
+            share = into / (into + back) if into + back else 0.5
+            self._fixed[key] = max(into, share * least), max(back, (1 - share) * least)
+        return self._fixed[key]
 
 
 # What a kernel takes longer while other processors compute: they share the memory, and the chip's power.
@@ -81,6 +99,16 @@ def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
     return time.launch_ms + max(0.0, time.ms - time.launch_ms) * (computing + (moving - computing) * share)
 
 
+class Handover(NamedTuple):
+    """What one inference takes beside its kernels: the call, and the way of its input to a processor and of its output back."""
+
+    processor: str  # Which.
+    precision: Precision  # In which precision.
+    ms: float  # The time.
+    #: Ends of its interval, as factors on it, where it was measured with whole networks; None where links say it.
+    measured: tuple[float, float] | None
+
+
 class KernelEstimate(NamedTuple):
     """One kernel of a prediction."""
 
@@ -92,9 +120,9 @@ class KernelEstimate(NamedTuple):
 class Estimate:
     """A predicted latency."""
 
-    ms: float  # Most likely value of a whole inference: kernels, and what one takes beside them.
-    contended_ms: float  # The kernels alone while other processors compute.
-    fixed_ms: float  # What an inference takes beside its kernels, such as the hand-over of its input and output; 0 where not known.
+    computing_ms: float  # The kernels alone: what a part of a network takes inside a plan, where links stand for the hand-over.
+    contended_ms: float  # The kernels while other processors compute.
+    handover: Handover  # What the inference takes beside its kernels.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end of the interval.
     processor: str  # Where it would run.
@@ -104,9 +132,19 @@ class Estimate:
     kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)  # What the time is made of, in order.
 
     @property
-    def computing_ms(self) -> float:
-        """The kernels alone: what a part of a network takes inside a plan, where links stand for the hand-over."""
-        return self.ms - self.fixed_ms
+    def ms(self) -> float:
+        """Most likely value of a whole inference, its input and output in the host's memory: kernels and hand-over."""
+        return self.computing_ms + self.handover.ms
+
+    @property
+    def handover_ms(self) -> float:
+        """What the inference takes beside its kernels."""
+        return self.handover.ms
+
+    @property
+    def fixed_ms(self) -> float:
+        """The same where it was measured with whole networks; 0 where links say it."""
+        return self.handover.ms if self.handover.measured else 0.0
 
     @property
     def contention(self) -> float:
@@ -141,7 +179,7 @@ class LatencyPredictor:
 
     def __init__(self, device: DeviceProfile) -> None:
         self.device = device
-        self.links = LinkModel(device)
+        self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).fixed_ms)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[tuple[str, tuple[str, ...]], Fuser] = {}
         #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
@@ -152,7 +190,7 @@ class LatencyPredictor:
         self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
-        """Latency of `graph` on `processor`, without communication.
+        """Latency of `graph` alone on `processor`, its input and output in the host's memory.
 
         Args:
             processor: Such as ``gpu`` or ``cpu[1large]``.
@@ -171,11 +209,25 @@ class LatencyPredictor:
         at = on.check_precision(precision)
         launched = self.kernels(graph, processor)
         times = self._times(launched, processor, precision)
-        ms = sum(time.ms for time in times) + model.fixed_ms
-        low, high = model.interval()
+        handover = self.handover(processor, precision, *crossing(graph))
+        computing = sum(time.ms for time in times)
+        low, high = (end * (computing + handover.ms) for end in model.interval())
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
         contended = sum(contended_ms(time, on.profile) for time in times)
-        return Estimate(ms, contended, model.fixed_ms, ms * low, ms * high, processor, at, origin_of(on, at), kernels=kernels)
+        return Estimate(computing, contended, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
+
+    def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
+        """What an inference takes on a processor beside its kernels: a measured constant, or else what the links say.
+
+        Args:
+            reads: Elements of each input, which is in the host's memory.
+            writes: Elements of each output, which the host needs.
+        """
+        at, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
+        if model.fixed_ms:
+            return Handover(processor, at, model.fixed_ms, model.interval())
+        ms = sum(self.links.ms(HOST, processor, elements, at) for elements in reads)
+        return Handover(processor, at, ms + sum(self.links.ms(processor, HOST, elements, at) for elements in writes), None)
 
     def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
         """Kernels the processor's backend launches for `graph`."""
@@ -269,6 +321,11 @@ class LatencyPredictor:
         from predictors.models.related import RelatedModel
 
         return RelatedModel.of(prior, processor)
+
+
+def crossing(graph: OpGraph) -> tuple[list[int], list[int]]:
+    """Elements of each input and of each output of a network."""
+    return [prod(op.shape) for op in graph.inputs], [prod(graph.by_name[name].shape) for name in graph.outputs]
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:

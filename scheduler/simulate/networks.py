@@ -24,7 +24,7 @@ from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
-from predictors.predictor import LatencyPredictor, LinkModel
+from predictors.predictor import LatencyPredictor
 from predictors.side_by_side import ProcessorWork, ends
 from scheduler.adapt.policy import Alternative
 from scheduler.adapt.policy import Work as PlannedWork
@@ -37,8 +37,9 @@ from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
 
-#: What goes on in a part of a step: a tensor is handed over, a subgraph computed, its output taken back, branches joined.
-Doing = Literal["in", "subgraph", "out", "join"]
+#: What goes on in a part of a step: an inference begins, a tensor is handed over, a subgraph computed, its output taken back, branches
+#: joined.
+Doing = Literal["start", "in", "subgraph", "out", "join"]
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,11 @@ class StepTime:
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
     @classmethod
-    def of(cls, processor: str, in_ms: float, ms: float, out_ms: float, contention: float = 1.0, feeder: float = 0.0) -> "StepTime":
-        """A subgraph with its transfers; what takes no time is left out."""
-        doing: tuple[tuple[Doing, float], ...] = (("in", in_ms), ("subgraph", ms), ("out", out_ms))
+    def of(
+        cls, processor: str, in_ms: float, ms: float, out_ms: float, contention: float = 1.0, feeder: float = 0.0, start_ms: float = 0.0
+    ) -> "StepTime":
+        """A subgraph with its transfers, and what beginning an inference takes; what takes no time is left out."""
+        doing: tuple[tuple[Doing, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
         return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention, feeder=feeder)
 
 
@@ -79,13 +82,15 @@ def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[st
     """
     predictor = LatencyPredictor(device)
     times = {}
-    moved = {entry.name: _moved(manifest, entry, predictor) for entry in manifest.subgraphs}
+    home, host = _home(manifest), _host(manifest)
+    moved = {entry.name: _moved(manifest, entry, predictor, home) for entry in manifest.subgraphs}
+    starts = _starts(manifest, predictor, home)
     computing = _computing(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
     for entry in manifest.subgraphs:
         arriving, leaving = moved[entry.name]
         slower, feeder = (contention or {}).get(entry.name, 1.0), device.feeder(entry.processor)
-        times[entry.name] = StepTime.of(entry.processor, arriving, computing[entry.name], leaving, slower, feeder)
-    host = _host(manifest)
+        start_ms = starts.get(entry.name, 0.0)
+        times[entry.name] = StepTime.of(entry.processor, arriving, computing[entry.name], leaving, slower, feeder, start_ms)
     for join in manifest.joins:
         times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
     return times
@@ -126,6 +131,27 @@ def _host(manifest: Manifest) -> str:
     return host_among(entry.processor for entry in manifest.subgraphs) or HOST
 
 
+def _home(manifest: Manifest) -> str:
+    """Where an inference begins and ends: on the host, or on the one processor that runs all of it, one subgraph after the other."""
+    names = {entry.processor for entry in manifest.subgraphs}
+    chain = len({entry.segment for entry in manifest.subgraphs}) == len(manifest.subgraphs)
+    return names.pop() if len(names) == 1 and chain else _host(manifest)
+
+
+def _starts(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
+    """What an inference takes beside its steps, ms, by the first subgraph of each processor that needs no other."""
+    tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
+    precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
+    precision = next((precision for precision in precisions if precision in processor.precisions), None)
+    moved = ([prod(tensors[name].shape) for name in names] for names in (manifest.inputs, manifest.outputs))
+    ms = predictor.handover(home, precision, *moved).ms
+    first: dict[str, str] = {}
+    for entry in manifest.subgraphs:
+        if all(tensors[name].producer == "input" for name in entry.inputs):
+            first.setdefault(entry.processor, entry.name)
+    return dict.fromkeys(first.values(), ms)
+
+
 def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredictor) -> float:
     join = next(join for join in manifest.joins if join.name == name)
     shape = next(tensor.shape for tensor in manifest.tensors if tensor.name == join.output)
@@ -162,23 +188,22 @@ def _stated(entry: SubgraphEntry) -> float:
     return entry.predicted_ms
 
 
-def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[float, float]:
-    """Transfers into and out of a subgraph, ms."""
+def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor, home: str) -> tuple[float, float]:
+    """Transfers into and out of a subgraph, ms; inputs and outputs of the network are at `home`."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
-    host = _host(manifest)
     arriving = leaving = 0.0
     for name in entry.inputs:
         producer = by_name.get(tensors[name].producer)
-        holder = producer.processor if producer is not None else host
+        holder = producer.processor if producer is not None else home
         shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
         # crosses in the precision of the processor that is not the CPU
         precision = producer.planned_precision if is_host(entry.processor) and producer is not None else entry.planned_precision
         arriving += links.ms(holder, entry.processor, prod(shape), precision)
     for name in entry.outputs:
         if any(reader not in by_name for reader in tensors[name].consumers):
-            leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
+            leaving += links.ms(entry.processor, home, prod(tensors[name].shape), entry.planned_precision)
     return arriving, leaving
 
 
@@ -318,7 +343,7 @@ def _results(steps: Sequence[TableStep]) -> tuple[str, ...]:
 
 def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
     """What each step fetches, computes and hands back, by the links and the contention of a device."""
-    links, by_name = LinkModel(device), {step.name: step for step in table.steps}
+    links, by_name = LatencyPredictor(device).links, {step.name: step for step in table.steps}
     families = {step.name: device.processor(step.processor).family for step in table.steps}
     readers: dict[str, set[str]] = {}
     for step in table.steps:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Processor, load_device
+from predictors.devices import ITEM_BYTES, Processor, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
@@ -24,6 +24,7 @@ from stretch.planning.cost.compare import (
     UncertainBranch,
     ahead,
     certainty,
+    handed_over,
     ideal_split_ms,
     recommend,
     single_run,
@@ -96,12 +97,12 @@ def _figures(
     """The `predicted` object and the recommendation."""
     processors = list(costs.precision)
     device, predictor = costs.predictor.device, costs.predictor
-    branched = _run(manifest, device, trace, estimates)
+    branched = _run(manifest, costs, trace, estimates)
     graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
     singles = {name: ranked_singles(graph, costs, processors)[0] for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
     runs = {
-        names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
+        names[name]: single_run(graphs[name], single.processor, single.precision, predictor) for name, single in singles.items()
     }
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
@@ -190,12 +191,12 @@ def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
     return next(kind_of(makers[name]) for name in sub.inputs if not is_host(makers.get(name, sub.processor)))
 
 
-def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
+def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
     """The predicted trace, divided into independently uncertain parts."""
-    moving: dict[str, float] = {}
+    device, moving = costs.predictor.device, dict[str, float]()
     for span in trace.spans:
-        if span.kind == "conversion":
-            name = span.name.rpartition(" ")[0]
+        name, _, doing = span.name.rpartition(" ")
+        if span.kind == "conversion" and doing != "start":
             moving[name] = moving.get(name, 0.0) + span.ms
     segments: dict[str, list[UncertainBranch]] = {}
     numbers: dict[str, int] = {}
@@ -211,7 +212,7 @@ def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Map
         row, number = segments[sub.segment], numbers[sub.name]
         row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))
     joins = sum(span.ms for span in trace.spans if span.kind == "join")
-    return PredictedRun(list(segments.values()), joins)
+    return PredictedRun(list(segments.values()), joins, handed_over(costs.handover(costs.host), device))
 
 
 def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:

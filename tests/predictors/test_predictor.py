@@ -51,14 +51,15 @@ def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
 def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, measured_ms):
     estimate = MI9.predict(make(), processor)
     assert estimate.low_ms < measured_ms < estimate.high_ms
-    assert estimate.ms == pytest.approx(measured_ms, rel=0.15)
+    # by such figures efficiencies were chosen, as if a network were its kernels alone
+    assert estimate.computing_ms == pytest.approx(measured_ms, rel=0.15)
 
 
 def test_kernels_costed_one_by_one_give_the_same_sum():
     graph = small_resnet()
     kernels = MI9.kernels(graph, "dsp")
-    assert MI9.kernels_time(kernels, "dsp").ms == pytest.approx(MI9.predict(graph, "dsp").ms)
-    assert sum(MI9.kernel_ms(k, "dsp") for k in kernels) == pytest.approx(MI9.predict(graph, "dsp").ms)
+    assert MI9.kernels_time(kernels, "dsp").ms == pytest.approx(MI9.predict(graph, "dsp").computing_ms)
+    assert sum(MI9.kernel_ms(k, "dsp") for k in kernels) == pytest.approx(MI9.predict(graph, "dsp").computing_ms)
 
 
 def lacking(processor, *kinds):
@@ -90,8 +91,8 @@ def test_list_of_lacking_operators_that_cannot_be_is_refused(processor, kind, wh
         lacking(processor, kind).predict(small_resnet(), processor)
 
 
-MI9_PROFILE = load_device("mi9")
-LINKS = LinkModel(MI9_PROFILE)
+MI9_PROFILE = specified("mi9")
+LINKS = LatencyPredictor(MI9_PROFILE).links
 
 
 def test_tensor_stays_free_of_charge_on_its_processor_whatever_the_core_set():
@@ -103,6 +104,16 @@ def test_way_to_the_gpu_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_
     link = MI9_PROFILE.links["gpu"]
     assert LINKS.ms("cpu", "gpu", 10**6, "fp16") == pytest.approx(link.map_ms.value + 2e6 / (link.convert_gbs.value * 1e9) * 1e3)
     assert LINKS.ms("gpu", "cpu", 0, "fp16") == pytest.approx(link.unmap_ms.value + link.sync_ms.value)
+
+
+@given(st.floats(0, 100))
+def test_exchange_takes_no_less_than_the_measured_constant_of_an_inference(constant):
+    links = LinkModel(MI9_PROFILE, lambda processor, precision: constant)
+    exchange = [(LINKS.ms(*ends, 0, "fp16"), links.ms(*ends, 0, "fp16")) for ends in (("cpu", "gpu"), ("gpu", "cpu"))]
+    stated = sum(ms for ms, _ in exchange)
+    assert sum(ms for _, ms in exchange) == pytest.approx(max(stated, constant))
+    assert all(floored == pytest.approx(ms * max(1, constant / stated)) for ms, floored in exchange)
+    assert links.ms("cpu", "cpu[1large]", 10**6, "fp16") == 0
 
 
 @given(st.integers(0, 10**8), st.sampled_from(["fp32", "fp16", "int8"]))

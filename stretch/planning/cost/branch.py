@@ -17,7 +17,7 @@ from predictors.fusion import Kernel, KernelCost
 from predictors.graph import Op, OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
-from predictors.predictor import KernelsTime, LatencyPredictor
+from predictors.predictor import Handover, KernelsTime, LatencyPredictor, crossing
 from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
@@ -173,6 +173,10 @@ class Costs:
     def rewritten(self, segment: Segment, processor: str) -> Segment:
         """A segment as scaled branches of a processor have it, and the same one each time."""
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
+
+    def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
+        """What an inference takes on a processor beside its kernels, at the planned precision; on the host it is the same for all networks."""
+        return self.predictor.handover(processor, self.precision.get(processor), *(crossing(graph) if graph else ()))
 
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""

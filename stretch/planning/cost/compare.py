@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
-from predictors.predictor import Estimate, LatencyPredictor
+from predictors.predictor import Estimate, Handover, LatencyPredictor
 from predictors.structs import Answer
 from stretch.planning.cost.branch import Floats
 from stretch.planning.cost.makespan import SegmentTime
@@ -95,18 +95,32 @@ def computing(processor: str) -> str:
 def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
     """The computation of an estimate by the numbers it is proportional to, ms."""
     family = estimate.processor.partition("[")[0]
-    if not estimate.ms:  # such as a part that launches no kernel: nothing takes time that could be off
+    if not estimate.computing_ms:  # such as a part that launches no kernel: nothing takes time that could be off
         return {}
     if estimate.origin != "roofline":
-        what = f"times of {estimate.processor} in {estimate.precision}"
         spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
-        return {Unknown(what, *spread, computing(family)): estimate.computing_ms}
+        return {_times(estimate.processor, estimate.precision, spread): estimate.computing_ms}
     off = 1 + device.processors[family].uncertainty.value
     result: dict[Unknown, float] = {}
     for kernel in estimate.kernels:
         key = Unknown(f"{kernel.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
         result[key] = result.get(key, 0.0) + kernel.time.ms
     return result
+
+
+def _times(processor: str, precision: str, spread: tuple[float, float]) -> Unknown:
+    """All times of a processor in a precision."""
+    low, high = (round(end, 9) for end in spread)
+    return Unknown(f"times of {processor} in {precision}", low, high, computing(processor))
+
+
+def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, float]:
+    """What an inference takes beside its kernels by the number it is proportional to, ms."""
+    if not handover.ms:
+        return {}
+    if handover.measured:
+        return {_times(handover.processor, handover.precision, handover.measured): handover.ms}
+    return {link(kind_of(handover.processor), device): handover.ms}
 
 
 def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
@@ -209,20 +223,27 @@ class PredictedRun:
         return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
 
 
-def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
-    """Segments one after the other, each time by the number it is proportional to; `output` is the transfer of the result, ms by far end."""
+def uncertain_run(
+    segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float], handover: Handover | None = None
+) -> PredictedRun:
+    """Segments one after the other, each time by the number it is proportional to.
+
+    Args:
+        output: Transfer of the result, ms by far end.
+        handover: What the inference takes beside that.
+    """
     branches = [
         [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
         for row in segments
     ]
-    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})
+    parts = {link(far, device): ms for far, ms in output.items()} | (handed_over(handover, device) if handover else {})
+    return PredictedRun(branches, sum(row.join_ms for row in segments), parts)
 
 
-def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:
+def single_run(graph: OpGraph, processor: str, precision: str, predictor: LatencyPredictor) -> PredictedRun:
     """A whole network on one processor."""
     estimate = predictor.predict(graph, processor, precision)
-    moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
-    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, moving)]])
+    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, {})]], parts=handed_over(estimate.handover, predictor.device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):

@@ -341,10 +341,15 @@ class DesignSpace:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
-    def leaving_ms(self, holder: str) -> float:
+    def output_ms(self, holder: str) -> float:
         """Transfer of the network's output to the host, from the processor that holds it, ms."""
         last = self.segments[-1]
-        return self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
+        moved: float = self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
+        return moved
+
+    def leaving_ms(self, holder: str) -> float:
+        """The same with the constant of an inference on the host, which every design has once, ms."""
+        return self.output_ms(holder) + self.costs.handover(self.costs.host).ms
 
     def whole(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
         """The way to run a segment in one piece on a processor, where so many channels arrive."""

@@ -495,8 +495,7 @@ def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
 
 def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step():
     device = load_device("mi9")
-    link = device.links["gpu"]
-    back = link.unmap_ms.value + link.sync_ms.value + 4e6 / ((link.convert_back_gbs or link.convert_gbs).value * 1e6)
+    back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
     steps = [TableStep("a", "gpu", 2.0, bytes=4_000_000), TableStep("b", "gpu", 3.0), TableStep("c", "cpu", 1.0, "a")]
     slower = device.processors["gpu"].contention.value
     beside = 1.0 * device.processors["cpu"].contention.value  # the CPU's step runs while the GPU computes from its start to its end
