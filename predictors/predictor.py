@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, Slowing
 from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.fits.prior import Prior
@@ -16,6 +16,7 @@ from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
 from predictors.rewrites.grouped import GROUPED
+from predictors.side_by_side import Shares
 
 # What it costs to move a tensor between two processors of a device.
 #
@@ -82,21 +83,40 @@ class LinkModel:
         return self._fixed[key]
 
 
-# What a kernel takes longer while other processors compute: they share the memory, and the chip's power.
+# What a kernel takes longer, or less long, while other processors compute: they share the memory, and the chip's power.
 #
-# Public runs of six phones whose CPU and GPU computed at once give kernels that
-# multiply 1.00 to 1.10 times their time alone on the CPU and 1.0 to 1.16 on the GPU,
-# kernels that move memory up to 1.3. So a profile states two factors, and a kernel
-# between the two takes its share of each.
+# A profile states, for each other processor, a factor for kernels that multiply and one
+# for kernels that move memory. A kernel between the two takes its share of each, and
+# starting it takes as long as before.
 
 
-def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
-    """Time of a kernel beside other processors that compute, ms; starting it takes as long as before."""
-    computing = profile.contention.value
-    moving = (profile.contention_memory or profile.contention).value
-    work = time.compute_ms + time.memory_ms
-    share = time.memory_ms / work if work else 0.0
-    return time.launch_ms + max(0.0, time.ms - time.launch_ms) * (computing + (moving - computing) * share)
+class KernelsTime(NamedTuple):
+    """Time of several kernels one after the other, ms."""
+
+    ms: float  # While other processors wait.
+    arithmetic_ms: float  # The part of it that others change as they change multiplying.
+    memory_ms: float  # The part that they change as they change moving memory.
+
+    @classmethod
+    def of(cls, time: KernelTime) -> "KernelsTime":
+        """The time of one."""
+        work, varying = time.compute_ms + time.memory_ms, max(0.0, time.ms - time.launch_ms)
+        memory = varying * time.memory_ms / work if work else 0.0
+        return cls(time.ms, varying - memory, memory)
+
+    @classmethod
+    def total(cls, times: "Iterable[KernelsTime]") -> "KernelsTime":
+        """The time of all."""
+        return cls(*(sum(column) for column in zip((0.0, 0.0, 0.0), *times, strict=True)))
+
+    @property
+    def shares(self) -> Shares:
+        """The two parts, as shares."""
+        return Shares(self.arithmetic_ms / self.ms, self.memory_ms / self.ms) if self.ms else Shares()
+
+    def beside(self, slowing: Slowing) -> float:
+        """The time while others compute."""
+        return self.ms + (slowing.arithmetic - 1) * self.arithmetic_ms + (slowing.memory - 1) * self.memory_ms
 
 
 class Handover(NamedTuple):
@@ -120,8 +140,7 @@ class KernelEstimate(NamedTuple):
 class Estimate:
     """A predicted latency."""
 
-    computing_ms: float  # The kernels alone: what a part of a network takes inside a plan, where links stand for the hand-over.
-    contended_ms: float  # The kernels while other processors compute.
+    computing: KernelsTime  # The kernels: what a part of a network takes inside a plan, where links stand for the hand-over.
     handover: Handover  # What the inference takes beside its kernels.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end of the interval.
@@ -147,21 +166,14 @@ class Estimate:
         return self.handover.ms if self.handover.measured else 0.0
 
     @property
-    def contention(self) -> float:
-        """Factor on the kernels' time while other processors compute."""
-        return self.contended_ms / self.computing_ms if self.computing_ms else 1.0
+    def computing_ms(self) -> float:
+        """The kernels alone."""
+        return self.computing.ms
 
     @property
     def calibrated(self) -> bool:
         """Whether the times of this processor, core set and precision were fitted to measurements on the device."""
         return self.origin in MEASURED
-
-
-class KernelsTime(NamedTuple):
-    """Time of several kernels one after the other, ms."""
-
-    ms: float  # While other processors wait.
-    contended_ms: float  # While they compute.
 
 
 #: Estimates that are kept: those of a few graphs on every core set in every precision.
@@ -210,11 +222,10 @@ class LatencyPredictor:
         launched = self.kernels(graph, processor)
         times = self._times(launched, processor, precision)
         handover = self.handover(processor, precision, *crossing(graph))
-        computing = sum(time.ms for time in times)
-        low, high = (end * (computing + handover.ms) for end in model.interval())
+        computing = KernelsTime.total(map(KernelsTime.of, times))
+        low, high = (end * (computing.ms + handover.ms) for end in model.interval())
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
-        contended = sum(contended_ms(time, on.profile) for time in times)
-        return Estimate(computing, contended, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
+        return Estimate(computing, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
 
     def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
         """What an inference takes on a processor beside its kernels: a measured constant, or else what the links say.
@@ -243,8 +254,7 @@ class LatencyPredictor:
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
         """Time of kernels that `kernels` gave, one after the other."""
-        times = self.each_kernels_time(kernels, processor, precision)
-        return KernelsTime(sum(time.ms for time in times), sum(time.contended_ms for time in times))
+        return KernelsTime.total(self.each_kernels_time(kernels, processor, precision))
 
     def each_kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
         """Time of each of the kernels.
@@ -256,9 +266,8 @@ class LatencyPredictor:
         values = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
         new = [kernel for kernel, time in zip(kernels, values, strict=True) if time is None]
         if new:
-            profile = self.device.processor(processor).profile
             for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
-                known[kernel.elsewhere][kernel.cost] = KernelsTime(time.ms, contended_ms(time, profile))
+                known[kernel.elsewhere][kernel.cost] = KernelsTime.of(time)
         return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, values, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:

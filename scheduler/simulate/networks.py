@@ -24,8 +24,8 @@ from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
-from predictors.predictor import LatencyPredictor
-from predictors.side_by_side import ProcessorWork, ends
+from predictors.predictor import KernelsTime, LatencyPredictor
+from predictors.side_by_side import Company, Ended, ProcessorWork, Shares, always, company, ends
 from scheduler.adapt.policy import Alternative
 from scheduler.adapt.policy import Work as PlannedWork
 from scheduler.bundle.load import Bundle
@@ -48,17 +48,24 @@ class StepTime:
 
     processor: str  # Processor of the device that is occupied.
     parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
-    contention: float = 1.0  # Factor on its computing time while another inference computes on another processor.
+    contention: Company = field(default_factory=dict)  # Factors on its computing time while other inferences compute on other processors.
     within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
     @classmethod
     def of(
-        cls, processor: str, in_ms: float, ms: float, out_ms: float, contention: float = 1.0, feeder: float = 0.0, start_ms: float = 0.0
+        cls,
+        processor: str,
+        in_ms: float,
+        ms: float,
+        out_ms: float,
+        contention: Company | None = None,
+        feeder: float = 0.0,
+        start_ms: float = 0.0,
     ) -> "StepTime":
         """A subgraph with its transfers, and what beginning an inference takes; what takes no time is left out."""
         doing: tuple[tuple[Doing, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
-        return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention, feeder=feeder)
+        return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention or {}, feeder=feeder)
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
@@ -73,24 +80,29 @@ def on_device(processor: str, device: DeviceProfile) -> Placement:
     return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
 
 
-def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[str, float] | None = None) -> dict[str, StepTime]:
+def step_times(manifest: Manifest, device: DeviceProfile, *, others: bool = False) -> dict[str, StepTime]:
     """The time of each step of a bundle all of whose subgraphs have a predicted time.
 
     A subgraph takes its predicted time, and longer while other branches of its segment
     compute; before it the tensors it reads are handed to its processor, and after it
     what the host joins is taken back.
+
+    Args:
+        others: Whether other inferences compute at the same time. They change the speed of subgraphs that are whole segments;
+            predicted times of branches contain contention already.
     """
     predictor = LatencyPredictor(device)
     times = {}
     home, host = _home(manifest), _host(manifest)
     moved = {entry.name: _moved(manifest, entry, predictor, home) for entry in manifest.subgraphs}
     starts = _starts(manifest, predictor, home)
-    computing = _computing(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
+    computing = computing_beside(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
     for entry in manifest.subgraphs:
         arriving, leaving = moved[entry.name]
-        slower, feeder = (contention or {}).get(entry.name, 1.0), device.feeder(entry.processor)
-        start_ms = starts.get(entry.name, 0.0)
-        times[entry.name] = StepTime.of(entry.processor, arriving, computing[entry.name], leaving, slower, feeder, start_ms)
+        alone = others and _branches(manifest, entry) == 1
+        beside = company(device, entry.processor, Shares(*entry.contended_shares), device.processors) if alone else None
+        ms, start_ms = computing[entry.name].ms, starts.get(entry.name, 0.0)
+        times[entry.name] = StepTime.of(entry.processor, arriving, ms, leaving, beside, device.feeder(entry.processor), start_ms)
     for join in manifest.joins:
         times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
     return times
@@ -101,16 +113,10 @@ def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> 
     entries = []
     for entry in bundle.manifest.subgraphs:
         if entry.predicted_ms is None or anew:
-            ms, slower = _by_profile(bundle, entry, device)
-            entry = msgspec.structs.replace(entry, predicted_ms=ms, contention=slower)
+            time = _by_profile(bundle, entry, device)
+            entry = msgspec.structs.replace(entry, predicted_ms=time.ms, contended_shares=tuple(time.shares))
         entries.append(entry)
     return msgspec.structs.replace(bundle.manifest, subgraphs=tuple(entries))
-
-
-def contention_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
-    """Contention factors of the profile for subgraphs that are whole segments; predicted times of branches contain contention already."""
-    entries = bundle.manifest.subgraphs
-    return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}
 
 
 def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
@@ -118,12 +124,11 @@ def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
     return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
 
 
-def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> tuple[float, float]:
-    """Time of a subgraph's file, ms, and the factor on it while other processors compute."""
+def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> KernelsTime:
+    """Time of a subgraph's file."""
     processor = device.processor(entry.processor)
     precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
-    estimate = LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision)
-    return estimate.computing_ms, estimate.contention
+    return LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision).computing
 
 
 def _host(manifest: Manifest) -> str:
@@ -159,25 +164,31 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
     return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
-def _computing(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, float]:
-    """How long each subgraph computes beside the other branches of its segment, ms."""
-    computing: dict[str, float] = {}
+def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, Ended]:
+    """How long each subgraph computes, and what of that is while other branches of its segment compute, ms.
+
+    Args:
+        starts: When each begins to compute, from the start of its segment.
+    """
+    computing: dict[str, Ended] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
     for entry in manifest.subgraphs:
         segments.setdefault(entry.segment, []).append(entry)
     for entries in segments.values():
         processors = {entry.processor for entry in entries}
         written = {name for entry in entries for name in entry.outputs}
-        works = [
-            ProcessorWork(entry.processor, starts[entry.name], _stated(entry), entry.contention, device.feeder(entry.processor))
-            for entry in entries
-        ]
+        works = []
+        for entry in entries:
+            beside = company(device, entry.processor, Shares(*entry.contended_shares), processors)
+            works.append(ProcessorWork(entry.processor, starts[entry.name], _stated(entry), beside, device.feeder(entry.processor)))
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
-            computing |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}
+            computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, ends(works), strict=True)}
         else:
-            # portions wait for each other: contention counts all the time
-            slower = {entry.name: entry.contention if len(processors) > 1 else 1.0 for entry in entries}
-            computing |= {entry.name: _stated(entry) * slower[entry.name] for entry in entries}
+            # portions wait for each other
+            for entry in entries:
+                others = processors - {entry.processor}
+                ms = _stated(entry) * Shares(*entry.contended_shares).slowed(always(device, entry.processor, others))
+                computing[entry.name] = Ended(ms, dict.fromkeys(map(kind_of, others), ms))
     return computing
 
 
@@ -351,7 +362,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
             readers.setdefault(name, set()).add(families[step.name])
     times = {}
     for step in table.steps:
-        family, profile = families[step.name], device.processor(step.processor).profile
+        family = families[step.name]
         into = back = 0.0
         for name in step.needed:
             moved = links.parts_of_bytes(families[name], family, by_name[name].bytes or 0)
@@ -359,6 +370,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
         for reader in readers.get(step.name, ()):
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
-        time = StepTime.of(step.processor, into, step.ms, back, profile.contention.value, device.feeder(step.processor))
+        beside = company(device, step.processor, Shares(arithmetic=1.0), device.processors)
+        time = StepTime.of(step.processor, into, step.ms, back, beside, device.feeder(step.processor))
         times[step.name] = replace(time, within=True)
     return times

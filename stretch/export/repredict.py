@@ -17,6 +17,7 @@ from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.clock import predicted_trace
+from scheduler.simulate.networks import computing_beside
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     NO_CLEAR_WINNER,
@@ -65,7 +66,7 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
                 sub,
                 planned_precision=precision,
                 predicted_ms=estimate.computing_ms,
-                contention=_contention(manifest, sub, estimate),
+                contended_shares=tuple(estimate.computing.shares),
                 alternatives=alternatives(graph, predictor, {name: runs_in(device.processor(name), sub) for name in sub.alternatives}),
             )
         )
@@ -149,12 +150,6 @@ def _rival_name(name: str, single: Single) -> str:
     return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
 
 
-def _contention(manifest: Manifest, sub: SubgraphEntry, estimate: Estimate) -> float:
-    """Slowdown of a subgraph by the concurrent branches of its segment."""
-    beside = any(other.segment == sub.segment and other.name != sub.name for other in manifest.subgraphs)
-    return estimate.contention if beside else 1.0
-
-
 def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate]) -> dict[str, float]:
     """Parts of the makespan: the slowest branches alone, contention, and everything else."""
     alone: dict[str, dict[str, float]] = {}
@@ -200,14 +195,15 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
             moving[name] = moving.get(name, 0.0) + span.ms
     segments: dict[str, list[UncertainBranch]] = {}
     numbers: dict[str, int] = {}
-    waits, computing = _waits(manifest, trace), _computing(trace)
+    waits = _waits(manifest, trace)
+    arriving = {name: sum(span.ms for span in trace.spans if span.name == f"{name} in") for name in estimates}
+    computing = computing_beside(manifest, arriving, device)
     for sub in manifest.subgraphs:
         estimate = estimates[sub.name]
         links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
-        slowed = max(0.0, computing.get(sub.name, 0.0) - estimate.computing_ms)
         row = segments.setdefault(sub.segment, [])
         numbers[sub.name] = len(row)
-        row.append(UncertainBranch.of(estimate, device, links, slowed))
+        row.append(UncertainBranch.of(estimate, device, links, computing[sub.name].ms, computing[sub.name].together))
     for sub in manifest.subgraphs:
         row, number = segments[sub.segment], numbers[sub.name]
         row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))

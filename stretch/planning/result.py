@@ -236,7 +236,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     params: int  # Learned numbers.
     start_ms: float  # When it starts, from the start of its segment.
     predicted_ms: float  # Time alone on its processor.
-    contention_ms: float  # What the others' memory traffic adds.
+    contention_ms: float  # What the others add while they compute; below 0 where they make it faster.
     in_ms: float  # Until it has its input.
     out_ms: float  # Until the host has its output.
 
@@ -527,7 +527,7 @@ class PlanResult:
         before, after = ([row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
         rows = [job for row in self.run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
         branches = [
-            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits)
+            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.ms + job.contention_ms, job.together, waits)
             if isinstance(job, BranchTime)
             else compare.UncertainBranch({}, waits, job)
             for job, waits in zip([*before, *rows, *after], self.run.waits, strict=True)

@@ -16,6 +16,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.side_by_side import company
 from predictors.structs import Answer
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
@@ -48,9 +49,9 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             last = branch is row.branches[-1] and row is run.segments[-1]
             out_ms = branch.out_ms + (run.output_ms if last else 0.0)
             # the time of a branch contains contention already
-            contention = 1.0 if several else branch.estimate.contention
+            beside = None if several else company(device, family, branch.estimate.computing.shares, device.processors)
             start_ms = run.handover.ms if begins else 0.0
-            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, contention, start_ms=start_ms)
+            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, beside, start_ms=start_ms)
             written.append(f"{step}.y")
         arriving = tuple(written)
         if row.join_ms:
@@ -65,7 +66,8 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     """A whole network on one processor as a network of one subgraph."""
     device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
     family = device.processor(single.processor).family
-    time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, estimate.contention)
+    beside = company(device, family, estimate.computing.shares, device.processors)
+    time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
     plan = plan_of(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": on_device(family, device)}, {"all": time})
 

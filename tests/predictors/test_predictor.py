@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.devices import FactorWithSource, NotNegative, list_devices, load_device
+from predictors.devices import NotNegative, Slowing, list_devices, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
 from predictors.models.roofline import MEASURED, KernelTime
-from predictors.predictor import LatencyPredictor, LinkModel, contended_ms
+from predictors.predictor import KernelsTime, LatencyPredictor, LinkModel
 from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
 
@@ -122,9 +122,7 @@ def test_two_other_processors_exchange_through_the_cpu(elements, precision):
     assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(through)
 
 
-PROFILE = msgspec.structs.replace(
-    load_device("mi9").processors["cpu"], contention=FactorWithSource(1.1, "x"), contention_memory=FactorWithSource(1.5, "x")
-)
+SLOWING = Slowing(1.1, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +136,7 @@ PROFILE = msgspec.structs.replace(
     ],
 )
 def test_each_part_of_a_kernel_is_slowed_by_its_own_factor(time, expected):
-    assert contended_ms(time, PROFILE) == pytest.approx(expected)
+    assert KernelsTime.of(time).beside(SLOWING) == pytest.approx(expected)
 
 
 def test_energy_is_power_times_time():

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from graphlib import TopologicalSorter
 from itertools import combinations, product
-from math import log
+from math import log, prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -42,9 +43,6 @@ LINKS, CONTENTION = "all links", "contention"
 
 #: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
 LINK_SPREAD = (0.5, 2.0)
-
-#: What others take away lies between half and twice of what is stated, as public runs of six phones spread.
-CONTENTION_SPREAD = 2.0
 
 NO_CLEAR_WINNER = "no clear winner"
 BRANCHED = "branched"
@@ -163,16 +161,43 @@ class UncertainBranch:
     parts: Mapping[Unknown, float]  # Its time, ms by the number that each part is proportional to.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that end before it starts.
     fixed_ms: float = 0.0  # What it takes beside that and is taken as known.
+    #: Its computing, contention included, in the same way; of `contended` the share that others slow or speed by a number.
+    computing: Mapping[Unknown, float] = field(default_factory=dict)
+    contended: Mapping[Unknown, float] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], contention_ms: float = 0.0, waits: tuple[int, ...] = ()
+        cls,
+        estimate: Estimate,
+        device: DeviceProfile,
+        links: Mapping[str, float],
+        computing_ms: float | None = None,
+        together: Mapping[str, float] = MappingProxyType({}),
+        waits: tuple[int, ...] = (),
     ) -> "UncertainBranch":
-        """A branch from the estimate of its computation."""
+        """A branch from the estimate of its computation.
+
+        Args:
+            computing_ms: What its computation takes beside other branches; as alone if None.
+            together: What of that is while each other kind of processor computes, ms.
+        """
         moving = {link(processor, device): ms for processor, ms in links.items()}
-        name = f"contention on {kind_of(estimate.processor)}"
-        slowed = {Unknown(name, 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION): contention_ms} if contention_ms else {}
-        return cls(kernels(estimate, device) | moving | slowed, waits)
+        alone, kind = kernels(estimate, device), kind_of(estimate.processor)
+        if computing_ms is None or not alone:
+            return cls(moving, waits, computing=alone)
+        longer, stated = computing_ms / estimate.computing_ms, device.processors[kind].contention
+        contended = {
+            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(estimate.computing.shares)
+            * min(1.0, together[other] / computing_ms)
+            for other, one in stated.items()
+            if together.get(other) and one.low < one.high
+        }
+        return cls(moving, waits, computing={key: ms * longer for key, ms in alone.items()}, contended=contended)
+
+    def ms(self, factors: Factors) -> Any:
+        """Its time if numbers are off by these factors."""
+        shares = (1 + share * (factors.get(key, 1.0) - 1) for key, share in self.contended.items())
+        return _ms(self.computing, factors) * prod(shares) + _ms(self.parts, factors) + self.fixed_ms
 
 
 @dataclass(frozen=True)
@@ -198,9 +223,8 @@ class PredictedRun:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[wait] for wait in branches[number].waits]
-                took = _ms(branches[number].parts, factors) + branches[number].fixed_ms
                 # the longest of each draw
-                ends[number] = took + (reduce(np.maximum, starts) if starts else 0.0)
+                ends[number] = branches[number].ms(factors) + (reduce(np.maximum, starts) if starts else 0.0)
             total = total + reduce(np.maximum, ends.values())
         return total
 
@@ -212,7 +236,7 @@ class PredictedRun:
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 waits = branches[number].waits
                 behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
+            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))]
             if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
                 return True
         return False
@@ -220,7 +244,8 @@ class PredictedRun:
     @property
     def unknowns(self) -> set[Unknown]:
         """What its time depends on."""
-        return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
+        branches = [branch for some in self.segments for branch in some]
+        return {*self.parts, *(key for branch in branches for some in (branch.parts, branch.computing, branch.contended) for key in some)}
 
 
 def uncertain_run(
@@ -233,7 +258,10 @@ def uncertain_run(
         handover: What the inference takes beside that.
     """
     branches = [
-        [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
+        [
+            UncertainBranch.of(branch.estimate, device, branch.links, branch.ms + branch.contention_ms, branch.together, branch.waits)
+            for branch in row.branches
+        ]
         for row in segments
     ]
     parts = {link(far, device): ms for far, ms in output.items()} | (handed_over(handover, device) if handover else {})
@@ -258,7 +286,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A design if numbers that hang together were others."""
 
     numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
-    factor: float  # On all of them.
+    factor: float  # On all of them; of contention, at the ends of its intervals, the one that is furthest from 1.
     makespan_ms: float  # Of the branched run.
     speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
     recommended: str  # What would be recommended then.
@@ -410,12 +438,14 @@ def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Cal
 def _changed(
     group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats]
 ) -> Change:
-    fixed = {key: factor for key in draws if key.group == group}
+    # contention has an interval of its own, and is never half of the time or twice of it
+    ends = {key: key.low if factor < 1 else key.high for key in draws if key.group == CONTENTION}
+    fixed = ends if group == CONTENTION else {key: factor for key in draws if key.group == group}
     factors = {key: draw * fixed.get(key, 1.0) for key, draw in draws.items()}
     ms, theirs = branched.ms(fixed), {name: control.ms(fixed) for name, control in controls.items()}
     return Change(
         numbers=group,
-        factor=factor,
+        factor=max(fixed.values(), key=lambda one: abs(log(one))),
         makespan_ms=ms,
         speedup=min(theirs.values()) / ms if theirs else None,
         recommended=advised(branched, controls, factors, fixed),

@@ -12,15 +12,16 @@ one that runs whole on another processor takes that processor's hand-over instea
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
+from predictors.host import kind_of
 from predictors.joins import join_of
 from predictors.predictor import Estimate, Handover
-from predictors.side_by_side import ProcessorWork, ends
+from predictors.side_by_side import ProcessorWork, always, company, ends
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
@@ -46,11 +47,12 @@ class BranchTime:
     in_ms: float  # Transfer of its input.
     links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
     ms: float  # Computation, running alone.
-    contention_ms: float  # What it takes longer beside the other branches.
+    contention_ms: float  # What it takes longer beside the other branches; below 0 where they make it faster.
     out_ms: float  # Transfer of its output to where it is needed.
     estimate: Estimate  # What `ms` is made of.
     start_ms: float = 0.0  # When it starts, from the start of its segment.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; none where branches start together.
+    together: Mapping[str, float] = field(default_factory=dict)  # What of its computing is while each other kind of processor computes, ms.
 
     @property
     def contention(self) -> float:
@@ -400,13 +402,14 @@ def segment_time(
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
-    """Branches that begin together, each slower while another one computes."""
-    works = []
-    for branch in branches:
-        processor, estimate = branch.scale.processor, branch.estimate
-        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, estimate.contention, device.feeder(processor)))
+    """Branches that begin together, each slower, or faster, while another one computes."""
+    works, names = [], [branch.scale.processor for branch in branches]
+    for branch, processor in zip(branches, names, strict=True):
+        beside = company(device, processor, branch.estimate.computing.shares, names)
+        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, beside, device.feeder(processor)))
     return tuple(
-        replace(branch, contention_ms=max(0.0, end - branch.in_ms - branch.ms)) for branch, end in zip(branches, ends(works), strict=True)
+        replace(branch, contention_ms=end.ms - branch.in_ms - branch.ms, together=end.together)
+        for branch, end in zip(branches, ends(works), strict=True)
     )
 
 
@@ -419,7 +422,9 @@ def subgraph_times(
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
         time = _timed(scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs)
-        times.append(replace(time, contention_ms=time.estimate.contended_ms - time.ms))
+        others = {other.processor for other in scales} - {scale.processor}
+        ms = time.estimate.computing.beside(always(costs.predictor.device, scale.processor, others))
+        times.append(replace(time, contention_ms=ms - time.ms, together=dict.fromkeys(map(kind_of, others), ms)))
         reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))
         holders.update(dict.fromkeys(graph.outputs, scale.processor))

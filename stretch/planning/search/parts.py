@@ -129,19 +129,21 @@ def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) 
     """What a share of a segment costs, whose branch reads all that arrives."""
     costs, kernels = space.costs, space.costs.kernels(graph, processor)
     time = costs.kernels_time(kernels, processor)
-    sums = sum(kernel.macs for kernel in kernels), graph.params, time.ms, time.contended_ms, costs.peak_bytes(kernels, processor)
+    sums = sum(kernel.macs for kernel in kernels), graph.params, *time, costs.peak_bytes(kernels, processor)
     reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
     return BranchCost(processor, 0, 0, "none", *sums, share, reads, writes)
 
 
 def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tuple[Floats, Floats]:
     """Computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
-    costs = space.costs
-    computed = np.array([[[branch.contended_ms for branch in row] for row in rows]] * len(space.holders), float).swapaxes(1, 2)
+    costs, names = space.costs, [branch.processor for branch in rows[0]]
+    slowing = [costs.slowing(name, {*names} - {name}) for name in names]
+    beside = [[branch.time.beside(by) for branch, by in zip(row, slowing, strict=True)] for row in rows]
+    computed = np.array([beside] * len(space.holders), float).swapaxes(1, 2)
     moved = np.empty_like(computed)
-    for i, name in enumerate(branch.processor for branch in rows[0]):
+    for i, name in enumerate(names):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
-        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfer(name, costs.host, writes)
+        cut, leaving = np.array([row[i].cut.beside(slowing[i]) for row in rows]), costs.transfer(name, costs.host, writes)
         for at, holder in enumerate(space.holders):
             moved[at, i] = leaving + costs.transfer(holder, name, reads)
             if family_of(holder) == family_of(name):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.simulated_speedup.devices import with_speed
-from predictors.predictor import LatencyPredictor
+from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.cost import compare
 from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, ahead, divided_ms, recommend
 from tests.predictors.networks import small_resnet
@@ -188,7 +188,7 @@ def test_slowest_branch_counts_draw_by_draw():
 
 def test_what_takes_no_time_has_nothing_that_could_be_off():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    nothing = replace(estimate, origin="fit", computing_ms=0.0, contended_ms=0.0)
+    nothing = replace(estimate, origin="fit", computing=KernelsTime(0.0, 0.0, 0.0))
     assert compare.kernels(nothing, MI9) == {}
 
 
