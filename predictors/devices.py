@@ -8,11 +8,12 @@ import dataclasses
 import difflib
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ from predictors.files import read_toml
 from predictors.fits.fit import Fit
 from predictors.fits.prior import Prior
 from predictors.fits.store import read_fits, read_priors
+from predictors.host import kind_of
 from predictors.thermal import Thermal
 
 # What a profile's file may say of a device: numbers with their sources, and what is wrong with a file that says something else.
@@ -74,11 +76,24 @@ class RatioWithSource(_Part, frozen=True):
     source: _Text
 
 
-class FactorWithSource(_Part, frozen=True):
-    """A number from 1 on, and the key of its source."""
+_Factor = Annotated[float, msgspec.Meta(ge=0.1, le=100)]
 
-    value: Annotated[float, msgspec.Meta(ge=1, le=_MOST)]
+
+class Contention(_Part, frozen=True):
+    """Factors on the time of kernels of one processor while another one computes, below 1 where they get faster, and the key of their source."""
+
+    value: _Factor  # Of kernels that multiply.
+    low: _Factor  # Lower end of its 90 % interval.
+    high: _Factor  # Upper end.
     source: _Text
+    memory: _Factor | None = None  # Of kernels that move memory, which is as uncertain; `value` if None.
+
+
+class Slowing(NamedTuple):
+    """Factors on the time of kernels while other processors compute."""
+
+    arithmetic: float  # Of kernels that multiply.
+    memory: float  # Of kernels that move memory.
 
 
 class Spread(_Part, frozen=True):
@@ -95,7 +110,7 @@ class Cores(_Part, frozen=True):
     source: _Text
 
 
-Quantity = Positive | NotNegative | RatioWithSource | FactorWithSource | Spread | Cores
+Quantity = Positive | NotNegative | RatioWithSource | Contention | Spread | Cores
 
 
 class CoreSet(_Part, frozen=True):
@@ -124,13 +139,10 @@ class ProcessorProfile(_Part, frozen=True):
     half_outputs: NotNegative  # Output elements of a kernel at which it reaches half of its rate.
     #: Work per output element of a convolution beside its products (bias, re-quantisation, store), as a number of multiply-accumulates.
     epilogue_macs: NotNegative
-    contention: FactorWithSource  # Factor on the time of kernels that compute, while another processor works.
     uncertainty: Positive  # Relative half-width of the 90 % interval around a prediction without a fit.
     efficiency: dict[str, RatioWithSource]  # Fraction of the peak per kernel kind when nothing else limits.
     core_sets: dict[str, CoreSet]  # Core sets by name.
-    contention_memory: FactorWithSource | None = (
-        None  # The same for kernels that move memory; `contention` if None (`predictors.predictor`).
-    )
+    contention: dict[str, Contention] = {}  # Slowing by each processor that computes at the same time; none by those that it leaves out.
     #: Share of the CPU, on the core set that a plan uses, that the thread takes which feeds this processor while it computes; 0 if None.
     feeder: RatioWithSource | None = None
     idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
@@ -213,6 +225,12 @@ def check(path: Path, parsed: ProfileFile) -> None:
         for name, core_set in processor.core_sets.items():
             if processor.default_precision not in core_set.peak_gops:
                 raise fail(f"{where}.core_sets.{name}.peak_gops lacks the default precision {processor.default_precision}")
+        for other, stated in processor.contention.items():
+            if other not in parsed.processors or other == family:
+                rest = [name for name in parsed.processors if name != family]
+                raise fail(f"{where}.contention.{other} is of no other processor of the device", nearest(other, rest))
+            if not stated.low <= stated.value <= stated.high:
+                raise fail(f"{where}.contention.{other} has the value {stated.value:g}, which is not from `low` to `high`")
         for label, slice_ in (("width_slice", processor.width_slice), ("reduce_slice", processor.reduce_slice)):
             if slice_.value != round(slice_.value):
                 raise fail(f"{where}.{label} must be a whole number")
@@ -252,10 +270,10 @@ __all__ = [
     "ITEM_BYTES",
     "KERNEL_KINDS",
     "PROFILE_FOLDER",
+    "Contention",
     "CoreSet",
     "Cores",
     "DeviceProfile",
-    "FactorWithSource",
     "Layout",
     "LinkProfile",
     "NotNegative",
@@ -383,6 +401,17 @@ class DeviceProfile:
     @cached_property
     def _known(self) -> dict[str, Processor]:
         return {}
+
+    def slowing(self, name: str, others: Iterable[str]) -> Slowing:
+        """Factors on the times of a processor while some others compute: the products of those by each, as measured on chips with three.
+
+        Args:
+            name: Of the processor, with or without core set.
+            others: Names of the others.
+        """
+        stated = self.processors[kind_of(name)].contention
+        by_each = [stated[kind] for kind in sorted({kind_of(other) for other in others}) if kind in stated]
+        return Slowing(prod(one.value for one in by_each), prod(one.value if one.memory is None else one.memory for one in by_each))
 
     def feeder(self, name: str) -> float:
         """Share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.

@@ -1,11 +1,11 @@
 """Latency of a graph on a processor: kernels by the backend's fusion rules, then the sum of their times."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, ProcessorProfile
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, Slowing
 from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.fits.prior import Prior
@@ -16,12 +16,17 @@ from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
 from predictors.rewrites.grouped import GROUPED
+from predictors.side_by_side import Shares
 
 # What it costs to move a tensor between two processors of a device.
 #
 # A processor is reached through the CPU: handing over costs a map and a
 # conversion, taking back an unmap, a synchronisation and a conversion (paper 003,
 # sections 2.1 and 7.1). Two processors other than the CPU exchange through it.
+#
+# Measured whole networks show a constant for each inference: the call, the hand-over
+# of the input and of the output. A part of a network is called and handed over as a
+# whole network is, so the fixed part of an exchange is never less than that constant.
 
 
 class LinkModel:
@@ -29,10 +34,12 @@ class LinkModel:
 
     Args:
         device: The device's profile.
+        fixed_ms: Measured constant of an inference on a processor in a precision, ms; 0 where none was measured.
     """
 
-    def __init__(self, device: DeviceProfile) -> None:
-        self._links = device.links
+    def __init__(self, device: DeviceProfile, fixed_ms: Callable[[str, str], float]) -> None:
+        self._device, self._fixed_ms = device, fixed_ms
+        self._fixed: dict[tuple[str, str | None], tuple[float, float]] = {}
 
     def ms(self, source: str, target: str, elements: int, precision: str) -> float:
         """Time to make a tensor of `source` readable by `target`, ms.
@@ -46,39 +53,80 @@ class LinkModel:
 
     def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
         """The same by link, named after its processor that is not the CPU, ms: a number, or for an array of tensors one."""
-        return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision])
+        return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
-    def parts_of_bytes(self, source: str, target: str, size: Any) -> dict[str, Any]:
+    def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
         """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
-        source, target = kind_of(source), kind_of(target)
+        start, end = kind_of(source), kind_of(target)
         ms_by_link: dict[str, Any] = {}
-        if source == target:
+        if start == end:
             return ms_by_link
-        if source != HOST:
-            link = self._links[source]
+        if start != HOST:
+            link = self._device.links[start]
             rate = link.convert_back_gbs or link.convert_gbs
-            ms_by_link[source] = link.unmap_ms.value + link.sync_ms.value + size / (rate.value * 1e6)
-        if target != HOST:
-            link = self._links[target]
-            ms_by_link[target] = link.map_ms.value + size / (link.convert_gbs.value * 1e6)
+            ms_by_link[start] = self._fixed_parts(source, precision)[1] + size / (rate.value * 1e6)
+        if end != HOST:
+            link = self._device.links[end]
+            ms_by_link[end] = self._fixed_parts(target, precision)[0] + size / (link.convert_gbs.value * 1e6)
         return ms_by_link
 
+    def _fixed_parts(self, processor: str, precision: str | None) -> tuple[float, float]:
+        """Fixed time to hand a tensor to a processor, and to take one back, ms: together no less than the constant of an inference."""
+        key = processor, precision
+        if key not in self._fixed:
+            on, link = self._device.processor(processor), self._device.links[kind_of(processor)]
+            into, back = link.map_ms.value, link.unmap_ms.value + link.sync_ms.value
+            # a tensor between two other processors crosses in the precision of one of them
+            least = self._fixed_ms(processor, precision if precision in on.precisions else on.default_precision)
+            share = into / (into + back) if into + back else 0.5
+            self._fixed[key] = max(into, share * least), max(back, (1 - share) * least)
+        return self._fixed[key]
 
-# What a kernel takes longer while other processors compute: they share the memory, and the chip's power.
+
+# What a kernel takes longer, or less long, while other processors compute: they share the memory, and the chip's power.
 #
-# Public runs of six phones whose CPU and GPU computed at once give kernels that
-# multiply 1.00 to 1.10 times their time alone on the CPU and 1.0 to 1.16 on the GPU,
-# kernels that move memory up to 1.3. So a profile states two factors, and a kernel
-# between the two takes its share of each.
+# A profile states, for each other processor, a factor for kernels that multiply and one
+# for kernels that move memory. A kernel between the two takes its share of each, and
+# starting it takes as long as before.
 
 
-def contended_ms(time: KernelTime, profile: ProcessorProfile) -> float:
-    """Time of a kernel beside other processors that compute, ms; starting it takes as long as before."""
-    computing = profile.contention.value
-    moving = (profile.contention_memory or profile.contention).value
-    work = time.compute_ms + time.memory_ms
-    share = time.memory_ms / work if work else 0.0
-    return time.launch_ms + max(0.0, time.ms - time.launch_ms) * (computing + (moving - computing) * share)
+class KernelsTime(NamedTuple):
+    """Time of several kernels one after the other, ms."""
+
+    ms: float  # While other processors wait.
+    arithmetic_ms: float  # The part of it that others change as they change multiplying.
+    memory_ms: float  # The part that they change as they change moving memory.
+
+    @classmethod
+    def of(cls, time: KernelTime) -> "KernelsTime":
+        """The time of one."""
+        work, varying = time.compute_ms + time.memory_ms, max(0.0, time.ms - time.launch_ms)
+        memory = time.memory_ms / work if work else 0.0
+        return cls(time.ms, varying * (1 - memory), varying * memory)
+
+    @classmethod
+    def total(cls, times: "Iterable[KernelsTime]") -> "KernelsTime":
+        """The time of all."""
+        return cls(*(sum(column) for column in zip((0.0, 0.0, 0.0), *times, strict=True)))
+
+    @property
+    def shares(self) -> Shares:
+        """The two parts, as shares."""
+        return Shares(self.arithmetic_ms / self.ms, self.memory_ms / self.ms) if self.ms else Shares()
+
+    def beside(self, slowing: Slowing) -> float:
+        """The time while others compute; of arrays of times an array."""
+        return self.ms + (slowing.arithmetic - 1) * self.arithmetic_ms + (slowing.memory - 1) * self.memory_ms
+
+
+class Handover(NamedTuple):
+    """What one inference takes beside its kernels: the call, and the way of its input to a processor and of its output back."""
+
+    processor: str  # Which.
+    precision: Precision  # In which precision.
+    ms: float  # The time.
+    #: Ends of its interval, as factors on it, where it was measured with whole networks; None where links say it.
+    measured: tuple[float, float] | None
 
 
 class KernelEstimate(NamedTuple):
@@ -92,9 +140,8 @@ class KernelEstimate(NamedTuple):
 class Estimate:
     """A predicted latency."""
 
-    ms: float  # Most likely value of a whole inference: kernels, and what one takes beside them.
-    contended_ms: float  # The kernels alone while other processors compute.
-    fixed_ms: float  # What an inference takes beside its kernels, such as the hand-over of its input and output; 0 where not known.
+    computing: KernelsTime  # The kernels: what a part of a network takes inside a plan, where links stand for the hand-over.
+    handover: Handover  # What the inference takes beside its kernels.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end of the interval.
     processor: str  # Where it would run.
@@ -104,26 +151,29 @@ class Estimate:
     kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)  # What the time is made of, in order.
 
     @property
-    def computing_ms(self) -> float:
-        """The kernels alone: what a part of a network takes inside a plan, where links stand for the hand-over."""
-        return self.ms - self.fixed_ms
+    def ms(self) -> float:
+        """Most likely value of a whole inference, its input and output in the host's memory: kernels and hand-over."""
+        return self.computing_ms + self.handover.ms
 
     @property
-    def contention(self) -> float:
-        """Factor on the kernels' time while other processors compute."""
-        return self.contended_ms / self.computing_ms if self.computing_ms else 1.0
+    def handover_ms(self) -> float:
+        """What the inference takes beside its kernels."""
+        return self.handover.ms
+
+    @property
+    def fixed_ms(self) -> float:
+        """The same where it was measured with whole networks; 0 where links say it."""
+        return self.handover.ms if self.handover.measured else 0.0
+
+    @property
+    def computing_ms(self) -> float:
+        """The kernels alone."""
+        return self.computing.ms
 
     @property
     def calibrated(self) -> bool:
         """Whether the times of this processor, core set and precision were fitted to measurements on the device."""
         return self.origin in MEASURED
-
-
-class KernelsTime(NamedTuple):
-    """Time of several kernels one after the other, ms."""
-
-    ms: float  # While other processors wait.
-    contended_ms: float  # While they compute.
 
 
 #: Estimates that are kept: those of a few graphs on every core set in every precision.
@@ -141,7 +191,7 @@ class LatencyPredictor:
 
     def __init__(self, device: DeviceProfile) -> None:
         self.device = device
-        self.links = LinkModel(device)
+        self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).fixed_ms)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[tuple[str, tuple[str, ...]], Fuser] = {}
         #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
@@ -152,7 +202,7 @@ class LatencyPredictor:
         self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
 
     def predict(self, graph: OpGraph, processor: str, precision: str | None = None) -> Estimate:
-        """Latency of `graph` on `processor`, without communication.
+        """Latency of `graph` alone on `processor`, its input and output in the host's memory.
 
         Args:
             processor: Such as ``gpu`` or ``cpu[1large]``.
@@ -171,11 +221,24 @@ class LatencyPredictor:
         at = on.check_precision(precision)
         launched = self.kernels(graph, processor)
         times = self._times(launched, processor, precision)
-        ms = sum(time.ms for time in times) + model.fixed_ms
-        low, high = model.interval()
+        handover = self.handover(processor, precision, *crossing(graph))
+        computing = KernelsTime.total(map(KernelsTime.of, times))
+        low, high = (end * (computing.ms + handover.ms) for end in model.interval())
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
-        contended = sum(contended_ms(time, on.profile) for time in times)
-        return Estimate(ms, contended, model.fixed_ms, ms * low, ms * high, processor, at, origin_of(on, at), kernels=kernels)
+        return Estimate(computing, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
+
+    def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
+        """What an inference takes on a processor beside its kernels: a measured constant, or else what the links say.
+
+        Args:
+            reads: Elements of each input, which is in the host's memory.
+            writes: Elements of each output, which the host needs.
+        """
+        at, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
+        if model.fixed_ms:
+            return Handover(processor, at, model.fixed_ms, model.interval())
+        ms = sum(self.links.ms(HOST, processor, elements, at) for elements in reads)
+        return Handover(processor, at, ms + sum(self.links.ms(processor, HOST, elements, at) for elements in writes), None)
 
     def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
         """Kernels the processor's backend launches for `graph`."""
@@ -191,8 +254,7 @@ class LatencyPredictor:
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
         """Time of kernels that `kernels` gave, one after the other."""
-        times = self.each_kernels_time(kernels, processor, precision)
-        return KernelsTime(sum(time.ms for time in times), sum(time.contended_ms for time in times))
+        return KernelsTime.total(self.each_kernels_time(kernels, processor, precision))
 
     def each_kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
         """Time of each of the kernels.
@@ -204,9 +266,8 @@ class LatencyPredictor:
         values = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
         new = [kernel for kernel, time in zip(kernels, values, strict=True) if time is None]
         if new:
-            profile = self.device.processor(processor).profile
             for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
-                known[kernel.elsewhere][kernel.cost] = KernelsTime(time.ms, contended_ms(time, profile))
+                known[kernel.elsewhere][kernel.cost] = KernelsTime.of(time)
         return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, values, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
@@ -269,6 +330,11 @@ class LatencyPredictor:
         from predictors.models.related import RelatedModel
 
         return RelatedModel.of(prior, processor)
+
+
+def crossing(graph: OpGraph) -> tuple[list[int], list[int]]:
+    """Elements of each input and of each output of a network."""
+    return [prod(op.shape) for op in graph.inputs], [prod(graph.by_name[name].shape) for name in graph.outputs]
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:

@@ -1,16 +1,46 @@
-"""Processors that compute at the same time: how much slower each is then, and for how long.
+"""Processors that compute at the same time: how much slower or faster each is then, and for how long.
 
 One model for the planner, which asks it for the branches of a segment, and for the
-simulation, whose clock goes from event to event. A processor loses something only
+simulation, whose clock goes from event to event. A processor changes its speed only
 while another one computes: not while it computes alone, and not while tensors move.
 The CPU also loses what the threads take that feed the others.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
 from math import inf
+from typing import NamedTuple
 
-from predictors.host import is_host
+from predictors.devices import DeviceProfile, Slowing
+from predictors.host import is_host, kind_of
+
+#: Factor on a time by the kinds of processors that compute meanwhile; 1 where it is not stated.
+Company = Mapping[frozenset[str], float]
+
+
+class Shares(NamedTuple):
+    """Shares of a time that other processors change; the rest, such as starting kernels, stays."""
+
+    arithmetic: float = 0.0  # Of kernels that multiply.
+    memory: float = 0.0  # Of kernels that move memory.
+
+    def slowed(self, slowing: Slowing) -> float:
+        """Factor on the whole time."""
+        return 1 + (slowing.arithmetic - 1) * self.arithmetic + (slowing.memory - 1) * self.memory
+
+
+def company(device: DeviceProfile, processor: str, shares: Shares, others: Iterable[str]) -> Company:
+    """Factors on a time of a processor by which of some others compute meanwhile."""
+    kinds = sorted({kind_of(other) for other in others} - {kind_of(processor)})
+    sets = (some for count in range(1, len(kinds) + 1) for some in combinations(kinds, count))
+    return {frozenset(some): shares.slowed(device.slowing(processor, some)) for some in sets}
+
+
+def always(device: DeviceProfile, processor: str, others: Iterable[str]) -> Slowing:
+    """Factors where it is not known how long others compute meanwhile: they are taken to compute all the time, and to make nothing faster."""
+    stated = device.slowing(processor, others)
+    return Slowing(max(1.0, stated.arithmetic), max(1.0, stated.memory))
 
 
 @dataclass(frozen=True)
@@ -20,34 +50,44 @@ class ProcessorWork:
     processor: str  # Which.
     start_ms: float  # When it begins.
     ms: float  # How long it takes alone.
-    contention: float  # Factor on that while another processor computes, at least 1.
+    contention: Company = field(default_factory=dict)  # Factors on that while others compute.
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor meanwhile.
 
 
-def speed(processor: str, contention: float, feeders: Iterable[float]) -> float:
+def speed(processor: str, contention: Company, feeders: Mapping[str, float]) -> float:
     """Speed of a processor as a share of its speed alone.
 
     Args:
         processor: Such as ``cpu[1large]``.
-        contention: Factor on its time beside others.
+        contention: Factors on its time while others compute.
         feeders: Of each other processor that computes, what its thread takes of the CPU; none where it computes alone.
     """
-    others = tuple(feeders)
-    if not others:
+    if not feeders:
         return 1.0
-    fed = sum(others) if is_host(processor) else 0.0
-    return max(0.0, 1.0 - fed) / contention
+    fed = sum(feeders.values()) if is_host(processor) else 0.0
+    return max(0.0, 1.0 - fed) / contention.get(frozenset(map(kind_of, feeders)), 1.0)
 
 
-def ends(works: Sequence[ProcessorWork]) -> list[float]:
-    """When each of some pieces of work on processors of their own ends, ms."""
+class Ended(NamedTuple):
+    """A piece of work that is done."""
+
+    ms: float  # When it ends.
+    together: Mapping[str, float]  # What of its time was while each other kind of processor computed, ms.
+
+
+def ends(works: Sequence[ProcessorWork]) -> list[Ended]:
+    """When each of some pieces of work on processors of their own ends."""
     left = [work.ms for work in works]
     start_ms = [work.start_ms for work in works]
+    together: list[dict[str, float]] = [{} for _ in works]
     now = 0.0
     while any(left):
         running = [i for i, work in enumerate(works) if left[i] and work.start_ms <= now]
         rates = {
-            i: speed(works[i].processor, works[i].contention, [works[other].feeder for other in running if other != i]) for i in running
+            i: speed(
+                works[i].processor, works[i].contention, {works[other].processor: works[other].feeder for other in running if other != i}
+            )
+            for i in running
         }
         first = min((left[i] / rate if rate else inf for i, rate in rates.items()), default=inf)
         start = min((work.start_ms for i, work in enumerate(works) if left[i] and work.start_ms > now), default=inf)
@@ -56,5 +96,7 @@ def ends(works: Sequence[ProcessorWork]) -> list[float]:
             done = rate > 0 and left[i] / rate <= step
             left[i] = 0.0 if done else left[i] - step * rate
             start_ms[i] = now + step
+            for kind in {kind_of(works[other].processor) for other in running if other != i}:
+                together[i][kind] = together[i].get(kind, 0.0) + step
         now = start if start - now <= step else now + step
-    return start_ms
+    return [Ended(*end) for end in zip(start_ms, together, strict=True)]

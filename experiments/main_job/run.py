@@ -136,12 +136,13 @@ def profile_row(device: str) -> dict[str, Value]:
     from predictors.devices import load_device
 
     profile = load_device(device)
-    used = [processor for name, processor in profile.processors.items() if name in DEVICES[device].split(",")]
+    names = DEVICES[device].split(",")
+    used = [processor for name, processor in profile.processors.items() if name in names]
     return {
         "device": device,
         "calibrated": profile.calibrated,
         "uncertainty %": round(100 * max(item.uncertainty.value for item in used)),
-        "contention": max(item.contention.value for item in used),
+        "contention": max(profile.slowing(name, {*names} - {name}).arithmetic for name in names),
     }
 
 

@@ -15,8 +15,6 @@ from predictors.predictor import LatencyPredictor
 from predictors.rewrites import laid_out, rewritten
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.scene import Scene
-from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import single_ms
 from stretch.planning.design.scale import aligns, resolve_design
 from stretch.planning.plan import PlanningProblem, evaluate
 from stretch.planning.result import PlanResult
@@ -71,7 +69,7 @@ class Prediction:
         precision = self.device.processor(processor).check_precision(None)
         # operators that compute the same in another way; others are of branches alone
         graph = laid_out(self.graph, self.design.rewrites.get(processor, ()))[0]
-        return single_ms(graph, processor, precision, Costs(LatencyPredictor(self.device), {processor: precision}))
+        return LatencyPredictor(self.device).predict(graph, processor, precision).ms
 
     def anchored_ms(self) -> float | None:
         """The makespan if each processor were as fast as it was measured to be on the network as it is.

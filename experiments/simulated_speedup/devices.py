@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from predictors.devices import DeviceProfile, FactorWithSource, ProcessorProfile
+from predictors.devices import DeviceProfile, ProcessorProfile
 
 
 def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfile:
@@ -52,8 +52,7 @@ def with_free_links(device: DeviceProfile) -> DeviceProfile:
 
 def without_contention(device: DeviceProfile) -> DeviceProfile:
     """A device whose processors do not slow each other down."""
-    none = {name: FactorWithSource(value=1, source=processor.contention.source) for name, processor in device.processors.items()}
-    processors = {name: changed(processor, contention=none[name], contention_memory=None) for name, processor in device.processors.items()}
+    processors = {name: changed(processor, contention={}) for name, processor in device.processors.items()}
     return replace(device, processors=processors)
 
 

@@ -315,14 +315,13 @@ def main(words: list[str] | None = None) -> int:
     link = device.links["gpu"]
     stated = link.map_ms.value + link.unmap_ms.value + link.sync_ms.value
     links.append({"hand-over": "there and back, as the profile has it", "median, µs": round(1e3 * stated, 1)})
-    cpu, gpu = (device.processor(name).profile for name in ("cpu", "gpu"))
     factors: list[Row] = [
         {
             "processor": name,
-            "factor on computing": item.contention.value,
-            "factor on moving memory": (item.contention_memory or item.contention).value,
+            "factor on computing": slowing.arithmetic,
+            "factor on moving memory": slowing.memory,
         }
-        for name, item in (("cpu", cpu), ("gpu", gpu))
+        for name, slowing in (("cpu", device.slowing("cpu", ["gpu"])), ("gpu", device.slowing("gpu", ["cpu"])))
     ]
     predicted = Facts(source="simulated")
     write_record(

@@ -14,6 +14,7 @@ SCHEMA = 2
 
 #: Predicted times and energies are at most this: sums of them stay finite, and fit a timeline in nanoseconds.
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Core = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
@@ -58,7 +59,8 @@ class SubgraphEntry(_ManifestStruct, frozen=True):
     precision: Precision = "fp32"  # Precision of the file.
     planned_precision: Precision = "fp32"  # Precision the plan assumed on the device.
     predicted_ms: _Amount | None = None  # Predicted time on the device, alone and without communication.
-    contention: Annotated[float, msgspec.Meta(ge=1, le=1e3)] = 1.0  # Predicted factor on that while other branches of its segment compute.
+    #: Shares of that time that other processors change while they compute: of kernels that multiply, and of kernels that move memory.
+    contended_shares: tuple[_Share, _Share] = (0.0, 0.0)
     alternatives: dict[str, Alternative] = {}  # What it would take on each processor of the plan.
 
     @property

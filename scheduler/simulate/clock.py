@@ -367,7 +367,7 @@ class Clock:
         #: Whether nothing slows anything down: inferences never overlap, and times contain what steps of one inference do to each other.
         self._alone = len(self._flows) == 1 and scene.in_flight == 1 and not any(time.within for time in steps)
         #: Whether some processor slows others down, be it by what feeds it.
-        self._contends = any(time.contention > 1 or time.feeder for time in steps)
+        self._contends = any(time.contention or time.feeder for time in steps)
         #: Whether several state machines share queues.
         self._lined = sharing is None and (len(self._flows) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
         processors = dict.fromkeys(network.times[name].processor for network in every for name in network.plan.order)
@@ -524,15 +524,15 @@ class Clock:
         step = task.step
         return rate * speed(step.processor, step.contention, self._feeders(step))
 
-    def _feeders(self, step: Step) -> list[float]:
-        """Of each step that computes on another processor, and counts, what feeding it takes of the CPU."""
-        return [
-            other.step.feeder
+    def _feeders(self, step: Step) -> dict[str, float]:
+        """Of each other processor that computes a step, and counts, what feeding it takes of the CPU."""
+        return {
+            other.step.processor: other.step.feeder
             for other in self._running
             if other.doing == "subgraph"
             and other.step.processor != step.processor
             and (step.within or other.step.lane != step.lane or other.step.engine is not step.engine)
-        ]
+        }
 
     def _pace(self) -> None:
         """Update the rates of all running tasks."""

@@ -24,8 +24,8 @@ from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
-from predictors.predictor import LatencyPredictor, LinkModel
-from predictors.side_by_side import ProcessorWork, ends
+from predictors.predictor import KernelsTime, LatencyPredictor
+from predictors.side_by_side import Company, Ended, ProcessorWork, Shares, always, company, ends
 from scheduler.adapt.policy import Alternative
 from scheduler.adapt.policy import Work as PlannedWork
 from scheduler.bundle.load import Bundle
@@ -37,8 +37,9 @@ from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
 
-#: What goes on in a part of a step: a tensor is handed over, a subgraph computed, its output taken back, branches joined.
-Doing = Literal["in", "subgraph", "out", "join"]
+#: What goes on in a part of a step: an inference begins, a tensor is handed over, a subgraph computed, its output taken back, branches
+#: joined.
+Doing = Literal["start", "in", "subgraph", "out", "join"]
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,24 @@ class StepTime:
 
     processor: str  # Processor of the device that is occupied.
     parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
-    contention: float = 1.0  # Factor on its computing time while another inference computes on another processor.
+    contention: Company = field(default_factory=dict)  # Factors on its computing time while other inferences compute on other processors.
     within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
     @classmethod
-    def of(cls, processor: str, in_ms: float, ms: float, out_ms: float, contention: float = 1.0, feeder: float = 0.0) -> "StepTime":
-        """A subgraph with its transfers; what takes no time is left out."""
-        doing: tuple[tuple[Doing, float], ...] = (("in", in_ms), ("subgraph", ms), ("out", out_ms))
-        return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention, feeder=feeder)
+    def of(
+        cls,
+        processor: str,
+        in_ms: float,
+        ms: float,
+        out_ms: float,
+        contention: Company | None = None,
+        feeder: float = 0.0,
+        start_ms: float = 0.0,
+    ) -> "StepTime":
+        """A subgraph with its transfers, and what beginning an inference takes; what takes no time is left out."""
+        doing: tuple[tuple[Doing, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
+        return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention or {}, feeder=feeder)
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
@@ -70,22 +80,29 @@ def on_device(processor: str, device: DeviceProfile) -> Placement:
     return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
 
 
-def step_times(manifest: Manifest, device: DeviceProfile, contention: Mapping[str, float] | None = None) -> dict[str, StepTime]:
+def step_times(manifest: Manifest, device: DeviceProfile, *, others: bool = False) -> dict[str, StepTime]:
     """The time of each step of a bundle all of whose subgraphs have a predicted time.
 
     A subgraph takes its predicted time, and longer while other branches of its segment
     compute; before it the tensors it reads are handed to its processor, and after it
     what the host joins is taken back.
+
+    Args:
+        others: Whether other inferences compute at the same time. They change the speed of subgraphs that are whole segments;
+            predicted times of branches contain contention already.
     """
     predictor = LatencyPredictor(device)
     times = {}
-    moved = {entry.name: _moved(manifest, entry, predictor) for entry in manifest.subgraphs}
-    computing = _computing(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
+    home, host = _home(manifest), _host(manifest)
+    moved = {entry.name: _moved(manifest, entry, predictor, home) for entry in manifest.subgraphs}
+    starts = _starts(manifest, predictor, home)
+    computing = computing_beside(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
     for entry in manifest.subgraphs:
         arriving, leaving = moved[entry.name]
-        slower, feeder = (contention or {}).get(entry.name, 1.0), device.feeder(entry.processor)
-        times[entry.name] = StepTime.of(entry.processor, arriving, computing[entry.name], leaving, slower, feeder)
-    host = _host(manifest)
+        alone = others and _branches(manifest, entry) == 1
+        beside = company(device, entry.processor, Shares(*entry.contended_shares), device.processors) if alone else None
+        ms, start_ms = computing[entry.name].ms, starts.get(entry.name, 0.0)
+        times[entry.name] = StepTime.of(entry.processor, arriving, ms, leaving, beside, device.feeder(entry.processor), start_ms)
     for join in manifest.joins:
         times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
     return times
@@ -96,16 +113,10 @@ def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> 
     entries = []
     for entry in bundle.manifest.subgraphs:
         if entry.predicted_ms is None or anew:
-            ms, slower = _by_profile(bundle, entry, device)
-            entry = msgspec.structs.replace(entry, predicted_ms=ms, contention=slower)
+            time = _by_profile(bundle, entry, device)
+            entry = msgspec.structs.replace(entry, predicted_ms=time.ms, contended_shares=tuple(time.shares))
         entries.append(entry)
     return msgspec.structs.replace(bundle.manifest, subgraphs=tuple(entries))
-
-
-def contention_factors(bundle: Bundle, device: DeviceProfile) -> dict[str, float]:
-    """Contention factors of the profile for subgraphs that are whole segments; predicted times of branches contain contention already."""
-    entries = bundle.manifest.subgraphs
-    return {entry.name: _by_profile(bundle, entry, device)[1] for entry in entries if _branches(bundle.manifest, entry) == 1}
 
 
 def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
@@ -113,17 +124,37 @@ def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
     return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
 
 
-def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> tuple[float, float]:
-    """Time of a subgraph's file, ms, and the factor on it while other processors compute."""
+def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> KernelsTime:
+    """Time of a subgraph's file."""
     processor = device.processor(entry.processor)
     precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
-    estimate = LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision)
-    return estimate.computing_ms, estimate.contention
+    return LatencyPredictor(device).predict(open_onnx(bundle.file(entry.file)).graph, entry.processor, precision).computing
 
 
 def _host(manifest: Manifest) -> str:
     """The processor that joins, and that has the inputs and gets the outputs: the CPU, also where no subgraph runs on it."""
     return host_among(entry.processor for entry in manifest.subgraphs) or HOST
+
+
+def _home(manifest: Manifest) -> str:
+    """Where an inference begins and ends: on the host, or on the one processor that runs all of it, one subgraph after the other."""
+    names = {entry.processor for entry in manifest.subgraphs}
+    chain = len({entry.segment for entry in manifest.subgraphs}) == len(manifest.subgraphs)
+    return names.pop() if len(names) == 1 and chain else _host(manifest)
+
+
+def _starts(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
+    """What an inference takes beside its steps, ms, by the first subgraph of each processor that needs no other."""
+    tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
+    precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
+    precision = next((precision for precision in precisions if precision in processor.precisions), None)
+    moved = ([prod(tensors[name].shape) for name in names] for names in (manifest.inputs, manifest.outputs))
+    ms = predictor.handover(home, precision, *moved).ms
+    first: dict[str, str] = {}
+    for entry in manifest.subgraphs:
+        if all(tensors[name].producer == "input" for name in entry.inputs):
+            first.setdefault(entry.processor, entry.name)
+    return dict.fromkeys(first.values(), ms)
 
 
 def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredictor) -> float:
@@ -133,25 +164,31 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
     return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
-def _computing(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, float]:
-    """How long each subgraph computes beside the other branches of its segment, ms."""
-    computing: dict[str, float] = {}
+def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, Ended]:
+    """How long each subgraph computes, and what of that is while other branches of its segment compute, ms.
+
+    Args:
+        starts: When each begins to compute, from the start of its segment.
+    """
+    computing: dict[str, Ended] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
     for entry in manifest.subgraphs:
         segments.setdefault(entry.segment, []).append(entry)
     for entries in segments.values():
         processors = {entry.processor for entry in entries}
         written = {name for entry in entries for name in entry.outputs}
-        works = [
-            ProcessorWork(entry.processor, starts[entry.name], _stated(entry), entry.contention, device.feeder(entry.processor))
-            for entry in entries
-        ]
+        works = []
+        for entry in entries:
+            beside = company(device, entry.processor, Shares(*entry.contended_shares), processors)
+            works.append(ProcessorWork(entry.processor, starts[entry.name], _stated(entry), beside, device.feeder(entry.processor)))
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
-            computing |= {entry.name: end - starts[entry.name] for entry, end in zip(entries, ends(works), strict=True)}
+            computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, ends(works), strict=True)}
         else:
-            # portions wait for each other: contention counts all the time
-            slower = {entry.name: entry.contention if len(processors) > 1 else 1.0 for entry in entries}
-            computing |= {entry.name: _stated(entry) * slower[entry.name] for entry in entries}
+            # portions wait for each other
+            for entry in entries:
+                others = processors - {entry.processor}
+                ms = _stated(entry) * Shares(*entry.contended_shares).slowed(always(device, entry.processor, others))
+                computing[entry.name] = Ended(ms, dict.fromkeys(map(kind_of, others), ms))
     return computing
 
 
@@ -162,23 +199,22 @@ def _stated(entry: SubgraphEntry) -> float:
     return entry.predicted_ms
 
 
-def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor) -> tuple[float, float]:
-    """Transfers into and out of a subgraph, ms."""
+def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor, home: str) -> tuple[float, float]:
+    """Transfers into and out of a subgraph, ms; inputs and outputs of the network are at `home`."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     by_name = {sub.name: sub for sub in manifest.subgraphs}
-    host = _host(manifest)
     arriving = leaving = 0.0
     for name in entry.inputs:
         producer = by_name.get(tensors[name].producer)
-        holder = producer.processor if producer is not None else host
+        holder = producer.processor if producer is not None else home
         shape = cut_shape(tensors[name].shape, entry.rows.get(name), tensors[name].layout)
         # crosses in the precision of the processor that is not the CPU
         precision = producer.planned_precision if is_host(entry.processor) and producer is not None else entry.planned_precision
         arriving += links.ms(holder, entry.processor, prod(shape), precision)
     for name in entry.outputs:
         if any(reader not in by_name for reader in tensors[name].consumers):
-            leaving += links.ms(entry.processor, host, prod(tensors[name].shape), entry.planned_precision)
+            leaving += links.ms(entry.processor, home, prod(tensors[name].shape), entry.planned_precision)
     return arriving, leaving
 
 
@@ -318,7 +354,7 @@ def _results(steps: Sequence[TableStep]) -> tuple[str, ...]:
 
 def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
     """What each step fetches, computes and hands back, by the links and the contention of a device."""
-    links, by_name = LinkModel(device), {step.name: step for step in table.steps}
+    links, by_name = LatencyPredictor(device).links, {step.name: step for step in table.steps}
     families = {step.name: device.processor(step.processor).family for step in table.steps}
     readers: dict[str, set[str]] = {}
     for step in table.steps:
@@ -326,7 +362,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
             readers.setdefault(name, set()).add(families[step.name])
     times = {}
     for step in table.steps:
-        family, profile = families[step.name], device.processor(step.processor).profile
+        family = families[step.name]
         into = back = 0.0
         for name in step.needed:
             moved = links.parts_of_bytes(families[name], family, by_name[name].bytes or 0)
@@ -334,6 +370,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
         for reader in readers.get(step.name, ()):
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
-        time = StepTime.of(step.processor, into, step.ms, back, profile.contention.value, device.feeder(step.processor))
+        beside = company(device, step.processor, Shares(arithmetic=1.0), device.processors)
+        time = StepTime.of(step.processor, into, step.ms, back, beside, device.feeder(step.processor))
         times[step.name] = replace(time, within=True)
     return times

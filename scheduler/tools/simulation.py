@@ -29,7 +29,6 @@ from scheduler.simulate.clock import Clock, Served, Simulated, TurnTaking
 from scheduler.simulate.networks import (
     Network,
     StepTable,
-    contention_factors,
     device_placements,
     network_of_steps,
     step_times,
@@ -206,7 +205,7 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
     if untimed and not elsewhere:
         warnings.append(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
-    times = step_times(manifest, device, contention_factors(bundle, device) if company else None)
+    times = step_times(manifest, device, others=company)
     powers = {processor: EnergyModel(device).mj(processor, 1.0) for processor in dict.fromkeys(time.processor for time in times.values())}
     watts = {processor: power for processor, power in powers.items() if power is not None}
     return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)

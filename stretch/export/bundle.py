@@ -9,6 +9,7 @@ import msgspec
 
 from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
+from predictors.predictor import KernelsTime
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
@@ -39,8 +40,7 @@ class BundleFacts:
     weights_detail: str = ""  # Details of the source, such as a file.
     predicted: Mapping[str, Any] = field(default_factory=dict)  # The planner's figures, JSON-ready.
     recommended: str = "branched"  # Recommendation of the planner.
-    #: Predicted milliseconds alone, and the factor on them beside other branches, by subgraph.
-    branch_times: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    branch_times: Mapping[str, KernelsTime] = field(default_factory=dict)  # Predicted time of each subgraph.
     precision: Mapping[str, str] = field(default_factory=dict)  # Planned precision by processor.
     #: Predicted time and energy of a subgraph on each processor of the plan.
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
@@ -56,7 +56,7 @@ class BundleFacts:
         """The facts of a planned design, and `more` that a plan does not have, by field."""
         little = planned.device.little_cores
         times = {
-            f"{row.design.name}.{name}": (b.ms, b.estimate.contention if len(row.branches) > 1 else 1.0)
+            f"{row.design.name}.{name}": b.estimate.computing
             for row in planned.run.segments
             for name, b in zip(row.design.names, row.branches, strict=True)
         }
@@ -67,7 +67,7 @@ class BundleFacts:
             weights_detail,
             planned.predicted.to_json(),
             planned.recommended,
-            times | {f"{side.name}.{side.time.scale.processor}": (side.time.ms, 1.0) for side in planned.run.sides},
+            times | {f"{side.name}.{side.time.scale.processor}": side.time.estimate.computing for side in planned.run.sides},
             planned.config.precision,
             lambda piece: alternatives(
                 piece, planned.predictor, {name: planned.config.precision.get(name) for name in planned.config.processors}
@@ -196,7 +196,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
 def _subgraph_entry(name: str, piece: OpGraph, cut: Op | None, facts: BundleFacts) -> SubgraphEntry:
     tags = piece.by_name[piece.outputs[0]].tags
     segment, processor = tags["segment"], tags["processor"]
-    ms, contention = facts.branch_times.get(name, (None, 1.0))
+    time = facts.branch_times.get(name)
     return SubgraphEntry(
         name,
         segment,
@@ -207,8 +207,8 @@ def _subgraph_entry(name: str, piece: OpGraph, cut: Op | None, facts: BundleFact
         piece.macs,
         {} if cut is None else {piece.input.name: (integer(cut.attrs, "start"), integer(cut.attrs, "stop"))},
         planned_precision=facts.precision.get(processor, "fp32"),
-        predicted_ms=ms,
-        contention=contention,
+        predicted_ms=time.ms if time else None,
+        contended_shares=tuple(time.shares) if time else (0.0, 0.0),
         alternatives=facts.alternatives(piece),
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Processor, load_device
+from predictors.devices import ITEM_BYTES, Processor, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
@@ -17,6 +17,7 @@ from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.clock import predicted_trace
+from scheduler.simulate.networks import computing_beside
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     NO_CLEAR_WINNER,
@@ -24,6 +25,7 @@ from stretch.planning.cost.compare import (
     UncertainBranch,
     ahead,
     certainty,
+    handed_over,
     ideal_split_ms,
     recommend,
     single_run,
@@ -64,7 +66,7 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
                 sub,
                 planned_precision=precision,
                 predicted_ms=estimate.computing_ms,
-                contention=_contention(manifest, sub, estimate),
+                contended_shares=tuple(estimate.computing.shares),
                 alternatives=alternatives(graph, predictor, {name: runs_in(device.processor(name), sub) for name in sub.alternatives}),
             )
         )
@@ -96,12 +98,12 @@ def _figures(
     """The `predicted` object and the recommendation."""
     processors = list(costs.precision)
     device, predictor = costs.predictor.device, costs.predictor
-    branched = _run(manifest, device, trace, estimates)
+    branched = _run(manifest, costs, trace, estimates)
     graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
     singles = {name: ranked_singles(graph, costs, processors)[0] for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
     runs = {
-        names[name]: single_run(graphs[name], single.processor, single.precision, single.ms, predictor) for name, single in singles.items()
+        names[name]: single_run(graphs[name], single.processor, single.precision, predictor) for name, single in singles.items()
     }
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
@@ -148,12 +150,6 @@ def _rival_name(name: str, single: Single) -> str:
     return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
 
 
-def _contention(manifest: Manifest, sub: SubgraphEntry, estimate: Estimate) -> float:
-    """Slowdown of a subgraph by the concurrent branches of its segment."""
-    beside = any(other.segment == sub.segment and other.name != sub.name for other in manifest.subgraphs)
-    return estimate.contention if beside else 1.0
-
-
 def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate]) -> dict[str, float]:
     """Parts of the makespan: the slowest branches alone, contention, and everything else."""
     alone: dict[str, dict[str, float]] = {}
@@ -190,28 +186,29 @@ def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
     return next(kind_of(makers[name]) for name in sub.inputs if not is_host(makers.get(name, sub.processor)))
 
 
-def _run(manifest: Manifest, device: DeviceProfile, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
+def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]) -> PredictedRun:
     """The predicted trace, divided into independently uncertain parts."""
-    moving: dict[str, float] = {}
+    device, moving = costs.predictor.device, dict[str, float]()
     for span in trace.spans:
-        if span.kind == "conversion":
-            name = span.name.rpartition(" ")[0]
+        name, _, doing = span.name.rpartition(" ")
+        if span.kind == "conversion" and doing != "start":
             moving[name] = moving.get(name, 0.0) + span.ms
     segments: dict[str, list[UncertainBranch]] = {}
     numbers: dict[str, int] = {}
-    waits, computing = _waits(manifest, trace), _computing(trace)
+    waits = _waits(manifest, trace)
+    arriving = {name: sum(span.ms for span in trace.spans if span.name == f"{name} in") for name in estimates}
+    computing = computing_beside(manifest, arriving, device)
     for sub in manifest.subgraphs:
         estimate = estimates[sub.name]
         links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
-        slowed = max(0.0, computing.get(sub.name, 0.0) - estimate.computing_ms)
         row = segments.setdefault(sub.segment, [])
         numbers[sub.name] = len(row)
-        row.append(UncertainBranch.of(estimate, device, links, slowed))
+        row.append(UncertainBranch.of(estimate, device, links, computing[sub.name].ms, computing[sub.name].together))
     for sub in manifest.subgraphs:
         row, number = segments[sub.segment], numbers[sub.name]
         row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))
     joins = sum(span.ms for span in trace.spans if span.kind == "join")
-    return PredictedRun(list(segments.values()), joins)
+    return PredictedRun(list(segments.values()), joins, handed_over(costs.handover(costs.host), device))
 
 
 def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:

@@ -61,7 +61,7 @@ class PlanningProblem:
     def far_ahead(self) -> bool:
         """Whether one processor is so far ahead that it is best used alone."""
         predictor, precision = self.costs.predictor, self.config.precision
-        best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).computing_ms)
+        best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).ms)
         return ahead(self.graph, predictor, precision, best).far
 
     @property

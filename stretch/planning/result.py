@@ -22,7 +22,7 @@ from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, Timeline, busiest_ms, busy_ms, run_mj, single_ms, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import legal_widths, scaled_graph
@@ -66,7 +66,7 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
 
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Single]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
-    singles = (Single(name, precision, single_ms(graph, name, precision, costs)) for name, precision in variants(costs, processors))
+    singles = (Single(name, at, costs.predictor.predict(graph, name, at).ms) for name, at in variants(costs, processors))
     return sorted(singles, key=lambda single: single.ms)
 
 
@@ -169,7 +169,16 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
-    return timeline(graph, place_sides(graph, design, costs, processors), costs)
+    divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
+    # one processor alone has its hand-over in place of the transfers that the search counts
+    alone = min(processors, key=lambda name: costs.predictor.predict(graph, name, costs.precision.get(name)).ms)
+    if costs.predictor.predict(graph, alone, costs.precision.get(alone)).ms >= divided.makespan_ms:
+        return divided
+    parts = (
+        SegmentDesign(part.name, part.start, part.end, (BranchScale(alone, part.depth, part.width, align=costs.align(alone)),))
+        for part in stages
+    )
+    return timeline(graph, BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, alone)), costs)
 
 
 # Where the parts beside the backbone run: each on the processor on which all of them together end first.
@@ -227,7 +236,7 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     params: int  # Learned numbers.
     start_ms: float  # When it starts, from the start of its segment.
     predicted_ms: float  # Time alone on its processor.
-    contention_ms: float  # What the others' memory traffic adds.
+    contention_ms: float  # What the others add while they compute; below 0 where they make it faster.
     in_ms: float  # Until it has its input.
     out_ms: float  # Until the host has its output.
 
@@ -513,17 +522,17 @@ class PlanResult:
     def predicted_run(self) -> compare.PredictedRun:
         """The timeline in parts that are uncertain; with parts beside the backbone all in one, each waiting for what the schedule has before it."""
         if not self.run.sides:
-            return compare.uncertain_run(self.run.segments, self.device, self.run.output)
+            return compare.uncertain_run(self.run.segments, self.device, self.run.output, self.run.handover)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
         before, after = ([row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
         rows = [job for row in self.run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
         branches = [
-            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.contention_ms, waits)
+            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.ms + job.contention_ms, job.together, waits)
             if isinstance(job, BranchTime)
             else compare.UncertainBranch({}, waits, job)
             for job, waits in zip([*before, *rows, *after], self.run.waits, strict=True)
         ]
-        return compare.PredictedRun([branches])
+        return compare.PredictedRun([branches], parts=compare.handed_over(self.run.handover, self.device))
 
     @cached_property
     def _controls(self) -> dict[str, compare.PredictedRun]:
@@ -533,7 +542,7 @@ class PlanResult:
             (f"whole_graph:{whole.processor}", scaled_graph(self.graph, self.design), whole),
             *([("sequential_same_macs", scaled_graph(self.graph, same.design), same.single)] if same else []),
         ]
-        return {name: compare.single_run(graph, one.processor, one.precision, one.ms, self.predictor) for name, graph, one in controls}
+        return {name: compare.single_run(graph, one.processor, one.precision, self.predictor) for name, graph, one in controls}
 
     @property
     def energy_mj(self) -> float | None:

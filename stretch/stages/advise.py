@@ -217,7 +217,7 @@ def _on_device(
         single, at_most, exact, stretched = ranked_singles(graph, costs, names)[0], None, _Planned(None), _Planned(None)
         why = "its profile has one processor" if len(usual) == 1 else f"{names[0]} is the only processor with that precision or a wider one"
         recommended, reason = f"single:{single.processor}", why
-    run = single_run(graph, single.processor, single.precision, single.ms, costs.predictor)
+    run = single_run(graph, single.processor, single.precision, costs.predictor)
     low, high = interval(run.drawn_ms(drawn(run.unknowns)))
     answer = DeviceAdvice(
         device=device.id,
@@ -337,7 +337,8 @@ def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
     """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
 
     Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
-    contention. Of what crosses only the fixed time of each link there and back counts. It holds as far as part of a kernel takes at least
+    contention. Of what crosses only the fixed time of each link there and back counts, and the constant of an inference on the host. It
+    holds as far as part of a kernel takes at least
     its share of the kernel's time. That is a linear program: minimise T where the shares s of each group k add up to 1
     and each processor p ends in time, Σₖ sₚₖ tₚₖ + eₚ ≤ T. Any weights λ of the processors that add up to 1 bound it from below by
     Σₖ minₚ λₚ tₚₖ + Σₚ λₚ eₚ; the largest of some is taken.
@@ -348,7 +349,7 @@ def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
     times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
     exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
     subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
-    return min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
+    return costs.handover(costs.host).ms + min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
 
 
 def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:

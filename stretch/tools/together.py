@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, product
-from math import prod
 from operator import attrgetter
 from typing import Literal
 
@@ -17,6 +16,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.side_by_side import company
 from predictors.structs import Answer
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
@@ -43,13 +43,15 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
         several = len({branch.scale.processor for branch in row.branches}) > 1
         for i, branch in enumerate(row.branches):
             family = device.processor(branch.scale.processor).family
+            begins = not number and not branch.waits and all(time.processor != family for time in times.values())
             step, reads = f"{segment}.{i}.{family}", tuple(written[wait] for wait in branch.waits) or arriving
             subgraphs.append(PlannedSubgraph(step, segment, "", family, reads, (f"{step}.y",)))
             last = branch is row.branches[-1] and row is run.segments[-1]
             out_ms = branch.out_ms + (run.output_ms if last else 0.0)
             # the time of a branch contains contention already
-            contention = 1.0 if several else branch.estimate.contention
-            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, contention)
+            beside = None if several else company(device, family, branch.estimate.computing.shares, device.processors)
+            start_ms = run.handover.ms if begins else 0.0
+            times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, beside, start_ms=start_ms)
             written.append(f"{step}.y")
         arriving = tuple(written)
         if row.join_ms:
@@ -62,11 +64,10 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
 
 def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
     """A whole network on one processor as a network of one subgraph."""
-    device, alone = costs.predictor.device, costs.at(single.processor, single.precision)
-    estimate = costs.predictor.predict(graph, single.processor, single.precision)
+    device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
     family = device.processor(single.processor).family
-    into = sum(alone.transfer(costs.host, single.processor, prod(op.shape)) for op in graph.inputs)
-    time = StepTime.of(family, into, estimate.computing_ms, single.ms - estimate.computing_ms - into, estimate.contention)
+    beside = company(device, family, estimate.computing.shares, device.processors)
+    time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
     plan = plan_of(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": on_device(family, device)}, {"all": time})
 

@@ -96,7 +96,7 @@ KEYS = {
     },
     "predict": {
         "": "processors",
-        "processors{}": "latency_ms low_ms high_ms precision calibrated kernels fixed_ms kernel_count by_roofline fit",
+        "processors{}": "latency_ms low_ms high_ms precision calibrated kernels handover_ms kernel_count by_roofline fit",
     },
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
     "export --as cpp": {"": "model device out files sha256 warnings"},

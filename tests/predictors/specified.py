@@ -1,8 +1,11 @@
 """Profiles by which tests plan: those of version 0.1.0, which do not change when a device is measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from predictors.devices import DeviceProfile, load_device
+import msgspec
+
+from predictors.devices import Contention, DeviceProfile, load_device
 
 _FOLDER = Path(__file__).parent / "profiles"
 
@@ -16,3 +19,12 @@ def kept(device: str) -> str:
 def specified(device: str) -> DeviceProfile:
     """The profile of a device from specifications and choices alone."""
     return load_device(kept(device))
+
+
+def contending(device: DeviceProfile, factors: dict[tuple[str, str], float]) -> DeviceProfile:
+    """A device whose first processors are slowed by such factors, or sped up below 1, while the second ones compute."""
+    processors = {}
+    for name, processor in device.processors.items():
+        stated = {other: Contention(value, value / 1.2, value * 1.2, "x") for (slowed, other), value in factors.items() if slowed == name}
+        processors[name] = msgspec.structs.replace(processor, contention=stated)
+    return replace(device, processors=processors)

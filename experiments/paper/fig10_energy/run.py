@@ -13,7 +13,6 @@ from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import single_ms
 
 HERE = Path(__file__).parent
 DEVICE = "mi9-release"
@@ -32,7 +31,7 @@ def rows_of(words: str, graph: OpGraph) -> Iterator[Row]:
     device = load_device(DEVICE)
     costs = Costs(LatencyPredictor(device), ALONE)
     for name, precision in ALONE.items():
-        ms = single_ms(graph, name, precision, costs)
+        ms = costs.predictor.predict(graph, name, precision).ms
         yield _row(words, name, ms, EnergyModel(device).mj(name, ms))
     for processors in TOGETHER:
         result = stretched(graph, DEVICE, processors)

@@ -10,7 +10,7 @@ from experiments.records import Row, Value, write_record
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import single_ms, timeline
+from stretch.planning.cost.makespan import timeline
 
 HERE = Path(__file__).parent
 DEVICES, PROCESSORS = ("mi9-release", "mi11"), "cpu,gpu"
@@ -28,7 +28,7 @@ def row_of(model: str, device: str) -> Row:
     """
     graph, profile = graph_of(model), load_device(device)
     costs = Costs(LatencyPredictor(profile), PRECISION)
-    alone = {name: single_ms(graph, name, precision, costs) for name, precision in PRECISION.items()}
+    alone = {name: costs.predictor.predict(graph, name, precision).ms for name, precision in PRECISION.items()}
     result = stretched(graph, device, PROCESSORS)
     row: Row = {"network and phone": f"{MODELS[model]}, {profile.name}"} | {f"{name} ms": round(ms, 2) for name, ms in alone.items()}
     if result is None:

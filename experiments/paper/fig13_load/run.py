@@ -10,7 +10,6 @@ from experiments.records import write_record
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.makespan import single_ms
 from stretch.planning.result import Single
 from stretch.tools.together import single_network
 
@@ -30,7 +29,7 @@ def main() -> int:
     costs = Costs(LatencyPredictor(load_device(DEVICE)), BASELINES)
     networks = {}
     for name, precision in BASELINES.items():
-        single = Single(name, precision, single_ms(graph, name, precision, costs))
+        single = Single(name, precision, costs.predictor.predict(graph, name, precision).ms)
         networks[f"{name} alone"] = single_network(f"{name} alone", graph, single, costs)
     result = phases(networks, LISTED, SLOW_MS)
     latencies = {OTHER if name == SWITCHING else name: item.latencies_ms for name, item in result.items()}

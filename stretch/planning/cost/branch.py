@@ -12,14 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.devices import ITEM_BYTES
+from predictors.devices import ITEM_BYTES, Slowing
 from predictors.fusion import Kernel, KernelCost
 from predictors.graph import Op, OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
-from predictors.predictor import KernelsTime, LatencyPredictor
+from predictors.predictor import Handover, KernelsTime, LatencyPredictor, crossing
 from predictors.rewrites import exact, laid_out
 from predictors.rewrites.grouped import PART, owner_of
+from predictors.side_by_side import always
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
 from stretch.planning.design.scale import entry_ops, kept_units, missing_blocks, narrowed_op, partitions, scale_branch
@@ -115,17 +116,23 @@ class BranchCost(NamedTuple):
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
     ms: float  # Time alone on its processor, without communication.
-    contended_ms: float  # The same while other branches compute.
+    arithmetic_ms: float  # The part of it that other branches change as they change multiplying.
+    memory_ms: float  # The part that they change as they change moving memory.
     #: Most activation bytes that one of its kernels reads and writes (where other channels arrive than in the original, at least that
     #: many).
     peak_bytes: int
     share: Share | None = None  # What of a segment that is divided exactly it computes; None for what is none.
     reads: int = 0  # Of a part of the original segment, elements that it reads.
     writes: int = 0  # Of such a part, elements that it writes.
-    #: What a band takes longer where it has to cut what it reads out of the whole tensor; 0 on a processor that never has to.
-    cut_ms: float = 0.0
+    #: What a band takes longer where it has to cut what it reads out of the whole tensor; nothing on a processor that never has to.
+    cut: KernelsTime = KernelsTime(0.0, 0.0, 0.0)
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
     dropped: tuple[int, ...] = ()  # Numbers of the blocks that it does without, where these are not left to its depth.
+
+    @property
+    def time(self) -> KernelsTime:
+        """Its computation."""
+        return KernelsTime(self.ms, self.arithmetic_ms, self.memory_ms)
 
 
 class _Sums(NamedTuple):
@@ -134,7 +141,8 @@ class _Sums(NamedTuple):
     macs: int
     params: int
     ms: float
-    contended_ms: float
+    arithmetic_ms: float
+    memory_ms: float
     peak_bytes: int
 
 
@@ -174,6 +182,10 @@ class Costs:
         """A segment as scaled branches of a processor have it, and the same one each time."""
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
+    def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
+        """What an inference takes on a processor beside its kernels, at the planned precision; on the host it is the same for all networks."""
+        return self.predictor.handover(processor, self.precision.get(processor), *(crossing(graph) if graph else ()))
+
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
         return self.predictor.device.processor(processor).width_slice
@@ -200,13 +212,13 @@ class Costs:
         channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
-            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", "ms", "contended_ms")}
+            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", *KernelsTime._fields)}
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full(segment, processor, width, channels, entry)
         gone = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing
-        parts = [_Sums(0, 0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in gone)]
+        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in gone)]
         *sums, peaks = zip(*parts, strict=True)
         rewrites = *segment.rewrites, *whole.rewrites
         return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=rewrites, dropped=dropped)
@@ -219,20 +231,26 @@ class Costs:
     @memoised
     def _block(self, built: Built, processor: str) -> _Sums:
         time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
-        return _Sums(macs, built.params, time.ms, time.contended_ms, self.peak_bytes(built.kernels, processor))
+        return _Sums(macs, built.params, *time, self.peak_bytes(built.kernels, processor))
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
         """Cost of the original segment on one processor."""
         return self.branch(segment, processor, segment.depth, segment.width)
 
-    def join_convs(self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]]) -> list[tuple[int, float, int]]:
+    def slowing(self, processor: str, others: Iterable[str]) -> Slowing:
+        """Factors on a branch's times in the search, which takes other branches to compute all the time, and to make nothing faster."""
+        return always(self.predictor.device, processor, others)
+
+    def join_convs(
+        self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]], slowing: Slowing
+    ) -> list[tuple[int, float, int]]:
         """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
         pixels = shape[0] * prod(shape[2:])
         costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in ends)
         kernels = [Kernel("join_conv", ("join_conv",), cost, pixels * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
-        return [(kernel.macs, time.contended_ms, kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
+        return [(kernel.macs, time.beside(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -274,8 +292,9 @@ class Costs:
         of = {name: number for number, group in enumerate(groups) for name in group}
         times = np.zeros((2, max(of.values(), default=-1) + 1, len(launched)))
         for column, (processor, kernels) in enumerate(launched.items()):
+            slowing = self.slowing(processor, launched.keys() - {processor})
             for kernel, time in zip(kernels, self.each_kernels_time(kernels, processor), strict=True):
-                times[:, of[kernel.ops[0]], column] += time
+                times[:, of[kernel.ops[0]], column] += time.ms, time.beside(slowing)
         return times
 
     def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
@@ -374,7 +393,7 @@ class Costs:
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
         now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
         macs = sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True))
-        return _Sums(macs, sum(weights), now.ms - then.ms, now.contended_ms - then.contended_ms, self.peak_bytes(after, processor))
+        return _Sums(macs, sum(weights), *(a - b for a, b in zip(now, then, strict=True)), self.peak_bytes(after, processor))
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from graphlib import TopologicalSorter
 from itertools import combinations, product
-from math import log
+from math import log, prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from predictors.devices import DeviceProfile
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
-from predictors.predictor import Estimate, LatencyPredictor
+from predictors.predictor import Estimate, Handover, LatencyPredictor
 from predictors.structs import Answer
 from stretch.planning.cost.branch import Floats
 from stretch.planning.cost.makespan import SegmentTime
@@ -42,9 +43,6 @@ LINKS, CONTENTION = "all links", "contention"
 
 #: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
 LINK_SPREAD = (0.5, 2.0)
-
-#: What others take away lies between half and twice of what is stated, as public runs of six phones spread.
-CONTENTION_SPREAD = 2.0
 
 NO_CLEAR_WINNER = "no clear winner"
 BRANCHED = "branched"
@@ -95,18 +93,32 @@ def computing(processor: str) -> str:
 def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
     """The computation of an estimate by the numbers it is proportional to, ms."""
     family = estimate.processor.partition("[")[0]
-    if not estimate.ms:  # such as a part that launches no kernel: nothing takes time that could be off
+    if not estimate.computing_ms:  # such as a part that launches no kernel: nothing takes time that could be off
         return {}
     if estimate.origin != "roofline":
-        what = f"times of {estimate.processor} in {estimate.precision}"
         spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
-        return {Unknown(what, *spread, computing(family)): estimate.computing_ms}
+        return {_times(estimate.processor, estimate.precision, spread): estimate.computing_ms}
     off = 1 + device.processors[family].uncertainty.value
     result: dict[Unknown, float] = {}
     for kernel in estimate.kernels:
         key = Unknown(f"{kernel.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
         result[key] = result.get(key, 0.0) + kernel.time.ms
     return result
+
+
+def _times(processor: str, precision: str, spread: tuple[float, float]) -> Unknown:
+    """All times of a processor in a precision."""
+    low, high = (round(end, 9) for end in spread)
+    return Unknown(f"times of {processor} in {precision}", low, high, computing(processor))
+
+
+def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, float]:
+    """What an inference takes beside its kernels by the number it is proportional to, ms."""
+    if not handover.ms:
+        return {}
+    if handover.measured:
+        return {_times(handover.processor, handover.precision, handover.measured): handover.ms}
+    return {link(kind_of(handover.processor), device): handover.ms}
 
 
 def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
@@ -149,16 +161,43 @@ class UncertainBranch:
     parts: Mapping[Unknown, float]  # Its time, ms by the number that each part is proportional to.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that end before it starts.
     fixed_ms: float = 0.0  # What it takes beside that and is taken as known.
+    #: Its computing, contention included, in the same way; of `contended` the share that others slow or speed by a number.
+    computing: Mapping[Unknown, float] = field(default_factory=dict)
+    contended: Mapping[Unknown, float] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], contention_ms: float = 0.0, waits: tuple[int, ...] = ()
+        cls,
+        estimate: Estimate,
+        device: DeviceProfile,
+        links: Mapping[str, float],
+        computing_ms: float | None = None,
+        together: Mapping[str, float] = MappingProxyType({}),
+        waits: tuple[int, ...] = (),
     ) -> "UncertainBranch":
-        """A branch from the estimate of its computation."""
+        """A branch from the estimate of its computation.
+
+        Args:
+            computing_ms: What its computation takes beside other branches; as alone if None.
+            together: What of that is while each other kind of processor computes, ms.
+        """
         moving = {link(processor, device): ms for processor, ms in links.items()}
-        name = f"contention on {kind_of(estimate.processor)}"
-        slowed = {Unknown(name, 1 / CONTENTION_SPREAD, CONTENTION_SPREAD, CONTENTION): contention_ms} if contention_ms else {}
-        return cls(kernels(estimate, device) | moving | slowed, waits)
+        alone, kind = kernels(estimate, device), kind_of(estimate.processor)
+        if computing_ms is None or not alone:
+            return cls(moving, waits, computing=alone)
+        longer, stated = computing_ms / estimate.computing_ms, device.processors[kind].contention
+        contended = {
+            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(estimate.computing.shares)
+            * min(1.0, together[other] / computing_ms)
+            for other, one in stated.items()
+            if together.get(other) and one.low < one.high
+        }
+        return cls(moving, waits, computing={key: ms * longer for key, ms in alone.items()}, contended=contended)
+
+    def ms(self, factors: Factors) -> Any:
+        """Its time if numbers are off by these factors."""
+        shares = (1 + share * (factors.get(key, 1.0) - 1) for key, share in self.contended.items())
+        return _ms(self.computing, factors) * prod(shares) + _ms(self.parts, factors) + self.fixed_ms
 
 
 @dataclass(frozen=True)
@@ -184,9 +223,8 @@ class PredictedRun:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 starts = [ends[wait] for wait in branches[number].waits]
-                took = _ms(branches[number].parts, factors) + branches[number].fixed_ms
                 # the longest of each draw
-                ends[number] = took + (reduce(np.maximum, starts) if starts else 0.0)
+                ends[number] = branches[number].ms(factors) + (reduce(np.maximum, starts) if starts else 0.0)
             total = total + reduce(np.maximum, ends.values())
         return total
 
@@ -198,7 +236,7 @@ class PredictedRun:
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 waits = branches[number].waits
                 behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any(branch.parts.values())]
+            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))]
             if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
                 return True
         return False
@@ -206,23 +244,34 @@ class PredictedRun:
     @property
     def unknowns(self) -> set[Unknown]:
         """What its time depends on."""
-        return {*self.parts, *(key for branches in self.segments for branch in branches for key in branch.parts)}
+        branches = [branch for some in self.segments for branch in some]
+        return {*self.parts, *(key for branch in branches for some in (branch.parts, branch.computing, branch.contended) for key in some)}
 
 
-def uncertain_run(segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float] | None = None) -> PredictedRun:
-    """Segments one after the other, each time by the number it is proportional to; `output` is the transfer of the result, ms by far end."""
+def uncertain_run(
+    segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float], handover: Handover | None = None
+) -> PredictedRun:
+    """Segments one after the other, each time by the number it is proportional to.
+
+    Args:
+        output: Transfer of the result, ms by far end.
+        handover: What the inference takes beside that.
+    """
     branches = [
-        [UncertainBranch.of(branch.estimate, device, branch.links, branch.contention_ms, branch.waits) for branch in row.branches]
+        [
+            UncertainBranch.of(branch.estimate, device, branch.links, branch.ms + branch.contention_ms, branch.together, branch.waits)
+            for branch in row.branches
+        ]
         for row in segments
     ]
-    return PredictedRun(branches, sum(row.join_ms for row in segments), {link(far, device): ms for far, ms in (output or {}).items()})
+    parts = {link(far, device): ms for far, ms in output.items()} | (handed_over(handover, device) if handover else {})
+    return PredictedRun(branches, sum(row.join_ms for row in segments), parts)
 
 
-def single_run(graph: OpGraph, processor: str, precision: str, ms: float, predictor: LatencyPredictor) -> PredictedRun:
+def single_run(graph: OpGraph, processor: str, precision: str, predictor: LatencyPredictor) -> PredictedRun:
     """A whole network on one processor."""
     estimate = predictor.predict(graph, processor, precision)
-    moving = {} if is_host(processor) else {kind_of(processor): ms - estimate.computing_ms}
-    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, moving)]])
+    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, {})]], parts=handed_over(estimate.handover, predictor.device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,7 +286,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A design if numbers that hang together were others."""
 
     numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
-    factor: float  # On all of them.
+    factor: float  # On all of them; of contention, at the ends of its intervals, the one that is furthest from 1.
     makespan_ms: float  # Of the branched run.
     speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
     recommended: str  # What would be recommended then.
@@ -254,7 +303,7 @@ class Certainty(Answer, frozen=True, kw_only=True):
     #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
-    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is.
+    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is, contention at its ends.
     #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
     #: alone; None if they do already, never would, or no single processor was compared.
     crossover: float | None
@@ -389,12 +438,14 @@ def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Cal
 def _changed(
     group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats]
 ) -> Change:
-    fixed = {key: factor for key in draws if key.group == group}
+    # contention has an interval of its own, and is never half of the time or twice of it
+    ends = {key: key.low if factor < 1 else key.high for key in draws if key.group == CONTENTION}
+    fixed = ends if group == CONTENTION else {key: factor for key in draws if key.group == group}
     factors = {key: draw * fixed.get(key, 1.0) for key, draw in draws.items()}
     ms, theirs = branched.ms(fixed), {name: control.ms(fixed) for name, control in controls.items()}
     return Change(
         numbers=group,
-        factor=factor,
+        factor=max(fixed.values(), key=lambda one: abs(log(one))),
         makespan_ms=ms,
         speedup=min(theirs.values()) / ms if theirs else None,
         recommended=advised(branched, controls, factors, fixed),

@@ -6,19 +6,22 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
 where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its
 computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they
-read, and wait as the runtime lets them (`scheduler.simulate.schedule`).
+read, and wait as the runtime lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once;
+one that runs whole on another processor takes that processor's hand-over instead, and then is the time of
+`LatencyPredictor.predict`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.graph import OpGraph
+from predictors.host import kind_of
 from predictors.joins import join_of
-from predictors.predictor import Estimate
-from predictors.side_by_side import ProcessorWork, ends
+from predictors.predictor import Estimate, Handover
+from predictors.side_by_side import ProcessorWork, always, company, ends
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
@@ -44,11 +47,12 @@ class BranchTime:
     in_ms: float  # Transfer of its input.
     links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
     ms: float  # Computation, running alone.
-    contention_ms: float  # What it takes longer beside the other branches.
+    contention_ms: float  # What it takes longer beside the other branches; below 0 where they make it faster.
     out_ms: float  # Transfer of its output to where it is needed.
     estimate: Estimate  # What `ms` is made of.
     start_ms: float = 0.0  # When it starts, from the start of its segment.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; none where branches start together.
+    together: Mapping[str, float] = field(default_factory=dict)  # What of its computing is while each other kind of processor computes, ms.
 
     @property
     def contention(self) -> float:
@@ -136,6 +140,7 @@ class Timeline:
     segments: tuple[SegmentTime, ...]  # In order.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
+    handover: Handover  # What the inference takes beside that: the host's, or of a network on one processor that one's.
     #: The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
     sides: tuple[SideTime, ...] = ()
     waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what.
@@ -148,20 +153,25 @@ class Timeline:
     @property
     def makespan_ms(self) -> float:
         """Time from input ready to output ready."""
+        return self._computed_ms + self.output_ms + self.handover.ms
+
+    @property
+    def _computed_ms(self) -> float:
+        """Until all segments and sides are over."""
         if self.sides:
             return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
-        return sum(s.ms for s in self.segments) + self.output_ms
+        return sum(s.ms for s in self.segments)
 
     @property
     def computing_ms(self) -> float:
         """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the backbone's segments counts too."""
         computing = sum(s.computing_ms for s in self.segments)
-        return computing + self.makespan_ms - sum(s.ms for s in self.segments) if self.sides else computing
+        return computing + self._computed_ms - sum(s.ms for s in self.segments) if self.sides else computing
 
     @property
     def communication_ms(self) -> float:
-        """Transfers and joins on the critical path."""
-        return sum(s.communication_ms for s in self.segments) + self.output_ms
+        """Transfers, joins and the hand-over on the critical path."""
+        return sum(s.communication_ms for s in self.segments) + self.output_ms + self.handover.ms
 
     @property
     def efficiency(self) -> float:
@@ -211,9 +221,9 @@ def busy_ms(run: Timeline) -> dict[str, float]:
 # another, so that only what occupies each of them counts: transfers, computing beside others, and the joins of whoever joins.
 
 
-def occupied_ms(segments: Iterable[SegmentTime], host: str, sides: Iterable[SideTime] = ()) -> dict[str, float]:
-    """How long an inference occupies each processor, ms."""
-    pairs = []
+def occupied_ms(segments: Sequence[SegmentTime], host: str, handover_ms: float, sides: Iterable[SideTime] = ()) -> dict[str, float]:
+    """How long an inference occupies each processor, ms; the hand-over occupies those that begin it."""
+    pairs = [(name, handover_ms) for name in {branch.scale.processor for branch in segments[0].branches if not branch.waits}]
     for row in segments:
         pairs += [(branch.scale.processor, branch.total_ms) for branch in row.branches] + ([(host, row.join_ms)] if row.join_ms else [])
     return added_up([*pairs, *((side.time.scale.processor, side.time.total_ms) for side in sides)])
@@ -223,7 +233,7 @@ def busiest_ms(run: Timeline, host: str) -> float:
     """How long an inference occupies the busiest processor, ms: between two results, with many in flight."""
     part = run.segments[-1].design
     last = host if join_of(part.join).meets is not None and not part.whole else part.branches[-1].processor
-    return max(added_up([*occupied_ms(run.segments, host, run.sides).items(), (last, run.output_ms)]).values())
+    return max(added_up([*occupied_ms(run.segments, host, run.handover.ms, run.sides).items(), (last, run.output_ms)]).values())
 
 
 # When the backbone of a network and the parts beside it run: one schedule of all.
@@ -242,12 +252,18 @@ def _timed(
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
+def home_of(design: BranchDesign, host: str) -> str:
+    """Where an inference begins and ends: on the host, or on the one processor that runs all of it, which the hand-over leads to."""
+    return design.processors[0] if len(design.processors) == 1 and not design.n_meet else host
+
+
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of."""
-    backbone = backbone_of(graph)
+    backbone, home = backbone_of(graph), home_of(design, costs.host)
     if not backbone.sides and len(graph.outputs) == 1:
-        rows, holders = backbone_times(graph, design, costs, costs.host)
-        return Timeline(design, tuple(rows), costs.moves(holders[graph.output], costs.host, prod(graph.by_name[graph.output].shape)))
+        rows, holders = backbone_times(graph, design, costs, home, home)
+        output = costs.moves(holders[graph.output], home, prod(graph.by_name[graph.output].shape))
+        return Timeline(design, tuple(rows), output, costs.handover(home, graph))
     check_sides(backbone, design)
     return SidedTimes(graph, design, costs).timeline(design.sides)
 
@@ -261,7 +277,10 @@ class SidedTimes:
     def timeline(self, sides: Sequence[SideDesign]) -> Timeline:
         """The run with the sides where they are placed."""
         placed = {side.name: side.processor for side in sides}
-        holders = dict.fromkeys((op.name for op in self._graph.inputs), self._costs.host)
+        design = replace(self._design, sides=tuple(sides))
+        home = home_of(design, self._costs.host)
+        handover = self._costs.handover(home, self._graph)
+        holders = dict.fromkeys((op.name for op in self._graph.inputs), home)
         jobs: list[Job] = []
         writers: dict[str, int] = {}
         timed: list[tuple[OpGraph, BranchTime, int]] = []
@@ -269,7 +288,7 @@ class SidedTimes:
         def add_sides(some: Sequence[OpGraph]) -> None:
             for side in some:
                 processor = placed[side.name]
-                time = self._side(side.name, processor, tuple(holders[source.name] for source in side.inputs))
+                time = self._side(side.name, processor, tuple(holders[source.name] for source in side.inputs), home)
                 reads = tuple(dict.fromkeys(writers[source.name] for source in side.inputs if source.name in writers))
                 timed.append((side, time, len(jobs)))
                 writers.update(dict.fromkeys(side.outputs, len(jobs)))
@@ -277,7 +296,7 @@ class SidedTimes:
                 jobs.append(Job(processor, time.total_ms, reads))
 
         add_sides(self._backbone.before)
-        segments, written = self._backbone_from(holders[self._backbone.graph.input.name])
+        segments, written = self._backbone_from(holders[self._backbone.graph.input.name], home)
         holders |= written
         spans: list[tuple[int, int]] = []
         for row in segments:
@@ -292,9 +311,8 @@ class SidedTimes:
                 jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
             writers[row.design.end] = len(jobs) - 1
         add_sides(self._backbone.after)
-        design = replace(self._design, sides=tuple(sides))
         if not timed:
-            return Timeline(design, tuple(segments), {})
+            return Timeline(design, tuple(segments), {}, handover)
         scheduled = schedule(jobs)
         rows, at = [], scheduled.starts[spans[0][0]] if spans else 0.0
         for row, (first, behind) in zip(segments, spans, strict=True):
@@ -306,30 +324,34 @@ class SidedTimes:
             SideTime(side.name, side, replace(time, start_ms=scheduled.starts[number], waits=scheduled.waits[number]))
             for side, time, number in timed
         )
-        return Timeline(design, tuple(rows), {}, tuple(times), scheduled.waits)
+        return Timeline(design, tuple(rows), {}, handover, tuple(times), scheduled.waits)
 
     @memoised
-    def _backbone_from(self, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
-        return backbone_times(self._graph, self._design, self._costs, holder)
+    def _backbone_from(self, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
+        return backbone_times(self._graph, self._design, self._costs, holder, home)
 
     @memoised
-    def _side(self, name: str, processor: str, holders: tuple[str, ...]) -> BranchTime:
+    def _side(self, name: str, processor: str, holders: tuple[str, ...], home: str) -> BranchTime:
         side = next(side for side in self._backbone.sides if side.name == name)
         costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
         into = [costs.moves(holder, processor, prod(source.shape)) for holder, source in zip(holders, side.inputs, strict=True)]
-        out = [costs.moves(processor, costs.host, prod(side.by_name[name].shape)) for name in returned]
+        out = [costs.moves(processor, home, prod(side.by_name[name].shape)) for name in returned]
         return _timed(BranchScale(processor, 0, 0), side, into, out, costs)
 
 
-def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str) -> tuple[list[SegmentTime], dict[str, str]]:
-    """The segments of a network's backbone on the timeline, one after the other, and the processor that holds the end of each."""
+def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
+    """The segments of a network's backbone on the timeline, one after the other, and the processor that holds the end of each.
+
+    Args:
+        home: Where results of the network are needed.
+    """
     # one result is moved at the end of the run; of several each by who computes it
     returned = graph.outputs if len(graph.outputs) > 1 or design.sides or backbone_of(graph).sides else ()
     at, channels = 0.0, backbone_of(graph).graph.input.shape[1]
     rows: list[SegmentTime] = []
     holders: dict[str, str] = {}
     for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):
-        row, holder = segment_time(segment, part, scaled, holder, channels, costs, returned=part.end in returned)
+        row, holder = segment_time(segment, part, scaled, holder, channels, costs, home if part.end in returned else None)
         rows.append(replace(row, start_ms=at))
         at += row.ms
         channels = join_width(segment, part)
@@ -344,10 +366,9 @@ def segment_time(
     holder: str,
     channels: int,
     costs: Costs,
-    *,
-    returned: bool = False,
+    home: str | None = None,
 ) -> tuple[SegmentTime, str]:
-    """One segment as if it began at once, and the processor that holds its end."""
+    """One segment as if it began at once, and the processor that holds its end; `home` is where a result of the network is needed."""
     joined, division = len(part.branches) > 1, part.division
     graphs = [run_graph(built, scale) for built, scale in zip(scaled, part.branches, strict=True)]
     if join_of(part.join).hands_on:
@@ -371,9 +392,9 @@ def segment_time(
         repeated_ms = division.repeated_ms(segment.graph, pieces)
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
-    if returned and not meets:
-        # the last branch also moves what it writes to the host
-        last, moved = times[-1], costs.moves(holder, costs.host, prod(segment.graph.by_name[part.end].shape))
+    if home is not None and not meets:
+        # the last branch also moves what it writes
+        last, moved = times[-1], costs.moves(holder, home, prod(segment.graph.by_name[part.end].shape))
         links = added_up([*last.links.items(), *moved.items()])
         times = (*times[:-1], replace(last, links=links, out_ms=last.out_ms + sum(moved.values())))
     join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
@@ -381,13 +402,14 @@ def segment_time(
 
 
 def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple[BranchTime, ...]:
-    """Branches that begin together, each slower while another one computes."""
-    works = []
-    for branch in branches:
-        processor, estimate = branch.scale.processor, branch.estimate
-        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, estimate.contention, device.feeder(processor)))
+    """Branches that begin together, each slower, or faster, while another one computes."""
+    works, names = [], [branch.scale.processor for branch in branches]
+    for branch, processor in zip(branches, names, strict=True):
+        beside = company(device, processor, branch.estimate.computing.shares, names)
+        works.append(ProcessorWork(processor, branch.in_ms, branch.ms, beside, device.feeder(processor)))
     return tuple(
-        replace(branch, contention_ms=max(0.0, end - branch.in_ms - branch.ms)) for branch, end in zip(branches, ends(works), strict=True)
+        replace(branch, contention_ms=end.ms - branch.in_ms - branch.ms, together=end.together)
+        for branch, end in zip(branches, ends(works), strict=True)
     )
 
 
@@ -400,7 +422,9 @@ def subgraph_times(
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
         time = _timed(scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs)
-        times.append(replace(time, contention_ms=time.estimate.contended_ms - time.ms))
+        others = {other.processor for other in scales} - {scale.processor}
+        ms = time.estimate.computing.beside(always(costs.predictor.device, scale.processor, others))
+        times.append(replace(time, contention_ms=ms - time.ms, together=dict.fromkeys(map(kind_of, others), ms)))
         reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))
         holders.update(dict.fromkeys(graph.outputs, scale.processor))
@@ -409,11 +433,3 @@ def subgraph_times(
     return tuple(
         replace(time, start_ms=start, waits=waits) for time, start, waits in zip(times, scheduled.starts, scheduled.waits, strict=True)
     )
-
-
-def single_ms(graph: OpGraph, processor: str, precision: str | None, costs: Costs) -> float:
-    """A whole network on one processor, its input and output in the host's memory, ms."""
-    alone = costs.at(processor, precision)
-    moving = sum(alone.transfer(costs.host, processor, prod(op.shape)) for op in graph.inputs)
-    moving += sum(alone.transfer(processor, costs.host, prod(graph.by_name[name].shape)) for name in graph.outputs)
-    return costs.predictor.predict(graph, processor, precision).computing_ms + moving

@@ -508,7 +508,7 @@ def _ways(
         segment,
         "placed",
         tuple(
-            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, run.ms, run.ms + run.contention_ms, peak, run.scale.ends),)
+            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, *run.estimate.computing, peak, run.scale.ends),)
             for run, peak in zip(runs[0], peaks, strict=True)
         ),
         macs=np.array([segment.graph.macs]),

@@ -17,7 +17,7 @@ from predictors.graph import Op, OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import meeting_of
 from predictors.operators import kind_of
-from predictors.predictor import Estimate, LatencyPredictor
+from predictors.predictor import Estimate, KernelsTime, LatencyPredictor
 from predictors.rows import Band, Rows, height
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
@@ -231,12 +231,13 @@ class BandCosts:
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         self.costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
         for item, kernels in launched.items():
-            known[(processor, *item)] = *self.costs.kernels_time(kernels, processor), self.costs.peak_bytes(kernels, processor)
+            known[(processor, *item)] = self.costs.kernels_time(kernels, processor), self.costs.peak_bytes(kernels, processor)
         for band in new:
-            ms, contended, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
-            cut_ms = known[processor, band.steps[-1], True][1] - contended[-1] if cuts else 0.0
-            sums = band.macs, 0, sum(ms), sum(contended), max(peak)
-            costs[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut_ms)
+            times, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
+            whole = known[processor, band.steps[-1], True][0] if cuts else times[-1]
+            cut = KernelsTime(*(a - b for a, b in zip(whole, times[-1], strict=True)))
+            sums = band.macs, 0, *KernelsTime.total(times), max(peak)
+            costs[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut)
         return [costs[processor, band] for band in bands]
 
 

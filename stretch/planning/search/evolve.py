@@ -75,8 +75,9 @@ def busiest(space: DesignSpace) -> Score:
 
     def score(picks: Picks) -> float:
         rows, last = held(space, picks)
-        occupied = occupied_ms((time for row in rows for time in timed(*row)), space.costs.host)
-        occupied[last] = occupied.get(last, 0.0) + space.leaving_ms(last)
+        times = [time for row in rows for time in timed(*row)]
+        occupied = occupied_ms(times, space.costs.host, space.costs.handover(space.costs.host).ms)
+        occupied[last] = occupied.get(last, 0.0) + space.output_ms(last)
         return max(occupied.values())
 
     return score
@@ -88,7 +89,7 @@ def robust(space: DesignSpace) -> Score:
 
     @cache
     def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
-        run = uncertain_run(timed(options, index, holder), device)
+        run = uncertain_run(timed(options, index, holder), device, {})
         return run.drawn_ms(drawn(run.unknowns))
 
     def score(picks: Picks) -> float:
@@ -96,7 +97,7 @@ def robust(space: DesignSpace) -> Score:
         total = sum((segment(*row) for row in rows), np.zeros(1))
         last = space.segments[-1]
         shape = last.graph.by_name[last.end].shape
-        leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))))
+        leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))), costs.handover(costs.host))
         return kept_ms(total + leaving.drawn_ms(drawn(leaving.unknowns)))
 
     return score

@@ -453,7 +453,7 @@ class _PriceTable:
         self._price = price
         self._sizes = [(len(widths), len(depths)) for widths, depths in offer.scales]
         self._at = np.indices([widths for widths, _ in self._sizes]).reshape(len(self._sizes), -1)
-        self._ms = [self._column(i, "contended_ms") for i in range(len(self._sizes))]
+        self._ms = [offer.beside(i).reshape(self._sizes[i]) for i in range(len(self._sizes))]
         self._worth = [price * self._column(i, "macs") for i in range(len(self._sizes))]
         self._ends: list[Floats] = [joins.ms[i] + joins.out_ms[i] for i in range(len(self._sizes))]
         self._join: Floats = joins.join_ms - price * joins.macs.sum(axis=0)

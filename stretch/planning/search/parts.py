@@ -19,6 +19,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
+from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
 from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
@@ -129,19 +130,22 @@ def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) 
     """What a share of a segment costs, whose branch reads all that arrives."""
     costs, kernels = space.costs, space.costs.kernels(graph, processor)
     time = costs.kernels_time(kernels, processor)
-    sums = sum(kernel.macs for kernel in kernels), graph.params, time.ms, time.contended_ms, costs.peak_bytes(kernels, processor)
+    sums = sum(kernel.macs for kernel in kernels), graph.params, *time, costs.peak_bytes(kernels, processor)
     reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
     return BranchCost(processor, 0, 0, "none", *sums, share, reads, writes)
 
 
 def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tuple[Floats, Floats]:
     """Computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
-    costs = space.costs
-    computed = np.array([[[branch.contended_ms for branch in row] for row in rows]] * len(space.holders), float).swapaxes(1, 2)
+    costs, names = space.costs, [branch.processor for branch in rows[0]]
+    slowing = [costs.slowing(name, {*names} - {name}) for name in names]
+    times = np.array([[(branch.ms, branch.arithmetic_ms, branch.memory_ms) for branch in row] for row in rows]).T
+    beside = [KernelsTime(*column).beside(by) for column, by in zip(times.swapaxes(0, 1), slowing, strict=True)]
+    computed = np.array([beside] * len(space.holders), float)
     moved = np.empty_like(computed)
-    for i, name in enumerate(branch.processor for branch in rows[0]):
+    for i, name in enumerate(names):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
-        cut, leaving = np.array([row[i].cut_ms for row in rows]), costs.transfer(name, costs.host, writes)
+        cut, leaving = np.array([row[i].cut.beside(slowing[i]) for row in rows]), costs.transfer(name, costs.host, writes)
         for at, holder in enumerate(space.holders):
             moved[at, i] = leaving + costs.transfer(holder, name, reads)
             if family_of(holder) == family_of(name):

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from predictors.devices import Slowing
 from predictors.joins import DEFAULT, JoinKind, join_of
+from predictors.predictor import KernelsTime
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
@@ -154,6 +156,16 @@ class LazyOptions:
         """A number of each of one branch's scales, in the order of `candidates`."""
         return np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
 
+    def slowing(self, branch: int) -> Slowing:
+        """Factors on the times of one branch while the others compute."""
+        return self.costs.slowing(self.subset[branch], {*self.subset} - {self.subset[branch]})
+
+    @memoised
+    def beside(self, branch: int) -> Floats:
+        """Time of each of one branch's scales while the others compute, ms."""
+        time = KernelsTime(*(self.column(branch, name).astype(float) for name in KernelsTime._fields))
+        return np.asarray(time.beside(self.slowing(branch)), dtype=np.float64)
+
     @property
     def elements(self) -> int:
         """Of the tensor that arrives."""
@@ -176,7 +188,7 @@ class LazyOptions:
                 step = int(parts[i].max()) + 1
                 ends, which = np.unique(combos[i] * step + parts[i], return_inverse=True)
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
-                values = np.array(self.costs.join_convs(self.segment, processor, list(pairs)), float)
+                values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
                 macs[i], ms[i], params[i] = values.reshape(-1, 3)[which].T
             out_ms[i] = _each(parts[i], lambda part, value=processor: self.costs.transfer(value, self.costs.host, positions * part))
         channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
@@ -203,7 +215,7 @@ class LazyOptions:
         def total(name: str, ends: Ints | int = 0) -> Ints:
             return sum((self.column(i, name)[scale[i]] for i in branches), ends)
 
-        computed = [self.column(i, "contended_ms")[scale[i]] + joins.ms[i][width] for i in branches]
+        computed = [self.beside(i)[scale[i]] + joins.ms[i][width] for i in branches]
         out, join = [joins.out_ms[i][width] for i in branches], joins.join_ms[width]
         ms, exchange = (np.empty((len(holders), len(every))) for _ in range(2))
         for row, holder in enumerate(holders):
@@ -341,10 +353,15 @@ class DesignSpace:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
-    def leaving_ms(self, holder: str) -> float:
+    def output_ms(self, holder: str) -> float:
         """Transfer of the network's output to the host, from the processor that holds it, ms."""
         last = self.segments[-1]
-        return self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
+        moved: float = self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
+        return moved
+
+    def leaving_ms(self, holder: str) -> float:
+        """The same with the constant of an inference on the host, which every design has once, ms."""
+        return self.output_ms(holder) + self.costs.handover(self.costs.host).ms
 
     def whole(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
         """The way to run a segment in one piece on a processor, where so many channels arrive."""

@@ -206,7 +206,7 @@ class BrowserMeasurer:
 
         def slowdown(graph: OpGraph) -> tuple[float, float]:
             beside, alone = self._together[graph.name], self._alone
-            on_host, on_other = (max(1.0, float(np.median(beside[at.name])) / alone[at.name][graph.name]) for at in (host, other))
+            on_host, on_other = (float(np.median(beside[at.name])) / alone[at.name][graph.name] for at in (host, other))
             return on_host, on_other
 
         under_load = float(np.median(self._together[read.name][other.name])) / self._alone[other.name][read.name]

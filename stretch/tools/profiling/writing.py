@@ -142,6 +142,7 @@ def make_profile(
         "typical": "median over the kernels of a kind in the same measurements, against the peak",
         "unmeasured": "no kernel of the kind was measured",
         "layout": "vectors of 512 bits hold 16 numbers; delegates compute that many channels at a time, or halves of it",
+        "together": f"measured by `stretch profile` while both processors compute; the interval, {_TOGETHER:.0%} to both sides, is chosen",
         "fits": "not needed beside fits, in which it is contained",
         "spread": "kernels that no fit has",
         "threads": "contained in the peak, which was measured with these cores",
@@ -182,7 +183,6 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
     }
     first = family_places[0]
     peaks = {place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured, "fp32") or 1.0 for place in family_places}
-    computing, moving = _contention(family, crossings)
     # that of the fastest kernels
     launch_us = float(np.percentile([row.ms for row in rows[first.core_set]], 2)) * 1e3 if rows[first.core_set] else 0.0
     return {
@@ -195,8 +195,7 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
         "launch_us": _is(launch_us, "measured"),
         "half_outputs": _is(0, "fits"),
         "epilogue_macs": _is(0, "fits"),
-        "contention": _is(computing, "measured"),
-        "contention_memory": _is(moving, "measured"),
+        "contention": _contention(family, crossings),
         "uncertainty": _is(0.5, "spread"),
         **_feeder(family, crossings.get(family)),
         "efficiency": {kind: _efficiency(kind, rows[first.core_set], peaks[first.core_set]) for kind in KERNEL_KINDS},
@@ -204,13 +203,19 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
     }
 
 
-def _contention(family: str, crossings: Mapping[str, Crossing]) -> tuple[float, float]:
-    """Largest slowdown of a processor by any other."""
-    if family == HOST:
-        pairs = [(crossing.contention[0], crossing.contention_memory[0]) for crossing in crossings.values()]
-    else:
-        pairs = [(crossings[family].contention[1], crossings[family].contention_memory[1])]
-    return max((pair[0] for pair in pairs), default=1.0), max((pair[1] for pair in pairs), default=1.0)
+#: A factor of contention may be off by this share to both sides: medians of runs that take turns.
+_TOGETHER = 0.1
+
+
+def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any]:
+    """Slowing of a processor by each other one that it was measured with."""
+    place, others = (0, crossings) if family == HOST else (1, {HOST: crossings[family]})
+    result = {}
+    for other, crossing in others.items():
+        value, memory = (float(f"{min(max(pair[place], 0.2), 50.0):.4g}") for pair in (crossing.contention, crossing.contention_memory))
+        low, high = (float(f"{value * factor:.4g}") for factor in (1 - _TOGETHER, 1 + _TOGETHER))
+        result[other] = {"value": value, "low": low, "high": high, "memory": memory, "source": "together"}
+    return result
 
 
 def _core_set(place: MeasuredPlace, rows: Sequence[KernelLatency], peak: float, measured: Measurements) -> dict[str, Any]:

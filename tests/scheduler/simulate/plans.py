@@ -22,5 +22,5 @@ def chain(segments):
     return *planned(subgraphs, joins, outputs=(arriving,)), times
 
 
-def single(processor, ms, contention=1.0):
-    return *planned([("s", processor, "x", "y")]), {"s": StepTime(processor, (("subgraph", ms),), contention)}
+def single(processor, ms):
+    return *planned([("s", processor, "x", "y")]), {"s": StepTime(processor, (("subgraph", ms),))}

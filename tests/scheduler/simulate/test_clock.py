@@ -3,8 +3,8 @@
 import threading
 from dataclasses import replace
 from functools import partial
-from itertools import islice, pairwise
-from math import exp, inf
+from itertools import islice, pairwise, permutations
+from math import exp, inf, prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.predictor import LatencyPredictor
-from predictors.side_by_side import ProcessorWork, ends
+from predictors.side_by_side import ProcessorWork, Shares, company, ends
 from predictors.thermal import Thermal, Throttle
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
@@ -34,7 +34,7 @@ from scheduler.simulate.scene import Arrivals, Free, Heat, Load, Power, Scene, p
 from scheduler.simulate.schedule import Job, schedule
 from scheduler.tools.simulation import prepare
 from tests.effort import examples
-from tests.predictors.specified import specified
+from tests.predictors.specified import contending, specified
 from tests.scheduler.bundles import Builder
 from tests.scheduler.doubles import Hooked
 from tests.scheduler.runtime.plans import plans
@@ -419,16 +419,17 @@ PIXEL6 = specified("pixel6")
 
 
 def test_subgraph_takes_its_planned_time_and_contention_between_its_exchanges(bundle):
-    slowed = [msgspec.structs.replace(entry, predicted_ms=2.0, contention=1.5) for entry in bundle.manifest.subgraphs]
-    times = step_times(msgspec.structs.replace(bundle.manifest, subgraphs=tuple(slowed)), PIXEL6)
+    device = contending(PIXEL6, {("cpu", "gpu"): 1.5, ("gpu", "cpu"): 0.8})
+    slowed = [msgspec.structs.replace(entry, predicted_ms=2.0, contended_shares=(0.5, 0.5)) for entry in bundle.manifest.subgraphs]
+    times = step_times(msgspec.structs.replace(bundle.manifest, subgraphs=tuple(slowed)), device)
     links = LatencyPredictor(PIXEL6).links
     # a segment of one branch has no company
     assert times["stem"].parts == (("subgraph", 2.0),)
     into, out = links.ms("cpu", "gpu", 6 * 64, "fp32"), links.ms("gpu", "cpu", 6 * 64, "fp32")
-    # the CPU has no company before the GPU computes, and the GPU none once the CPU is done
-    together = (2.0 - into) * 1.5
-    assert times["s1.cpu"].parts == (("subgraph", pytest.approx(into + together, rel=1e-12)),)
-    assert times["s1.gpu"].parts == (("in", into), ("subgraph", pytest.approx(together + 2.0 - together / 1.5, rel=1e-12)), ("out", out))
+    # the CPU has no company before the GPU computes, and none once the GPU is done, which the CPU makes faster
+    together = 2.0 * 0.8
+    assert times["s1.gpu"].parts == (("in", into), ("subgraph", pytest.approx(together, rel=1e-12)), ("out", out))
+    assert times["s1.cpu"].parts == (("subgraph", pytest.approx(into + together + (2.0 - into - together / 1.5), rel=1e-12)),)
     ((doing, ms),) = times["s1.join"].parts
     assert (doing, times["s1.join"].processor) == ("join", "cpu")
     assert ms == LatencyPredictor(PIXEL6).join_ms("concat", (1, 10, 8, 8), 2, "cpu", "fp32")
@@ -444,7 +445,8 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
     for name in ("stem", "s1.gpu"):
         estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, mapping[name].processor, "fp32")
         assert mapping[name].predicted_ms == estimate.computing_ms
-        assert mapping[name].contention == estimate.contended_ms / estimate.computing_ms >= 1
+        assert mapping[name].contended_shares == tuple(estimate.computing.shares)
+        assert 0 < sum(mapping[name].contended_shares) <= 1
     assert [mapping[e.name] for e in silent if e.predicted_ms is not None] == [e for e in silent if e.predicted_ms is not None]
 
 
@@ -495,31 +497,44 @@ def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
 
 def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step():
     device = load_device("mi9")
-    link = device.links["gpu"]
-    back = link.unmap_ms.value + link.sync_ms.value + 4e6 / ((link.convert_back_gbs or link.convert_gbs).value * 1e6)
+    back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
     steps = [TableStep("a", "gpu", 2.0, bytes=4_000_000), TableStep("b", "gpu", 3.0), TableStep("c", "cpu", 1.0, "a")]
-    slower = device.processors["gpu"].contention.value
-    beside = 1.0 * device.processors["cpu"].contention.value  # the CPU's step runs while the GPU computes from its start to its end
+    slower = device.slowing("gpu", ["cpu"]).arithmetic
+    beside = 1.0 * device.slowing("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
     assert makespan(steps, device) == pytest.approx(2.0 + back + beside + 3.0 - beside / slower, rel=1e-12)
 
 
 @settings(max_examples=examples(30))
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=2, max_size=3), st.sampled_from((0.0, 0.25)))
-def test_contention_counts_only_while_another_processor_computes(times, feeder):
-    names, slower = ("cpu", "gpu", "dsp"), (1.25, 1.5, 1.0)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=2, max_size=3),
+    st.sampled_from((0.0, 0.25)),
+    st.lists(st.sampled_from((0.7, 1.0, 1.25, 1.5)), min_size=6, max_size=6),
+)
+def test_contention_counts_only_while_another_processor_computes(times, feeder, drawn):
+    names = ("cpu", "gpu", "dsp")[: len(times)]
+    factors = dict(zip(permutations(("cpu", "gpu", "dsp"), 2), drawn, strict=True))
+    device = contending(specified("mi9"), factors)
     works = [
-        ProcessorWork(name, start, ms, factor, feeder * (name == "gpu"))
-        for name, factor, (start, ms) in zip(names, slower, times, strict=False)
+        ProcessorWork(name, start, ms, company(device, name, Shares(arithmetic=1.0), names), feeder * (name == "gpu"))
+        for name, (start, ms) in zip(names, times, strict=True)
     ]
     tick, left, rows, now = 1e-2, [work.ms for work in works], [0.0] * len(works), 0.0
+    together = [dict.fromkeys(names, 0.0) for _ in works]
     while max(left) > 0:
         running = [i for i, work in enumerate(works) if left[i] > 0 and work.start_ms <= now + tick / 2]
         for i in running:
             fed = sum(works[other].feeder for other in running if other != i) if i == 0 else 0.0
-            left[i] -= tick * ((1 - fed) / works[i].contention if len(running) > 1 else 1.0)
+            left[i] -= tick * (1 - fed) / prod(factors[names[i], names[other]] for other in running if other != i)
             rows[i] = now + tick
+            for other in running:
+                together[i][names[other]] += tick * (other != i)
         now += tick
-    assert ends(works) == pytest.approx(rows, abs=0.15)
+    ended = ends(works)
+    assert [end.ms for end in ended] == pytest.approx(rows, abs=0.25)
+    for end, expected, work in zip(ended, together, works, strict=True):
+        assert {name: end.together.get(name, 0.0) for name in names} == pytest.approx(expected, abs=0.25)
+        if not end.together:
+            assert end.ms == pytest.approx(work.start_ms + work.ms)
 
 
 WRONG = {

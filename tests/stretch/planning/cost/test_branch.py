@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.devices import load_device
+from predictors.devices import Slowing, load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
@@ -42,7 +42,7 @@ def test_branch_costs_what_its_built_operators_cost(data, segment, processor):
     graph = built(segment, processor, depth, width, cost.entry, segment.in_width)
     assert (cost.macs, cost.params) == (graph.macs, graph.params)
     estimate = MI9.predict(graph, processor)
-    assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
+    assert cost.time == pytest.approx(estimate.computing)
 
 
 @given(st.data(), st.sampled_from([s for s in STAGES if s.dense_input]), st.sampled_from(["cpu", "gpu", "dsp"]))
@@ -53,7 +53,7 @@ def test_branch_with_other_arriving_channels_costs_what_its_built_operators_cost
     graph = built(segment, processor, segment.depth, width, cost.entry, channels)
     estimate = MI9.predict(graph, processor)
     assert (cost.macs, cost.params) == (graph.macs, graph.params)
-    assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
+    assert cost.time == pytest.approx(estimate.computing)
 
 
 @pytest.mark.parametrize("processor", ["cpu", "gpu", "dsp"])
@@ -61,9 +61,10 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     segment = STAGES[2]
     graph = built(segment, processor, 4, 512, "none", segment.in_width, "project", 256)
     branch = COSTS.branch(segment, processor, 4, 512)
-    ((macs, ms, params),) = COSTS.join_convs(segment, processor, [(512, 256)])
+    slowing = Slowing(1.25, 1.5)
+    ((macs, ms, params),) = COSTS.join_convs(segment, processor, [(512, 256)], slowing)
     assert (branch.macs + macs, branch.params + params) == (graph.macs, graph.params)
-    assert branch.contended_ms + ms == pytest.approx(MI9.predict(graph, processor).contended_ms)
+    assert branch.time.beside(slowing) + ms == pytest.approx(MI9.predict(graph, processor).computing.beside(slowing))
 
 
 def test_concatenation_is_free_where_channels_are_the_slowest_axis_and_a_copy_elsewhere():
@@ -148,9 +149,9 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     built = handed(whole)
     if name != "padded":  # its parts are cut between a pad and the convolution that takes it along: kernels span them
         estimate = MI9.predict(built, processor)
-        assert (cost.ms, cost.contended_ms) == (pytest.approx(estimate.computing_ms), pytest.approx(estimate.contended_ms))
-        cut = MI9.predict(whole, processor).contended_ms if cuts_itself(processor, processor, MI9) else cost.contended_ms
-        assert cost.contended_ms + cost.cut_ms == pytest.approx(cut)
+        assert cost.time == pytest.approx(estimate.computing)
+        cut = MI9.predict(whole, processor).computing if cuts_itself(processor, processor, MI9) else cost.time
+        assert [a + b for a, b in zip(cost.time, cost.cut, strict=True)] == pytest.approx(list(cut))
     assert cost.macs == built.macs
     shape, rows = run.graph.input.shape, bands_of(run.graph, start, stop)[0][run.start]
     assert cost.reads == shape[0] * shape[1] * len(rows) * shape[3]

@@ -11,7 +11,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import ideal_split_ms
-from stretch.planning.cost.makespan import run_mj, single_ms, timeline
+from stretch.planning.cost.makespan import run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
@@ -46,8 +46,8 @@ def test_tensor_moves_once_in_and_once_out_while_one_processor_holds_it():
     run = timeline(GRAPH, design(*(whole(s, "gpu") for s in SEGMENTS)), COSTS)
     moved = COSTS.transfer("cpu", "gpu", elements("input")) + COSTS.transfer("gpu", "cpu", 10)
     assert run.communication_ms == pytest.approx(moved)
-    assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").ms + moved)
-    assert run.makespan_ms == pytest.approx(single_ms(GRAPH, "gpu", "fp16", COSTS))
+    assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").computing_ms + moved)
+    assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").ms)
 
 
 def test_branches_overlap_and_the_join_waits_for_the_last():
@@ -82,7 +82,7 @@ def test_contention_counts_against_efficiency():
 
 
 def test_ideal_split_is_the_harmonic_sum():
-    times = [MI9.predict(GRAPH, p, COSTS.precision[p]).ms for p in ("cpu", "gpu")]
+    times = [MI9.predict(GRAPH, p, COSTS.precision[p]).computing_ms for p in ("cpu", "gpu")]
     assert ideal_split_ms(GRAPH, ("cpu", "gpu"), MI9, COSTS.precision) == pytest.approx(times[0] * times[1] / sum(times))
 
 

@@ -14,7 +14,7 @@ from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import ideal_split_ms
-from stretch.planning.cost.makespan import single_ms, timeline
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.channels import _tensors
 from stretch.planning.divisions.paths import path_ways
@@ -90,7 +90,7 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
     parts = [o.design(0, space.costs) for o in wholes[:at]]
     parts += [segment_options.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + segment_options.span :])]
     assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(segment_options.ms[gpu, 0])
-    assert segment_options.candidates[1][0].cut_ms > 0
+    assert segment_options.candidates[1][0].cut.ms > 0
 
 
 @pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
@@ -266,7 +266,7 @@ def test_time_lies_between_the_ideal_and_never_splitting(device):
     graph = resnet50()
     result, processors, costs = split(graph, device)
     assert ideal_split_ms(graph, processors, costs.predictor, costs.precision) < result.makespan_ms
-    assert result.makespan_ms <= min(single_ms(graph, p, costs.precision[p], costs) for p in processors) + 1e-9
+    assert result.makespan_ms <= min(costs.predictor.predict(graph, p, costs.precision[p]).ms for p in processors) + 1e-9
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])

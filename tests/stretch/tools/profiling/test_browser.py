@@ -50,7 +50,7 @@ def test_profile_has_every_place_in_every_precision_and_is_planned_for(tmp_path,
     assert device.processors["cpu"].default_core_set == "4threads"
     peaks = device.processors["gpu"].core_sets["all"].peak_gops
     assert peaks["fp16"].value > peaks["fp32"].value
-    assert device.processors["gpu"].contention.value == pytest.approx(2)
+    assert device.processors["gpu"].contention["cpu"].value == pytest.approx(2)
     assert device.links["gpu"].spread.value[1] == pytest.approx(2)
 
 
