@@ -15,7 +15,8 @@ from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
-from predictors.rewrites.grouped import GROUPED
+from predictors.rewrites import laid_out
+from predictors.rewrites.grouped import GROUPED, owner_of
 
 # What it costs to move a tensor between two processors of a device.
 #
@@ -143,9 +144,9 @@ class LatencyPredictor:
         self.device = device
         self.links = LinkModel(device)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
-        self._fusers: dict[tuple[str, tuple[str, ...]], Fuser] = {}
+        self._fusers: dict[tuple[object, ...], Fuser] = {}
         #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
-        self._fused: dict[tuple[str, tuple[str, ...]], tuple[OpGraph, list[Kernel]]] = {}
+        self._fused: dict[tuple[object, ...], tuple[OpGraph, list[Kernel]]] = {}
         #: Estimates of the graphs that were asked for last: plans and their controls ask for the same ones again.
         self._estimates: dict[tuple[int, str, str | None], tuple[OpGraph, Estimate]] = {}
         #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
@@ -177,16 +178,20 @@ class LatencyPredictor:
         contended = sum(contended_ms(time, on.profile) for time in times)
         return Estimate(ms, contended, model.fixed_ms, ms * low, ms * high, processor, at, origin_of(on, at), kernels=kernels)
 
-    def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
-        """Kernels the processor's backend launches for `graph`."""
+    def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:
+        """Kernels the processor's backend launches for `graph`, named after operators of `graph`.
+
+        Args:
+            rewrites: Exact rewrites that `graph` has in addition to those of the processor's runtime.
+        """
         profile = self.device.processor(processor).profile
-        key = (profile.backend, profile.unsupported)
+        key = (*profile.launching, *rewrites)
         if key not in self._fusers:
             check_unsupported(self.device.id, processor, profile.unsupported)
             self._fusers[key] = Fuser(load_rules(profile.backend), profile.unsupported)
         last = self._fused.get(key)
         if last is None or last[0] is not graph:
-            last = self._fused[key] = graph, self._fusers[key].fuse(graph)
+            last = self._fused[key] = graph, _launched(graph, self._fusers[key], (*profile.rewrites, *rewrites))
         return last[1]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
@@ -269,6 +274,16 @@ class LatencyPredictor:
         from predictors.models.related import RelatedModel
 
         return RelatedModel.of(prior, processor)
+
+
+def _launched(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
+    """Kernels of a graph after exact rewrites; what computes a part of an operator has the operator's name."""
+    built = laid_out(graph, rewrites)[0]
+    kernels = fuser.fuse(built)
+    if built is graph:
+        return kernels
+    owners = {op.name: owner_of(op) for op in built.ops}
+    return [kernel._replace(name=owners[kernel.name], ops=tuple({owners[name]: None for name in kernel.ops})) for kernel in kernels]
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:

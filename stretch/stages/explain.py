@@ -20,6 +20,7 @@ from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import bundle_precisions, place_processors
 from scheduler.progress import Progress
 from stretch.export.repredict import runs_in
+from stretch.planning.cost.makespan import added_up
 
 
 class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,15 +116,17 @@ def _unlike(entry: SubgraphEntry, precision: str) -> str:
 def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
     """The operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
     kernel_of = {op: kernel_estimate for kernel_estimate in estimate.kernels for op in kernel_estimate.kernel.ops}
+    # an operator that runs in parts has several kernels
+    ms_of = added_up((kernel_estimate.kernel.name, kernel_estimate.time.ms) for kernel_estimate in estimate.kernels)
     for op in graph.ops:
         if op.kind == "input":
             continue
         kernel_estimate = kernel_of.get(op.name)
         if kernel_estimate is None:
             yield _placed(entry, op.name, op.kind, backend, f"{backend} launches nothing for it")
-        elif kernel_estimate.kernel.name == op.name:
+        elif op.name in ms_of:
             reason = f"a kernel of {backend} in {estimate.precision}"
-            yield _placed(entry, op.name, op.kind, backend, reason, kernel_estimate.time.ms, "predicted")
+            yield _placed(entry, op.name, op.kind, backend, reason, ms_of[op.name], "predicted")
         else:
             yield _placed(entry, op.name, op.kind, backend, f"merged into `{kernel_estimate.kernel.name}` by {backend}")
 
