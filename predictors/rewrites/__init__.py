@@ -47,7 +47,7 @@ def changing(names: Sequence[str]) -> tuple[str, ...]:
 
 def laid_out(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
     """A graph after the exact ones of some rewrites, and those of them that changed something; the graph keeps the answer."""
-    key = tuple(name for name in names if name in exact)
+    key = tuple(dict.fromkeys(name for name in names if name in exact))
     known: dict[tuple[str, ...], tuple[OpGraph, tuple[str, ...]]] = vars(graph).setdefault("_laid_out", {})
     if key not in known:
         known[key] = rewritten(graph, key)
