@@ -1,12 +1,16 @@
-"""Networks of MediaPipe's tasks, after their papers and model cards, for times of whole pipelines that were published.
+"""Networks whose times were published, for the tables in `predictors/measurements/published`. Weights do not matter to a time.
 
-The files themselves are not here. What is said of them: backbone, input, feature maps, heads. Weights do not matter to a time.
+Networks of MediaPipe's tasks follow their papers and model cards (backbone, input, feature maps, heads), since their files are not
+here. Networks of the MobileNetV4 paper are those of timm and torchvision; MobileOne and FastViT in the form with merged branches that
+was timed.
 """
 
 from itertools import pairwise
 
 import timm
 import torch
+import torchvision
+from timm.utils import reparameterize_model
 from torch import nn
 
 
@@ -133,3 +137,47 @@ def ssd_mobilenet_v2() -> nn.Module:
 def blazeface() -> nn.Module:
     """BlazeFace, short range."""
     return BlazeFace().eval()
+
+
+def mobilenet_v2_half() -> nn.Module:
+    """MobileNetV2 of half the width."""
+    return torchvision.models.mobilenet_v2(weights=None, width_mult=0.5).eval()
+
+
+def mobilenet_v2_wide() -> nn.Module:
+    """MobileNetV2 of one and a half times the width."""
+    return torchvision.models.mobilenet_v2(weights=None, width_mult=1.5).eval()
+
+
+def mobilenet_v3_half() -> nn.Module:
+    """MobileNetV3-Large of half the width."""
+    return torchvision.models.mobilenet_v3_large(weights=None, width_mult=0.5).eval()
+
+
+def _merged(name: str) -> nn.Module:
+    return reparameterize_model(timm.create_model(name).eval())
+
+
+def mobileone_s0() -> nn.Module:
+    """MobileOne-S0, merged."""
+    return _merged("mobileone_s0")
+
+
+def mobileone_s4() -> nn.Module:
+    """MobileOne-S4, merged."""
+    return _merged("mobileone_s4")
+
+
+def fastvit_t8() -> nn.Module:
+    """FastViT-T8, merged."""
+    return _merged("fastvit_t8")
+
+
+def fastvit_sa12() -> nn.Module:
+    """FastViT-SA12, merged."""
+    return _merged("fastvit_sa12")
+
+
+def fastvit_sa24() -> nn.Module:
+    """FastViT-SA24, merged."""
+    return _merged("fastvit_sa24")
