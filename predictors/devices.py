@@ -137,8 +137,7 @@ class ProcessorProfile(_Part, frozen=True):
     waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
     relatives: tuple[str, ...] = ()
-    #: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrites`). Its runtime does exact
-    #: ones to all that it runs.
+    #: What scaled branches have in place of operators that it lacks or is slow at; exact ones its runtime has in all (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
 

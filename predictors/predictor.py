@@ -144,9 +144,7 @@ class LatencyPredictor:
         self.device = device
         self.links = LinkModel(device)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
-        self._fusers: dict[tuple[object, ...], Fuser] = {}
-        #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
-        self._fused: dict[tuple[object, ...], tuple[OpGraph, list[Kernel]]] = {}
+        self._fusers: dict[object, Fuser] = {}
         #: Estimates of the graphs that were asked for last: plans and their controls ask for the same ones again.
         self._estimates: dict[tuple[int, str, str | None], tuple[OpGraph, Estimate]] = {}
         #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
@@ -179,20 +177,20 @@ class LatencyPredictor:
         return Estimate(ms, contended, model.fixed_ms, ms * low, ms * high, processor, at, origin_of(on, at), kernels=kernels)
 
     def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:
-        """Kernels the processor's backend launches for `graph`, named after operators of `graph`.
+        """Kernels the processor's backend launches for `graph`, named after operators of `graph`, which keeps them.
 
         Args:
             rewrites: Exact rewrites that `graph` has in addition to those of the processor's runtime.
         """
         profile = self.device.processor(processor).profile
-        key = (*profile.launching, *rewrites)
-        if key not in self._fusers:
+        if profile.launching not in self._fusers:
             check_unsupported(self.device.id, processor, profile.unsupported)
-            self._fusers[key] = Fuser(load_rules(profile.backend), profile.unsupported)
-        last = self._fused.get(key)
-        if last is None or last[0] is not graph:
-            last = self._fused[key] = graph, _launched(graph, self._fusers[key], (*profile.rewrites, *rewrites))
-        return last[1]
+            self._fusers[profile.launching] = Fuser(load_rules(profile.backend), profile.unsupported)
+        known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
+        key = profile.launching, tuple(rewrites)
+        if key not in known:
+            known[key] = _launched(graph, self._fusers[profile.launching], (*profile.rewrites, *rewrites))
+        return known[key]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
         """Time of kernels that `kernels` gave, one after the other."""

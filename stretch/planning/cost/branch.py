@@ -251,15 +251,6 @@ class Costs:
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
 
-    def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
-        """Kernels of a graph that stays known; those of one backend are the same on all its processors, whatever the device."""
-        profile = self.predictor.device.processor(processor).profile
-        known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
-        key = profile.launching
-        if key not in known:
-            known[key] = self.predictor.kernels(graph, processor)
-        return known[key]
-
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
         """Time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
