@@ -151,9 +151,14 @@ class ProcessorProfile(_Part, frozen=True):
     optional: bool = False
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
     relatives: tuple[str, ...] = ()
-    #: What branches that are scaled have instead of operators that it lacks or is slow at (`predictors.rewrites`).
+    #: What scaled branches have in place of operators that it lacks or is slow at; exact ones its runtime has in all (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
+
+    @property
+    def launching(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """Everything that decides which kernels a graph becomes: backend, operators that the runtime lacks, rewrites."""
+        return self.backend, self.unsupported, self.rewrites
 
 
 class LinkProfile(_Part, frozen=True):

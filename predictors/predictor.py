@@ -15,7 +15,8 @@ from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
-from predictors.rewrites.grouped import GROUPED
+from predictors.rewrites import laid_out
+from predictors.rewrites.grouped import GROUPED, owner_of
 from predictors.side_by_side import Shares
 
 # What it costs to move a tensor between two processors of a device.
@@ -193,9 +194,7 @@ class LatencyPredictor:
         self.device = device
         self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).fixed_ms)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
-        self._fusers: dict[tuple[str, tuple[str, ...]], Fuser] = {}
-        #: The graph whose kernels were asked for last, by backend: controls put one on every core set in every precision.
-        self._fused: dict[tuple[str, tuple[str, ...]], tuple[OpGraph, list[Kernel]]] = {}
+        self._fusers: dict[object, Fuser] = {}
         #: Estimates of the graphs that were asked for last: plans and their controls ask for the same ones again.
         self._estimates: dict[tuple[int, str, str | None], tuple[OpGraph, Estimate]] = {}
         #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
@@ -240,17 +239,21 @@ class LatencyPredictor:
         ms = sum(self.links.ms(HOST, processor, elements, at) for elements in reads)
         return Handover(processor, at, ms + sum(self.links.ms(processor, HOST, elements, at) for elements in writes), None)
 
-    def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
-        """Kernels the processor's backend launches for `graph`."""
+    def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:
+        """Kernels the processor's backend launches for `graph`, named after operators of `graph`, which keeps them.
+
+        Args:
+            rewrites: Exact rewrites that `graph` has in addition to those of the processor's runtime.
+        """
         profile = self.device.processor(processor).profile
-        key = (profile.backend, profile.unsupported)
-        if key not in self._fusers:
+        if profile.launching not in self._fusers:
             check_unsupported(self.device.id, processor, profile.unsupported)
-            self._fusers[key] = Fuser(load_rules(profile.backend), profile.unsupported)
-        last = self._fused.get(key)
-        if last is None or last[0] is not graph:
-            last = self._fused[key] = graph, self._fusers[key].fuse(graph)
-        return last[1]
+            self._fusers[profile.launching] = Fuser(load_rules(profile.backend), profile.unsupported)
+        known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
+        key = profile.launching, tuple(rewrites)
+        if key not in known:
+            known[key] = _launched(graph, self._fusers[profile.launching], (*profile.rewrites, *rewrites))
+        return known[key]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
         """Time of kernels that `kernels` gave, one after the other."""
@@ -335,6 +338,16 @@ class LatencyPredictor:
 def crossing(graph: OpGraph) -> tuple[list[int], list[int]]:
     """Elements of each input and of each output of a network."""
     return [prod(op.shape) for op in graph.inputs], [prod(graph.by_name[name].shape) for name in graph.outputs]
+
+
+def _launched(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
+    """Kernels of a graph after exact rewrites; what computes a part of an operator has the operator's name."""
+    built = laid_out(graph, rewrites)[0]
+    kernels = fuser.fuse(built)
+    if built is graph:
+        return kernels
+    owners = {op.name: owner_of(op) for op in built.ops}
+    return [kernel._replace(name=owners[kernel.name], ops=tuple({owners[name]: None for name in kernel.ops})) for kernel in kernels]
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:

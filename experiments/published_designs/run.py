@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.published_designs.designs_file import PublishedDesign, read_designs
+from experiments.published_designs.hexagon import hexagon_rows
 from experiments.published_designs.predict import BASES, Prediction, alone_rows, design_row, errors, predict
 from experiments.published_designs.stage import stage_rows
 from experiments.records import About, Facts, Row, write_record
@@ -70,7 +71,7 @@ def about(tables: Mapping[str, Sequence[Row]]) -> dict[str, About]:
     Args:
         tables: Of the record.
     """
-    known = {"designs": ("measured ms", "measured speed-up"), "alone": ("measured ms",)}
+    known = {"designs": ("measured ms", "measured speed-up")} | dict.fromkeys(("alone", "hexagon", "levels"), ("measured ms",))
     return {name: About(columns=dict.fromkeys(columns, Facts(source="paper"))) for name, columns in known.items() if name in tables}
 
 
@@ -85,6 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
         tables = tables_of(designs)
         if not options.files:
             tables["stage"] = stage_rows(next(design for design in designs if design.name == STAGE))
+            tables["hexagon"], tables["levels"] = hexagon_rows()
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
         return error.exit_code

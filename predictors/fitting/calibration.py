@@ -26,7 +26,7 @@ from predictors.fits.fit import Interval
 from predictors.fits.prior import Calibration, LeftOut, MeasuredNetwork, Prior, Relative
 from predictors.fitting.regression import rounded
 from predictors.graph import OpGraph
-from predictors.host import HOST, kind_of
+from predictors.host import HOST
 from predictors.measurements.tables import read_table
 from predictors.models.related import FAMILIES, family_of
 from predictors.predictor import LatencyPredictor
@@ -231,7 +231,7 @@ class _Parts:
     def __init__(self, predictor: LatencyPredictor, processor: str, precision: str, rewrites: Sequence[str]) -> None:
         self.predictor, self.processor, self.precision = predictor, processor, precision
         self.profile = predictor.device.processor(processor).profile
-        self.rewrites = (*self.profile.rewrites, *rewrites)
+        self.rewrites = rewrites
 
     def of(self, graph: OpGraph) -> Floats:
         """Ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
@@ -249,8 +249,8 @@ class _Parts:
     def middle(self) -> Floats:
         """Logarithms of the numbers before anything was measured."""
         launch_ms = self.profile.launch_us.value / 1e3
-        links, family = self.predictor.links, kind_of(self.processor)
-        moved_ms = links.ms(HOST, family, IMAGE, self.precision) + links.ms(family, HOST, 0, self.precision)
+        links, place = self.predictor.links, self.processor
+        moved_ms = links.ms(HOST, place, IMAGE, self.precision) + links.ms(place, HOST, 0, self.precision)
         logs = np.zeros(len(SPREADS))
         logs[[KERNEL, INFERENCE, PIPELINE]] = log(max(launch_ms, 1e-6)), log(moved_ms or INFERENCE_MS), log(PIPELINE_MS)
         return logs

@@ -46,8 +46,12 @@ def changing(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def laid_out(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
-    """A graph after the exact ones of some rewrites, and those of them that changed something."""
-    return rewritten(graph, [name for name in names if name in exact])
+    """A graph after the exact ones of some rewrites, and those of them that changed something; the graph keeps the answer."""
+    key = tuple(dict.fromkeys(name for name in names if name in exact))
+    known: dict[tuple[str, ...], tuple[OpGraph, tuple[str, ...]]] = vars(graph).setdefault("_laid_out", {})
+    if key not in known:
+        known[key] = rewritten(graph, key)
+    return known[key]
 
 
 import_modules(__name__, __path__)

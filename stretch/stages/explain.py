@@ -114,18 +114,22 @@ def _unlike(entry: SubgraphEntry, precision: str) -> str:
 
 def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
     """The operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
-    kernel_of = {op: kernel_estimate for kernel_estimate in estimate.kernels for op in kernel_estimate.kernel.ops}
+    main_of = {op: kernel.name for kernel, _ in estimate.kernels for op in kernel.ops}
+    # an operator that runs in parts has several kernels
+    ms_of: dict[str, list[float]] = {}
+    for kernel, time in estimate.kernels:
+        ms_of.setdefault(kernel.name, []).append(time.ms)
     for op in graph.ops:
         if op.kind == "input":
             continue
-        kernel_estimate = kernel_of.get(op.name)
-        if kernel_estimate is None:
-            yield _placed(entry, op.name, op.kind, backend, f"{backend} launches nothing for it")
-        elif kernel_estimate.kernel.name == op.name:
-            reason = f"a kernel of {backend} in {estimate.precision}"
-            yield _placed(entry, op.name, op.kind, backend, reason, kernel_estimate.time.ms, "predicted")
+        if op.name in ms_of:
+            count = len(ms_of[op.name])
+            reason = f"{'a kernel' if count == 1 else f'{count} kernels'} of {backend} in {estimate.precision}"
+            yield _placed(entry, op.name, op.kind, backend, reason, sum(ms_of[op.name]), "predicted")
+        elif op.name in main_of:
+            yield _placed(entry, op.name, op.kind, backend, f"merged into `{main_of[op.name]}` by {backend}")
         else:
-            yield _placed(entry, op.name, op.kind, backend, f"merged into `{kernel_estimate.kernel.name}` by {backend}")
+            yield _placed(entry, op.name, op.kind, backend, f"{backend} launches nothing for it")
 
 
 def _placed(

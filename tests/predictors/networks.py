@@ -97,3 +97,19 @@ def small_resnet(size: int = 32, blocks: tuple[int, ...] = (3, 3), mids: tuple[i
     net.bottlenecks(blocks, mids)
     net.head(10)
     return net.graph("small_resnet")
+
+
+def small_regnet(group: int = 8, widths: tuple[int, ...] = (32, 64), size: int = 32) -> OpGraph:
+    """Residual blocks whose 3×3 convolutions have groups of so many channels."""
+    net = Net(1, 3, size, size)
+    net.conv(16, 3, 2)
+    for width in widths:
+        for block in range(2):
+            start, stride = net.last, 1 if block else 2
+            net.conv(width)
+            net.conv(width, 3, stride, groups=width // group)
+            main = net.conv(width, act=None)
+            net.add("add", main, start if block else net.conv(width, stride=stride, act=None, source=start))
+            net.add("relu")
+    net.head(10)
+    return net.graph("small_regnet")

@@ -28,3 +28,8 @@ def contending(device: DeviceProfile, factors: dict[tuple[str, str], float]) -> 
         stated = {other: Contention(value, value / 1.2, value * 1.2, "x") for (slowed, other), value in factors.items() if slowed == name}
         processors[name] = msgspec.structs.replace(processor, contention=stated)
     return replace(device, processors=processors)
+
+
+def stating(device: DeviceProfile, **keys: object) -> DeviceProfile:
+    """A profile whose processors all state something else."""
+    return replace(device, processors={name: msgspec.structs.replace(profile, **keys) for name, profile in device.processors.items()})

@@ -15,8 +15,9 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
 from predictors.models.roofline import MEASURED, KernelTime
 from predictors.predictor import KernelsTime, LatencyPredictor, LinkModel
-from tests.predictors.networks import efficientnet_lite4, resnet50, small_resnet
-from tests.predictors.specified import specified
+from predictors.rewrites import rewritten
+from tests.predictors.networks import efficientnet_b5, efficientnet_lite4, resnet50, small_regnet, small_resnet
+from tests.predictors.specified import specified, stating
 
 MI9 = LatencyPredictor(specified("mi9"))
 
@@ -89,6 +90,26 @@ def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchan
 def test_list_of_lacking_operators_that_cannot_be_is_refused(processor, kind, why):
     with pytest.raises(StretchError, match=why):
         lacking(processor, kind).predict(small_resnet(), processor)
+
+
+IN_PARTS = LatencyPredictor(stating(specified("mi9"), rewrites=("grouped_conv=parts",)))
+
+
+@given(group=st.sampled_from([4, 8, 16]), processor=st.sampled_from(["cpu", "gpu", "dsp"]))
+def test_network_costs_what_the_runtime_of_the_profile_makes_of_it(group, processor):
+    graph = small_regnet(group)
+    parts, _ = rewritten(graph, ["grouped_conv=parts"])
+    estimate = IN_PARTS.predict(graph, processor)
+    assert estimate.ms == pytest.approx(MI9.predict(parts, processor).ms)
+    assert estimate.ms > MI9.predict(graph, processor).ms
+    # kernels of parts are named after the operators of the network
+    assert {name for item in estimate.kernels for name in (item.kernel.name, *item.kernel.ops)} <= set(graph.by_name)
+    assert sum(item.kernel.macs for item in estimate.kernels) == graph.macs
+
+
+def test_rewrite_that_makes_another_network_is_none_of_the_runtime():
+    graph, changing = efficientnet_b5(), LatencyPredictor(stating(specified("mi9"), rewrites=("silu=relu6", "squeeze_excite=none")))
+    assert changing.predict(graph, "cpu").ms == MI9.predict(graph, "cpu").ms
 
 
 MI9_PROFILE = specified("mi9")

@@ -19,7 +19,6 @@ from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
 from predictors.predictor import Handover, KernelsTime, LatencyPredictor, crossing
 from predictors.rewrites import exact, laid_out
-from predictors.rewrites.grouped import PART, owner_of
 from predictors.side_by_side import always
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
@@ -270,15 +269,6 @@ class Costs:
         precision = device.processor(far).check_precision(self.precision.get(far))
         return self.predictor.links.parts(source, target, elements, precision)
 
-    def kernels(self, graph: OpGraph, processor: str) -> list[Kernel]:
-        """Kernels of a graph that stays known; those of one backend are the same on all its processors, whatever the device."""
-        profile = self.predictor.device.processor(processor).profile
-        known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
-        key = profile.backend, profile.unsupported
-        if key not in known:
-            known[key] = self.predictor.kernels(graph, processor)
-        return known[key]
-
     def kernels_time(self, kernels: Sequence[Kernel], processor: str) -> KernelsTime:
         """Time of kernels one after the other, at the planned precision."""
         return self.predictor.kernels_time(kernels, processor, self.precision.get(processor))
@@ -306,7 +296,7 @@ class Costs:
     def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
         """A branch at full depth."""
         profile = self.predictor.device.processor(processor).profile
-        names, backend = tuple(name for name in self.rewrites.get(processor, ()) if name in exact), (profile.backend, profile.unsupported)
+        names, backend = tuple(name for name in self.rewrites.get(processor, ()) if name in exact), profile.launching
         scale = BranchScale(processor, segment.depth, width, entry, 0, self.align(processor), rewrites=segment.rewrites)
         whole = segment, width, in_channels, scale.align, backend, names
         if whole in self._built:
@@ -346,11 +336,8 @@ class Costs:
         return FullDepth(tuple((at, Built(tuple(kernels.get(at, ())), params.get(at, 0))) for at in order), done, len(order))
 
     def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
-        """Kernels of a graph, called as the operators that they are parts of, and the exact rewrites that were done."""
-        built, done = laid_out(graph, names)
-        kernels = self.predictor.kernels(built, processor)
-        owners = {op.name: owner_of(op) for op in built.ops if PART in op.tags}
-        return [kernel._replace(name=owners[kernel.name]) if kernel.name in owners else kernel for kernel in kernels], done
+        """Kernels of a graph, and the exact rewrites that were done."""
+        return self.predictor.kernels(graph, processor, names), laid_out(graph, names)[1]
 
     def _build(
         self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]

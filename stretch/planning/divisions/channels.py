@@ -379,7 +379,7 @@ class _ChannelWays(RangeWays):
             graphs = {(id(tensor), item): graph for tensor, item in places if (graph := tensor.graph(item)) is not None}
             new = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
             # at once, since a fit's trees are walked for many kernels in little more time than for one
-            costs.kernels_time([kernel for graph in new.values() for kernel in costs.kernels(graph, processor)], processor)
+            costs.kernels_time([kernel for graph in new.values() for kernel in costs.predictor.kernels(graph, processor)], processor)
             for (number, item), graph in new.items():
                 self._costs[number, item, processor] = part_cost(self.space, processor, graph, (item.start, item.stop))
         return [

@@ -71,7 +71,7 @@ def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
             graphs[part] = path_graph(segment.graph, segment.name, *part)
     for processor in space.processors:
         # at once, since a fit's trees are walked for many kernels in little more time than for one
-        costs.kernels_time([kernel for graph in graphs.values() for kernel in costs.kernels(graph, processor)], processor)
+        costs.kernels_time([kernel for graph in graphs.values() for kernel in costs.predictor.kernels(graph, processor)], processor)
         for part, graph in graphs.items():
             known[processor, part] = part_cost(space, processor, graph, part)
     result = []

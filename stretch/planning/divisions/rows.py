@@ -227,7 +227,7 @@ class BandCosts:
         cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
         steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
-        launched = {(step, cut): self.costs.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps}
+        launched = {(step, cut): self.costs.predictor.kernels(step.cutting if cut else step.graph, processor) for step, cut in steps}
         # at once, since a fit's trees are walked for many kernels in little more time than for one
         self.costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
         for item, kernels in launched.items():

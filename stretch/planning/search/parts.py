@@ -128,7 +128,7 @@ def structure(graph: OpGraph) -> Structure:
 
 def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
     """What a share of a segment costs, whose branch reads all that arrives."""
-    costs, kernels = space.costs, space.costs.kernels(graph, processor)
+    costs, kernels = space.costs, space.costs.predictor.kernels(graph, processor)
     time = costs.kernels_time(kernels, processor)
     sums = sum(kernel.macs for kernel in kernels), graph.params, *time, costs.peak_bytes(kernels, processor)
     reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)

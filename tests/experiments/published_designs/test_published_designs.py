@@ -14,7 +14,7 @@ from tests.predictors.networks import resnet50
 pytest.importorskip("torch")
 
 from experiments.published_designs.designs_file import read_designs
-from experiments.published_designs.predict import errors
+from experiments.published_designs.predict import Basis, errors, predict
 
 HEAD = "design,model,ms,cpu depths,cpu widths,cpu ms,gpu depths,gpu widths\n"
 ROW = 'a,ResNet-50,20.5,3 4 6 3,128 256 512 1024,28,"[2, 3, 4, 2]","192, 384, 768, 1536"\n'
@@ -163,3 +163,17 @@ def test_errors_are_counted_by_their_size():
     )
     assert answer["predicted ÷ measured, median"] == 0.95
     assert errors([{"error %": None}], "p", "designs", "error %") is None
+
+
+@pytest.mark.slow
+def test_design_of_regnet_has_the_parts_of_the_release_on_every_processor(tmp_path):
+    head = "design,model,cpu depths,cpu widths,cpu rewrites,cpu ms,dsp depths,dsp widths,dsp rewrites,dsp ms\n"
+    row = "{0},RegNetX-1.6GF,2 3 7 2,48 120 288 648,{1},27.45,1 3 7 1,48 120 288 648,{1},32.626\n"
+    designs = read(tmp_path, head + row.format("unsaid", "") + row.format("said", "grouped_conv=parts"))
+    unsaid, said = (predict(design, Basis("release")) for design in designs)
+    assert unsaid.result.run.makespan_ms == pytest.approx(said.result.run.makespan_ms)
+    alone = {name: unsaid.alone_ms(name) for name in ("cpu", "dsp")}
+    assert alone == pytest.approx(designs[0].alone, rel=0.1)
+    # branches of about half of the network each take longer than half of the time of both together, and less than one alone
+    both_ms = 1 / sum(1 / ms for ms in alone.values())
+    assert both_ms < unsaid.result.run.makespan_ms < min(alone.values())

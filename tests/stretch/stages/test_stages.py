@@ -17,8 +17,10 @@ from torch import nn
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
+from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle
+from scheduler.formats.onnx import open_onnx
 from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.precision import export_precision
@@ -37,7 +39,7 @@ from stretch.transform.calibrate import whole_design
 from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
-from tests.predictors.specified import specified
+from tests.predictors.specified import specified, stating
 from tests.scheduler.bundles import two_branches
 from tests.stretch import exact_bundles
 from tests.stretch.capture import token_patterns
@@ -74,6 +76,19 @@ def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
     reason = explain_on(one, load_device("pixel6"), lambda name: None).processors["gpu"].reason
     assert reason.count(f"; {mixed[last].name}: ") == 1
     assert reason.count("planned was fp16") == 1
+
+
+def test_operator_that_a_runtime_has_in_parts_takes_the_time_of_all_its_kernels(captured, tmp_path):
+    result = captured("tiny_regnet")
+    model = build(result, identity_design(result.graph))
+    export_bundle(tmp_path / "b", result, model, model, BundleFacts("mi9", False, "random"), "0.1.0")
+    device = stating(specified("mi9"), rewrites=("grouped_conv=parts",))
+    answer = explain_on(load_bundle(tmp_path / "b"), device, lambda name: None)
+    predictor = LatencyPredictor(device)
+    for subgraph, entry in zip(answer.subgraphs, load_bundle(tmp_path / "b").manifest.subgraphs, strict=True):
+        graph = open_onnx(tmp_path / "b" / entry.file).graph
+        assert subgraph.ms == pytest.approx(predictor.predict(graph, entry.processor, entry.precision).computing_ms)
+    assert any("kernels of tflite_cpu" in row.reason for row in answer.ops)
 
 
 def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(tmp_path):

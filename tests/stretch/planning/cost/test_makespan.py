@@ -8,15 +8,17 @@ from predictors.devices import load_device
 from predictors.energy import EnergyModel
 from predictors.errors import UnknownNameError
 from predictors.predictor import LatencyPredictor
+from predictors.rewrites import rewritten
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import ideal_split_ms
 from stretch.planning.cost.makespan import run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.design.scale import scale_branch
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import plan
-from tests.predictors.networks import small_resnet
-from tests.predictors.specified import specified
+from tests.predictors.networks import small_regnet, small_resnet
+from tests.predictors.specified import specified, stating
 from tests.stretch.designs import whole
 from tests.stretch.planning.spaces import LOOSE, waiting
 
@@ -48,6 +50,23 @@ def test_tensor_moves_once_in_and_once_out_while_one_processor_holds_it():
     assert run.communication_ms == pytest.approx(moved)
     assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").computing_ms + moved)
     assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").ms)
+
+
+def test_planner_timeline_and_baseline_have_the_rewrites_of_the_profile_where_no_design_asks_for_them():
+    parts = LatencyPredictor(stating(specified("mi9"), rewrites=("grouped_conv=parts",)))
+    graph = small_regnet()
+    costs, plain = Costs(parts, COSTS.precision), Costs(MI9, COSTS.precision)
+    segment = next(s for s in split_segments(graph) if s.branchable)
+    for processor in ("cpu", "gpu", "dsp"):
+        one = BranchDesign(graph.name, "mi9", tuple(whole(s, processor) for s in split_segments(graph)))
+        run = timeline(graph, one, costs)
+        assert run.makespan_ms == pytest.approx(costs.predictor.predict(graph, processor, COSTS.precision[processor]).ms)
+        assert run.computing_ms == pytest.approx(timeline(rewritten(graph, ["grouped_conv=parts"])[0], one, plain).computing_ms)
+        scale = BranchScale(processor, segment.depth, segment.width // 2, align=8)
+        branch = scale_branch(segment, SegmentDesign("s1", segment.start, segment.end, (scale,)), 0, segment.in_width)
+        cost = costs.branch(segment, processor, scale.depth, scale.width)
+        assert cost.ms == pytest.approx(parts.predict(branch.graph, processor, COSTS.precision[processor]).computing_ms)
+        assert cost.ms > plain.branch(segment, processor, scale.depth, scale.width).ms
 
 
 def test_branches_overlap_and_the_join_waits_for_the_last():
