@@ -47,7 +47,7 @@ LIKE_PIP = \
 	touch $@
 
 demo: install
-	$(BIN)/stretch branch $(MODEL) --device $(DEVICE) --anyway --out $(BUNDLE)
+	$(BIN)/stretch branch $(MODEL) --device $(DEVICE) --out $(BUNDLE)
 	$(BIN)/stretch run $(BUNDLE)
 
 lint: install

@@ -404,6 +404,11 @@ class DeviceProfile:
         return known
 
     @cached_property
+    def usual(self) -> tuple[str, ...]:
+        """Processors that a plan uses unless told otherwise."""
+        return tuple(name for name, processor in self.processors.items() if not processor.optional)
+
+    @cached_property
     def _known(self) -> dict[str, Processor]:
         return {}
 

@@ -137,7 +137,7 @@ def main() -> int:
         browser = engine.chromium.launch(executable_path="/usr/bin/chromium", args=list(ARGS))
         for number, (name, (model, kinds)) in enumerate(BUNDLES.items()):
             path = Path(scratch) / str(number)
-            stretch.branch(model, DEVICE, processors=("cpu", "gpu"), kinds=kinds, weights="none", anyway=True, out=path)
+            stretch.branch(model, DEVICE, processors=("cpu", "gpu"), kinds=kinds, weights="none", out=path)
             rows.append(row_of(name, browser, load_bundle(path), PICTURE))
         agent = browser.version
         browser.close()

@@ -284,7 +284,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None:
         whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
-        return f"no comparison with the original: the bundle was written without controls; {whole}", None
+        return f"no comparison with the original: it ran without controls; {whole}", None
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
     against = (
         f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) the speed of the best sequential run ({fastest.name}: the fastest of the "

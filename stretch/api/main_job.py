@@ -1,5 +1,6 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ UNKNOWN_ACCURACY = Message(
     OptionName("images"),
 )
 
+#: How the sentence on files begins whose times are those of int8.
+FLOAT = "the bundle's files are fp32"
+
 
 @dataclass
 class Branched:
@@ -73,7 +77,7 @@ class Branched:
         agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
-        withheld: Whether nothing was built because something else than branches is recommended.
+        withheld: Whether nothing was built because `only_if_faster` was asked for and branches are not recommended.
         preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
         images: What it was calibrated on, and others; None without images.
         run_images: Of the others, so many are run through the bundle's files when they are written; 0 for none.
@@ -134,9 +138,9 @@ class Branched:
                 finite, or the folder cannot be written.
         """
         if self.model is None or self.original is None:
-            why = f"{self.plan.recommended} is recommended instead" if self.withheld else "this is the plan of a dry run"
+            why = "branches are not recommended" if self.withheld else "this is the plan of a dry run"
             raise UsageError(
-                f"there is no network to save: {why}", "call `branch` " + ("with anyway" if self.withheld else "without dry_run")
+                f"there is no network to save: {why}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
             )
         from stretch.api.arguments import as_it_is
         from stretch.export.bundle import BundleFacts, export_bundle
@@ -164,8 +168,11 @@ class Branched:
         how = {"controls": controls, "agreeing": agreeing, "progress": tell}
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
-        if trained:
-            self.warnings = [warning for warning in self.warnings if warning != UNKNOWN_ACCURACY]
+        self.warnings = [warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))]
+        rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
+        if rounded:
+            command = shlex.join(["stretch", "export", str(folder), "--images", "FOLDER", "--out", f"{folder}_int8"])
+            self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
         return folder
 
     def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
@@ -289,7 +296,7 @@ def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched"
         again: Plans and builds for another request; None if the design must stay.
     """
     request = with_exact_kinds(result.plan.config)
-    while True:
+    while not result.withheld:
         agreement = result.agreement
         if agreement is None or agreement.value is None:
             why = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
@@ -306,6 +313,7 @@ def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched"
             raise _refusal(result, least, repaired=again is not None)
         request = replace(request, keep=(*request.keep, *worst))
         result = again(request)
+    return result
 
 
 def with_exact_kinds(config: PlanConfig) -> PlanConfig:
@@ -387,6 +395,12 @@ def branch(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
+    only_if_faster: Annotated[
+        bool,
+        typer.Option(
+            "--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."
+        ),
+    ] = False,
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
@@ -406,7 +420,6 @@ def branch(
     ] = 5.0,
     preprocessing: Preprocessing = None,
     controls: Annotated[bool, Rare("Whether the bundle has the sequential controls, which it is compared with.")] = True,
-    anyway: bool = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> "Branched":
@@ -425,8 +438,7 @@ def branch(
         repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
             stages that change most stay as they are, one segment after the other, until it does.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
-        anyway: Whether branches are built where something else is recommended. If not, a request that leaves the design to the planner
-            (no `design`, no options beyond `processors`, `precision` and `lossless`) ends there after planning, `withheld`.
+        only_if_faster: Whether the call ends after planning if branches are not recommended: nothing is built, and the result says so in `withheld`.
         progress: Called with a few words for what comes next.
         options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
 
@@ -442,7 +454,7 @@ def branch(
     # what is wrong with a request is said before torch is loaded
     config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    if design is None or len(profile.processors) < 2:
+    if design is None or len(profile.usual) < 2:
         config.checked(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     least = config.min_agreement
@@ -494,7 +506,7 @@ def branch(
                 )
             if images is None and not planned.exact:
                 branched.warnings.append(UNKNOWN_ACCURACY)
-            branched.withheld = not (anyway or dry_run) and draft is None and request.leaves_design_open and planned.advised_against
+            branched.withheld = only_if_faster and planned.recommended != BRANCHED
             if dry_run or branched.withheld:
                 return branched
             with phase("transform"):

@@ -38,14 +38,8 @@ def branch(
     out: Output,
     run: Call,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway",
-            help="Write branches even if something else is recommended. A design, or options that shape one, imply it; without "
-            "it, nothing is written in that case and the exit code is 4.",
-        ),
-    ] = False,
+    # has no effect: scripts may still give it
+    anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False,
     html: Html = None,
     export: Annotated[bool, Rare("Whether the bundle is written.")] = True,
 ) -> None:
@@ -56,7 +50,7 @@ def branch(
     target = (folder or Path("runs") / _folder_name(model, device)) if export and not run.keywords["dry_run"] else None
     try:
         with out.progress("branching", total=PHASES + REFINING * (run.keywords["refine"] is not None)) as progress:
-            result = run(out=target, anyway=anyway or not export, progress=progress)
+            result = run(out=target, progress=progress)
     except InfeasibleError as error:
         if html is not None:
             out.write_page(html, _refused(error, model, device, shape, run.keywords["trust_code"]))

@@ -57,6 +57,8 @@ class Output:
         self.debug = debug
         #: All warnings so far, for the ``warnings`` key of the result.
         self.warnings: list[str] = []
+        #: Lines for stderr that come after the first line of the answer.
+        self._pending: list[str] = []
         self._stdout = sys.stdout
 
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
@@ -77,17 +79,16 @@ class Output:
         """
         from msgspec.structs import replace
 
-        for warning in answer.warnings:
-            if warning not in self.warnings:
-                self.warn(warning)
-        answer = replace(answer, warnings=self.warnings)
+        told = [spelled(warning, as_flag) for warning in answer.warnings]
+        self._pending += [f"warning: {warning}" for warning in dict.fromkeys(told) if warning not in self.warnings]
+        answer = replace(answer, warnings=list(dict.fromkeys([*self.warnings, *told])))
         if html is not None:
             self.write_page(html, page(answer))
 
         def human(console: "Console") -> None:
             from stretch.tools.report.fit import print_page
 
-            print_page(console, page(answer))
+            print_page(console, page(answer), self.flush)
 
         self.emit(answer, human)
 
@@ -99,7 +100,14 @@ class Output:
         command = [("command", shlex.join(["stretch", *words]))] if words else []
         with self.progress("writing the report"):
             write_page(dataclasses.replace(page, made_from=[*command, *page.made_from]), path)
-        self.note(f"report: {path}")
+        self._pending.append(f"report: {path}")
+
+    def flush(self) -> None:
+        """Print on stderr what waited for the answer, after all that is on stdout so far."""
+        self._stdout.flush()
+        pending, self._pending = self._pending, []
+        for message in pending:
+            self.note(message)
 
     def note(self, message: str) -> None:
         """Print a note on stderr."""
@@ -114,10 +122,10 @@ class Output:
             self._say(f"warning: {message}")
 
     def tell_size(self, shapes: Any, graph: "OpGraph") -> None:
-        """Print the input shape in use if `--input` names none."""
+        """Print the input shape in use after the answer if `--input` names none."""
         if shapes is None:
             sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
-            self.note(f"input {sizes}: the model's usual size, as --input names none")
+            self._pending.append(f"input {sizes}: the model's usual size, as --input names none")
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
@@ -169,7 +177,10 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     def command(*, as_json: bool = False, quiet: bool = False, debug: bool = False, **values: Any) -> None:
         out = Output(as_json, quiet, debug)
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
-            function(out, **{name: _value(taken[name], value) if name in taken else value for name, value in values.items()})
+            try:
+                function(out, **{name: _value(taken[name], value) if name in taken else value for name, value in values.items()})
+            finally:
+                out.flush()
 
     shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in _SHARED.items()]
     parameters = [*map(_shown, rest), *shared]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Parameters of a run on a phone alone, and of one here or on a board alone.
 PHONE = "serial benchmark runner libraries measurements profile core_set cores"
-COMPUTER = "mapping processors priority dsp_code in_flight table html on there wheels extras ssh_config"
+COMPUTER = "mapping processors priority dsp_code in_flight recommended table html on there wheels extras ssh_config"
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
@@ -60,6 +60,10 @@ def run(
     in_flight: Annotated[
         int | None, typer.Option(help="Also measure throughput, with this many inferences in flight.", min=1, max=64)
     ] = None,
+    recommended: Annotated[
+        bool,
+        typer.Option("--recommended", help="Run the network that the bundle's plan recommends instead of branches, on its processor."),
+    ] = False,
     time_limit: Annotated[
         float, typer.Option(help="Time limit of one subgraph in seconds, beyond which the run fails.", min=0.001, max=1e6)
     ] = 600.0,
@@ -86,6 +90,7 @@ def run(
     """Run a bundle here or on a board, check its results, and compare its time with the best sequential run on the same cores."""
     from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle
+    from scheduler.bundle.recommended import as_recommended
     from scheduler.checks.verify import random_input
     from scheduler.formats.npy import read_npy
     from scheduler.measure.benchmark import Effort
@@ -106,9 +111,10 @@ def run(
         places = [f"{name}={target}" for name, target in mapping.items()]
         names = None if processors is None else ",".join(processors)
         chosen = {"map": places, "processors": names, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
-        measured = {"in_flight": in_flight, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
+        measured = {"in_flight": in_flight, "recommended": recommended, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
         _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
         return
+    loaded = as_recommended(loaded) if recommended else loaded
     x = random_input(loaded) if input_file is None else read_npy(input_file, "input")
     if adb:
         from stretch.tools.phone.measure import measure

@@ -98,7 +98,7 @@ def _demo(out: Output) -> dict[str, Path]:
 
             with out.progress(f"making {title} of {DEMO}"):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                stretch.branch(DEMO, DEMO_DEVICE, processors=("cpu", "gpu"), kinds=kinds, weights="none", anyway=True, out=path)
+                stretch.branch(DEMO, DEMO_DEVICE, processors=("cpu", "gpu"), kinds=kinds, weights="none", out=path)
     return paths
 
 

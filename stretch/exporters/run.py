@@ -77,7 +77,7 @@ def _page(answer: "ExtractAnswer") -> Page:
             f"error {ranking.rmse:.2%}",
             f"plan with it: stretch branch MODEL --device DEVICE --set accuracy={ranking.file}",
         ]
-    return written_page((), (), [*lines, *([f"bundle written; run it with: stretch run {answer.bundle}"] if answer.bundle else [])])
+    return written_page((), (), [*lines, *([f"Next: stretch run {answer.bundle}"] if answer.bundle else [])])
 
 
 exporters.register("run")(

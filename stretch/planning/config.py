@@ -257,12 +257,6 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.strategy == "evolve" or self.best_in.tried
 
     @property
-    def leaves_design_open(self) -> bool:
-        """Whether the design is left to the planner: nothing is asked for beyond processors, precisions, and that nothing changes."""
-        usual = msgspec.structs.replace(self, processors=(), precision={}, lossless=False)
-        return usual == PlanConfig()
-
-    @property
     def exact(self) -> bool:
         """Whether every design that is asked for computes exactly what the original computes."""
         return STRETCH not in self.planned_kinds
@@ -296,7 +290,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         request._check_together()
         processors = request.processors
         if not processors:
-            processors = tuple(name for name, profile in device.processors.items() if not profile.optional)
+            processors = device.usual
             able = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
             processors = able if request.exact and len(able) > 1 else processors
         _check_processors(processors, device)
@@ -425,8 +419,9 @@ def _without(*options: str) -> Message:
 
 
 def float_precision(processor: Processor) -> str | None:
-    """The precision that a processor has by default among those that need no images to find ranges on; None if it has none."""
-    usual = (processor.default_precision, "fp32", *processor.precisions)
+    """Return the precision that a processor is planned in without int8, one with measured times first; None if it has int8 alone."""
+    measured = (precision for precision in processor.precisions if precision in processor.fits or precision in processor.priors)
+    usual = (processor.default_precision, *measured, "fp32", *processor.precisions)
     return next((item for item in usual if item != "int8" and item in processor.precisions), None)
 
 

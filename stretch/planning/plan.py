@@ -23,12 +23,12 @@ from stretch.planning.blocks import Losses, keep_blocks, shortened
 from stretch.planning.config import GENERAL, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import BRANCHED, LEAST_GAIN, NO_CLEAR_WINNER, ahead, ideal_split_ms
+from stretch.planning.cost.compare import LEAST_GAIN, ahead, ideal_split_ms
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.messages import Message, OptionName, chance
+from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
@@ -209,7 +209,7 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
 def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
     device = problem.device
-    names = request.processors or tuple(device.processors)
+    names = request.processors or device.usual
     usual = {name: device.processor(name).default_precision for name in names}
     if request.precision or usual == problem.config.precision or "int8" not in usual.values():
         return None
@@ -223,9 +223,9 @@ def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Mes
     try:
         result = choose(other, explain=False).result
     except InfeasibleError:
-        text = "planned in precisions that need no images ({}); with {} the {} alone takes {} ms, but {}"
+        text = "planned with {}; with {} the {} alone takes {} ms, but {}"
         return Message(text, planned, mention, alone.processor, f"{alone.ms:.2f}", rounds)
-    text = "planned in precisions that need no images ({}); with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}"
+    text = "planned with {}; with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}"
     return Message(text, planned, mention, f"{result.ms:.2f}", f"{alone.ms / result.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds)
 
 
@@ -240,9 +240,18 @@ def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProb
     current = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
     if current or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
         raise refused
-    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, processors=config.processors))
-    divided = Message("{}: the network is divided exactly instead, as with {}", refused.message, OptionName("lossless"))
+    same = {"processors": config.processors, "precision": config.precision}
+    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, **same))
+    options = OptionName("lossless"), OptionName("precision", config.precision)
+    divided = Message("{}: the network is divided exactly instead, as with {} {}", refused.message, *options)
     instead = [(exact, divided)]
+    # times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest
+    seldom = replace(problem, config=msgspec.structs.replace(config, alpha=1.0, merge="always"))
+    with suppress(InfeasibleError):
+        choice = choose(seldom)
+        if timeline(problem.graph, design_of(seldom, choice.result), problem.costs).makespan_ms * LEAST_GAIN <= alone_ms(problem):
+            options = OptionName("alpha", 1.0), OptionName("merge", "always")
+            return seldom, choice, (Message("{}: planned as with {} {} instead", refused.message, *options),)
     if config.n_meet == usual.n_meet:
         whole = Message("{}, not even exactly: the network stays whole", refused.message)
         instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
@@ -250,6 +259,11 @@ def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProb
         with suppress(InfeasibleError):
             return other, choose(replace(other, accuracy_source=None)), (said,)
     raise refused
+
+
+def alone_ms(problem: PlanningProblem) -> float:
+    """The original on the best of the processors alone, ms."""
+    return ranked_singles(problem.graph, problem.costs, problem.config.processors)[0].ms
 
 
 def evaluate(
@@ -271,7 +285,7 @@ def evaluate(
     if not request.processors:
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
-        request = msgspec.structs.replace(request, processors=design.processors if several else tuple(device.processors))
+        request = msgspec.structs.replace(request, processors=design.processors if several else device.usual)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
     result = designed(problem, None, design)
     return replace(result, warnings=_warnings(problem, result))
@@ -302,16 +316,6 @@ def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDe
 
 
 # What a person should know of a plan.
-
-
-def _alone(result: PlanResult) -> str:
-    """That one processor is far ahead, and how fast the others would have to be."""
-    outcome = result.ahead
-    pays = f"the others would have to be {outcome.crossover:.3g} times as fast for that to pay" if outcome.crossover else "that never pays"
-    return (
-        f"use {outcome.processor} alone, it is far ahead: it takes {result.best_single.ms:.2f} ms for `{result.graph.name}`, of which it computes "
-        f"for {outcome.alone_ms:.2f} ms; divided without any loss, meeting once on the way, computing would take {outcome.divided_ms:.2f} ms; {pays}"
-    )
 
 
 def _of_operators(result: PlanResult) -> list[str]:
@@ -352,31 +356,6 @@ def _of_operators(result: PlanResult) -> list[str]:
     return [*texts, f"{text}: the CPU computes them, and times count the exchange there and back"] if text else texts
 
 
-def _of_rivals(result: PlanResult) -> str | None:
-    """What to run instead, or to measure, where branches are not recommended."""
-    if result.recommended.startswith("single:") and result.ahead.far:
-        return _alone(result)
-    if result.recommended == BRANCHED:
-        return None
-    if result.recommended == NO_CLEAR_WINNER:
-        rival = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        text = (
-            f"{NO_CLEAR_WINNER}: `{rival.name}` is predicted to take {rival.ms:.2f} ms, the branched model {result.run.makespan_ms:.2f} ms, "
-            f"and their ratio lies between {rival.low:.2f} and {rival.high:.2f} with a probability of 0.9"
-        )
-    else:
-        rival = next(rival for rival in result.recommendation.rivals if rival.name == result.recommended)
-        if rival.ratio < 1:
-            sure = chance(1 - rival.probability)
-            text = f"`{rival.name}` is predicted to be faster than the branched model, with a probability of {sure}"
-        else:
-            gain = f"less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
-            text = f"use `{rival.name}`: the branched model is predicted to be {rival.ratio:.3f} times as fast, {gain}"
-    return f"{text}; " + (
-        f"what decides most is {rival.measure}: measure that next" if rival.measure else "nothing of the two is uncertain"
-    )
-
-
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     """What a person should know of a plan."""
     warnings: list[str | None] = [*_of_operators(result)]
@@ -398,7 +377,7 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
-    return tuple(text for text in (*warnings, _of_rivals(result)) if text)
+    return tuple(text for text in warnings if text)
 
 
 def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:

@@ -469,11 +469,6 @@ class PlanResult:
         result = self.recommendation.recommended
         return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
-    @property
-    def advised_against(self) -> bool:
-        """Whether a control is recommended instead of the design."""
-        return self.recommended not in (compare.BRANCHED, compare.NO_CLEAR_WINNER)
-
     @cached_property
     def ahead(self) -> compare.Ahead:
         """How far the best single processor is ahead of the others."""

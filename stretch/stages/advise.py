@@ -157,11 +157,11 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str
         precision: Each processor has it, or where it lacks it the next wider one; the usual one of each if None.
     """
     if precision is None:
-        return {name: device.processor(name).default_precision for name in device.processors}
+        return {name: device.processor(name).default_precision for name in device.usual}
     if precision not in PRECISIONS:
         raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(PRECISIONS)}")
     result = {}
-    for name in device.processors:
+    for name in device.usual:
         wide = [item for item in device.processor(name).precisions if ITEM_BYTES[item] >= ITEM_BYTES[precision]]
         if wide:
             result[name] = min(wide, key=lambda item: ITEM_BYTES[item])

@@ -267,7 +267,7 @@ def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(copy):
 @pytest.mark.torch
 def test_way_to_divide_in_a_new_file_is_planned_read_built_exported_and_run_with_the_right_numbers(copy):
     (copy / "stretch/planning/divisions/cut_outs.py").write_text(DIVISION)
-    words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--json", "--kinds", "cut_outs", "--anyway", "--out")
+    words = ("branch", "tiny_resnet", "--device", kept("pixel6"), "--weights", "none", "--json", "--kinds", "cut_outs", "--out")
     planned = json.loads(stretch(copy, *words, copy / "b"))
     (divided,) = (segment for segment in planned["segments"] if len(segment["branches"]) > 1)
     assert (divided["kind"], planned["exact"]) == ("cut_outs", True)

@@ -7,6 +7,7 @@ import pytest
 from predictors.devices import KERNEL_KINDS, PROFILE_FOLDER, list_devices, load_device, quantities
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import load_rules
+from predictors.predictor import origin_of
 from predictors.thermal import Thermal, Throttle, read_thermal
 
 HOST = (PROFILE_FOLDER / "host.toml").read_text()
@@ -55,6 +56,18 @@ def test_profiles_are_named_after_their_files_and_their_backends_exist():
         for processor in profile.processors.values():
             assert load_rules(processor.backend).id == processor.backend
             assert set(processor.efficiency) | {"matmul"} == set(KERNEL_KINDS)
+
+
+def test_cpu_with_dot_products_is_planned_in_int8_where_times_of_it_were_measured():
+    for device in map(load_device, list_devices()):
+        cpu = device.processor("cpu")
+        peak = cpu.cores.peak_gops.get("int8")
+        measured = [precision for precision in cpu.precisions if origin_of(cpu, precision) != "roofline"]
+        if peak is not None and "with dot products" in device.sources[peak.source]:
+            assert cpu.default_precision == "int8" if "int8" in measured or not measured else cpu.default_precision in measured, device.id
+        # without dot products it may be the fastest all the same, where that was measured
+        elif cpu.default_precision == "int8":
+            assert origin_of(cpu, "int8") == "fit", device.id
 
 
 def test_bare_name_means_the_default_core_set():

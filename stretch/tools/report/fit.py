@@ -1,6 +1,6 @@
 """Reports and tables on a terminal, which fit its width without truncating names or numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -28,8 +28,12 @@ def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
     return filled
 
 
-def print_page(console: Console, page: Page) -> None:
-    """Print a report: its lead, its facts, the tables and timelines of its printed sections, and what to do next."""
+def print_page(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
+    """Print a report: its lead, its facts, the tables and timelines of its printed sections, and what to do next.
+
+    Args:
+        answered: Called after the first line, which is the answer.
+    """
     parted = False
 
     def part() -> None:
@@ -45,7 +49,9 @@ def print_page(console: Console, page: Page) -> None:
 
     if page.lead:
         part()
-        say(page.lead)
+        say(page.lead[:1])
+        answered()
+        say(page.lead[1:])
     if page.facts and page.facts_printed:
         part()
         console.print(_facts(page.facts))

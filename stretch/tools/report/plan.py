@@ -1,12 +1,13 @@
 """The report of `stretch branch`: a plan, what it was compared with, how certain that is, and what was built and measured."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
-from stretch.planning.cost.compare import BRANCHED, CONTENTION, NO_CLEAR_WINNER
+from stretch.planning.cost.compare import BRANCHED, CONTENTION, LEAST_GAIN, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.tools.report.html.page import (
@@ -36,7 +37,7 @@ _FIRST = ("makespan", "best single processor", "sequential, same MACs", "MACs", 
 
 #: Display names of controls.
 CONTROLS = {
-    "sequential_same_macs": "plain sequential network of the same MACs",
+    "sequential_same_macs": "sequential network of the same MACs",
     "single": "original on {} alone",
     "whole_graph": "branched network as one graph on {}",
 }
@@ -66,7 +67,7 @@ def plan_page(
     everything = Grid("What is predicted, and of what it is compared with", ("figure", "value"), numbers, folded=True)
     return Page(
         title=f"{plan.model} on {plan.device}",
-        lead=[headline(plan), *([f"weights: {source}"] if source else []), _lead(plan)],
+        lead=[headline(plan), *instead(plan), _lead(plan), *([f"weights: {source}"] if source else [])],
         facts=[Fact(label, value) for label, value in numbers if label in _FIRST],
         facts_printed=False,
         sections=[*sections, Section("figures", "All figures", (), [everything])],
@@ -87,7 +88,10 @@ def _built(plan: "PlanAnswer | BranchedAnswer") -> Iterator[str]:
     if (refinement := getattr(plan, "refinement", None)) is not None:
         yield f"refined in {refinement.steps} steps: {refined_words(refinement)}"
     if bundle := getattr(plan, "bundle", None):
-        yield from bundle_lines(bundle, plan.checks)
+        instead = plan.recommended not in (BRANCHED, NO_CLEAR_WINNER)
+        yield from bundle_lines(bundle, plan.checks, *(["--recommended"] if instead else []))
+    elif getattr(plan, "withheld", False):
+        yield "Nothing was written, because branches are not recommended and --only-if-faster was given."
 
 
 def refined_words(refinement: "Refined") -> str:
@@ -100,10 +104,10 @@ def refined_words(refinement: "Refined") -> str:
     )
 
 
-def bundle_lines(bundle: object, checks: Mapping[str, Any]) -> Iterator[str]:
-    """What was compared as a bundle was written, and how to run it."""
+def bundle_lines(bundle: object, checks: Mapping[str, Any], *options: str) -> Iterator[str]:
+    """What was compared as a bundle was written, and the command that runs it."""
     yield f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
-    yield f"bundle written; run it with: stretch run {bundle}"
+    yield f"Next: {shlex.join(['stretch', 'run', str(bundle), *options])}"
 
 
 def _lead(plan: PlanAnswer) -> str:
@@ -112,25 +116,39 @@ def _lead(plan: PlanAnswer) -> str:
     overlapping = plan.n_meet > 0 or bool(plan.sides)
     return (
         f"{'Branched over' if overlapping else 'Without branches, on'} {processors}, an inference is predicted to take {predicted.makespan_ms:.2f} ms, "
-        f"{predicted.speedup:.2f} times as fast as the original on {predicted.best_single_processor} "
-        f"({predicted.best_single_ms:.2f} ms), with {plan.macs_ratio:.3f} of its multiply-accumulates."
+        f"the original on the {predicted.best_single_processor} {predicted.best_single_ms:.2f} ms; MACs: {plan.macs_ratio:.1%} of the original's."
     )
 
 
-def headline(plan: "PlanAnswer | BranchedAnswer") -> str:
-    """Recommendation and written files."""
+def headline(plan: PlanAnswer) -> str:
+    """Return whether branches are recommended, by how much over the best single processor, and how sure that is."""
     predicted = plan.predicted
-    gain = f"{predicted.speedup:.2f}× the best single processor"
+    single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
+    answers = {BRANCHED: "Branching is recommended", NO_CLEAR_WINNER: "Branching is too close to call"}
+    return (
+        f"{answers.get(plan.recommended, 'Branching is not recommended')}: {plan.model} on {plan.device} is predicted to run "
+        f"{single.ratio:.2f}x {'faster than' if single.ratio >= 1 else 'as fast as'} on the {predicted.best_single_processor} "
+        f"({predicted.best_single_precision}) alone (faster with a probability of {chance(single.probability)}, 90 % interval {single.low:.2f}x to {single.high:.2f}x)."
+    )
+
+
+def instead(plan: PlanAnswer) -> Iterator[str]:
+    """Yield what is recommended instead of branches, or what would decide, and why; nothing where branches are recommended."""
+    predicted = plan.predicted
     if plan.recommended == BRANCHED:
-        said = f"recommended: the branches, {gain}"
-    elif plan.recommended == NO_CLEAR_WINNER:
-        said = f"no clear winner: the branches are predicted at {gain}, and the numbers of the device are too uncertain"
-    else:
-        ms = next((rival.ms for rival in plan.comparisons if rival.name == plan.recommended), predicted.best_single_ms)
-        said = f"recommended: the {control_words(plan.recommended)}, {ms:.2f} ms; the branches take {predicted.makespan_ms:.2f} ms"
-    if getattr(plan, "withheld", False):
-        return f"{said}; nothing was written, --anyway writes the branches all the same"
-    return f"{said}; the branches were written" if getattr(plan, "written", None) else said
+        return
+    if plan.recommended == NO_CLEAR_WINNER:
+        near = min((rival for rival in plan.comparisons if rival.name not in predicted.reference), key=lambda rival: rival.probability)
+        why = f"over the {control_words(near.name)} it is {near.ratio:.2f}x, {near.low:.2f}x to {near.high:.2f}x with a probability of 90 %"
+        yield f"Undecided: {why}." + (f" Measure next: {near.measure}." if near.measure else "")
+        return
+    rival = next(rival for rival in plan.comparisons if rival.name == plan.recommended)
+    why = f"{rival.ratio:.2f}x as fast as that ({chance(1 - rival.probability)} sure)"
+    if rival.ratio >= 1:
+        why = f"{rival.ratio:.3f}x faster, less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
+    if predicted.far_ahead:
+        why += f", and the {predicted.far_ahead} is far ahead of the other processors"
+    yield f"Recommended instead: the {control_words(plan.recommended)}, {rival.ms:.2f} ms; the branches are {why}."
 
 
 def _network(plan: PlanAnswer) -> Section:

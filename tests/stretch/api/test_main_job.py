@@ -434,6 +434,16 @@ def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is
     assert not (tmp_path / "b").exists()
 
 
+def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_only_faster_ones_are_asked_for(images, tmp_path, measured):
+    save_accuracy(tmp_path / "sensitivity.json", measured)
+    request = {"kinds": ("rows",), "processors": ("cpu", "gpu"), "images": images, "accuracy": str(tmp_path / "sensitivity.json")}
+    result = branch("tiny_resnet", specified("mi9"), out=tmp_path / "b", weights="none", min_agreement=0.5, only_if_faster=True, **request)
+    assert (result.withheld, result.model, result.bundle, (tmp_path / "b").exists()) == (True, None, None, False)
+    with pytest.raises(UsageError, match="no network to save: branches are not recommended") as caught:
+        result.save(tmp_path / "b")
+    assert "only_if_faster" in caught.value.hint
+
+
 def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, measured):
     file = tmp_path / "sensitivity.json"
     save_accuracy(file, measured)

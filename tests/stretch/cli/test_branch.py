@@ -1,5 +1,10 @@
+import contextlib
+import re
+import sys
+
 import pytest
 
+from scheduler.bundle.load import load_bundle
 from stretch.cli.branch import _folder_name
 from stretch.planning.messages import OptionName, as_flag
 from tests.predictors.specified import kept
@@ -69,36 +74,70 @@ def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_wi
     flags = ("tiny_resnet", "--device", "pixel6", "--out", tmp_path / "b", *LOOSE)
     result = succeed(capsys, "branch", *flags)
     assert "is unknown" in result.err
-    first, second = result.out.splitlines()[:2]
-    assert first.startswith(("recommended: ", "no clear winner: "))
-    assert second.startswith("weights: random")
+    first, *lead = result.out.splitlines()[:4]
+    assert first.startswith("Branching is ")
+    assert any(line.startswith("weights: random") for line in lead)
     assert (tmp_path / "b" / "bundle.json").is_file()
     assert f"stretch run {tmp_path / 'b'}" in result.out
     calibrated = succeed(capsys, "branch", *(*flags, "--images", folder))
     assert "is unknown" not in calibrated.err
 
 
+#: Ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs.
+LOSING = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none")
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("words", "code", "line"),
-    [
-        ((), 4, "nothing was written, --anyway writes the branches all the same"),
-        (("--anyway",), 0, "the branches were written"),
-        pytest.param(("--dry-run",), 0, "the branches take", marks=pytest.mark.slow),
-    ],
-)
-def test_branches_that_a_control_beats_are_written_only_on_request_and_the_first_line_says_so(capsys, tmp_path, words, code, line):
-    # ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs
-    request = ("tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--lossless", "--weights", "none", *BARE)
-    result = call(capsys, "branch", *request, *words, "--out", str(tmp_path / "b"))
-    assert result.code == code, result.err
-    first = result.out.splitlines()[0]
-    assert first.startswith("recommended: the original on ")
-    assert line in first
-    assert (tmp_path / "b" / "bundle.json").is_file() is ("were written" in line)
-    data = call(capsys, "branch", *request, *words, "--out", str(tmp_path / "c"), "--json").data
-    assert (data["written"], data["withheld"]) == ("branched" if "were written" in line else None, code == 4)
-    assert data["recommended"].startswith("single:")
+def test_branches_that_a_baseline_beats_are_written_with_it_and_the_last_line_runs_it(capsys, tmp_path):
+    with contextlib.redirect_stderr(sys.stdout):
+        lines = succeed(capsys, "branch", *LOSING, "--out", tmp_path / "b").out.splitlines()
+    first, last = lines[0], lines[-1]
+    assert first.startswith("Branching is not recommended: tiny_resnet on mi9 ")
+    assert re.search(r"\d\.\d\dx (faster than|as fast as) on the .* probability of .*, 90 % interval \d\.\d\dx to \d\.\d\dx", first)
+    assert not any(line.startswith("warning: ") for line in lines[lines.index("") :])
+    assert (tmp_path / "b" / "controls" / "original.onnx").is_file()
+    assert last == f"Next: stretch run {tmp_path / 'b'} --recommended"
+    words = last.split()[2:]
+    assert "controls/original.onnx" in succeed(capsys, *words, "--repeat", 1, "--warmup", 0).out
+    data = succeed(capsys, "branch", *LOSING, *BARE, "--anyway", "--out", tmp_path / "c", "--json").data
+    assert (data["written"], data["withheld"], data["recommended"].partition(":")[0]) == ("branched", False, "single")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("more", [(), pytest.param(("--dry-run",), marks=pytest.mark.slow)])
+def test_only_if_faster_writes_nothing_and_ends_with_4_where_branches_are_not_recommended(capsys, tmp_path, more):
+    words = ("branch", *LOSING, "--only-if-faster", *more, "--out", tmp_path / "b")
+    refused = call(capsys, *words)
+    assert refused.code == 4
+    assert refused.out.startswith("Branching is not recommended: ")
+    assert "--only-if-faster" in refused.out.splitlines()[-1]
+    data = call(capsys, *words, "--json").data
+    assert (data["written"], data["withheld"], data["bundle"]) == (None, True, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_only_if_faster_changes_nothing_where_branches_are_recommended(capsys):
+    words = ("branch", "resnet34", "--device", "a03s", "--weights", "none", "--dry-run")
+    plain, strict = (succeed(capsys, *words, *more).out for more in ((), ("--only-if-faster",)))
+    assert plain == strict
+    assert re.match(r"Branching is recommended: resnet34 on a03s is predicted to run 1\.\d\dx faster than on the ", plain)
+
+
+@pytest.mark.torch
+def test_files_in_fp32_of_a_plan_in_int8_are_told_once_with_the_command_that_rounds_them(capsys, tmp_path):
+    folder, out = folder_of(tmp_path / "images", 16), tmp_path / "b"
+    words = ("branch", "tiny_resnet", "--device", kept("mi9"), "--processors", "cpu,gpu", "--out", out, *LOOSE, *BARE, "--json")
+    data = succeed(capsys, *words).data
+    assert data["precision"] == {"cpu": "int8", "gpu": "fp16"}
+    [said] = [warning for warning in data["warnings"] if "int8" in warning and "fp32" in warning]
+    assert "files are fp32" in said
+    command = said.split("`")[1].replace("FOLDER", str(folder)).split()
+    assert succeed(capsys, *command[1:], "--min-cosine", 0.9).code == 0
+    assert "int8" in {entry.precision for entry in load_bundle(f"{out}_int8").manifest.subgraphs}
+    exact = succeed(capsys, *words, "--lossless", "--alpha", "0.2", "--beta", "1.1").data
+    assert not [warning for warning in exact["warnings"] if "files are fp32" in warning]
 
 
 @pytest.mark.torch

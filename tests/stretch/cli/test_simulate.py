@@ -24,7 +24,7 @@ DESIGNS = {
 def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path, words):
     device = "mi9" if "dsp" in str(words) else "pixel6"
     planned, _ = succeeds(
-        "branch", *words, "--device", device, "--weights", "none", "--set", "controls=false", "--anyway", "--out", tmp_path / "b", "--json"
+        "branch", *words, "--device", device, "--weights", "none", "--set", "controls=false", "--out", tmp_path / "b", "--json"
     )
     assert any(len(segment["branches"]) > 1 for segment in planned["segments"])
     data, _ = succeeds("simulate", tmp_path / "b", "--inferences", 3, "--json")

@@ -77,7 +77,7 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles")
     exact_bundles.made(folder / "exact")
     options = {"processors": ("cpu", "gpu"), "kinds": ("stretch",), "alpha": 5.0, "beta": 5.0}
-    stretch.branch("tiny_resnet", "pixel6", weights="none", anyway=True, out=folder / "stretched", **options)
+    stretch.branch("tiny_resnet", "pixel6", weights="none", out=folder / "stretched", **options)
     return folder
 
 
@@ -167,7 +167,7 @@ class TestProfile:
         device = load_device(profile)
         assert "HeadlessChrome" in device.name
         assert device.links["gpu"].map_ms.value > 0
-        words = ["--device", profile, "--processors", "cpu,gpu", "--kinds", "rows", "--weights", "none", "--anyway", "--out", bundle]
+        words = ["--device", profile, "--processors", "cpu,gpu", "--kinds", "rows", "--weights", "none", "--out", bundle]
         succeed(capsys, "branch", "tiny_resnet", *words)
         with running("web", bundle, "--json") as (process, address):
             visit = Visit(browser, address, rounds=3, threads=2)

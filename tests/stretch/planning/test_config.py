@@ -74,6 +74,8 @@ def test_exact_designs_are_planned_in_precisions_that_need_no_images():
     assert PlanConfig(kinds=("rows", "channels")).checked(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
     assert PlanConfig().checked(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
     # what is named stays: the DSP has int8 alone
+    # of the precisions without int8 the one that was measured
+    assert [lossless.checked(load_device(name)).precision["cpu"] for name in ("sd888", "rk3588")] == ["fp16", "fp32"]
     assert lossless.having({"processors": ("cpu", "dsp")}).checked(mi9).precision == {"cpu": "fp32", "dsp": "int8"}
     assert lossless.having({"precision": {"cpu": "int8", "dsp": "int8"}}).checked(mi9).precision == {
         "cpu": "int8",

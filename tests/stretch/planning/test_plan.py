@@ -124,6 +124,12 @@ def test_network_that_nothing_divides_stays_whole_and_says_so():
         plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
 
 
+def test_network_that_is_divided_exactly_for_want_of_stretched_designs_keeps_the_default_precisions():
+    result = plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu")))
+    assert result.warnings[0].endswith('as with `lossless` `precision={"cpu": "int8", "gpu": "fp16"}`')
+    assert (result.exact, result.config.precision) == (True, {"cpu": "int8", "gpu": "fp16"})
+
+
 @pytest.mark.parametrize("request_", [{"kinds": ("stretch",)}, {"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1}])
 def test_rule_that_was_asked_for_is_never_given_up(request_):
     with pytest.raises(InfeasibleError):

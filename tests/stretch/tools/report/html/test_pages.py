@@ -249,7 +249,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
     assert f"probability of {chance(predicted.probability_faster['all'])}; measure next: {predicted.measure_next}" in text
     assert f"{result.macs_ratio:.3f}" in text
-    assert text.count("recommended: the branches") == 1
+    assert text.count("Branching is recommended: ") == 1
 
 
 def test_measured_agreement_is_told_whole_and_by_segment():

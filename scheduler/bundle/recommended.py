@@ -1,0 +1,45 @@
+"""What a bundle's plan recommends to run, as a bundle."""
+
+from dataclasses import replace
+
+import msgspec
+
+from predictors.errors import StretchError
+from predictors.host import HOST
+from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.formats.onnx import open_onnx
+
+
+def as_recommended(bundle: Bundle) -> Bundle:
+    """Return a bundle whose only subgraph is the network that is recommended instead of branches, on its processor; else the bundle itself.
+
+    Raises:
+        StretchError: If the bundle was written without that network.
+    """
+    manifest = bundle.manifest
+    if manifest.recommended in ("branched", "no clear winner"):
+        return bundle
+    kind, _, processor = manifest.recommended.partition(":")
+    name = "original" if kind == "single" else kind
+    file = manifest.whole if kind == "whole_graph" else manifest.controls.get(name)
+    if file is None:
+        raise StretchError(f"{bundle.path} recommends `{name[:80]}` and does not contain it", "write the bundle again with `stretch branch`")
+    processor = processor or str(manifest.predicted.get(f"{kind}_processor") or HOST)
+    inputs, outputs = (tuple(ends) for ends in open_onnx(bundle.file(file)).ends)
+    macs = manifest.control_macs.get(name, manifest.model.macs)
+    # it reads and writes what the branches do, under names of its own
+    known = {tensor.name: tensor for tensor in manifest.tensors}
+    crossing = [(now, known[then], "input", name) for now, then in zip(inputs, manifest.inputs, strict=True)]
+    crossing += [(now, known[then], name, "output") for now, then in zip(outputs, manifest.outputs, strict=True)]
+    changed = msgspec.structs.replace(
+        manifest,
+        model=msgspec.structs.replace(manifest.model, macs=macs),
+        inputs=inputs,
+        outputs=outputs,
+        tensors=tuple(msgspec.structs.replace(t, name=now, producer=by, consumers=(to,)) for now, t, by, to in crossing),
+        subgraphs=(SubgraphEntry(name, name, processor, file, inputs, outputs, macs),),
+        whole=file,
+        **{"joins": (), "controls": {}, "control_macs": {}, "checks": {}, "contexts": {}, "tflite": None, "aot": {}},
+    )
+    return replace(bundle, manifest=changed)
