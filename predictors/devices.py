@@ -174,6 +174,11 @@ class LinkProfile(_Part, frozen=True):
     #: Ends of the factor that a transfer's time may be off by, nine times in ten; half to twice if None (`stretch.planning.cost.compare`).
     spread: Spread | None = None
 
+    @property
+    def fixed_ms(self) -> float:
+        """Fixed time of an exchange, there and back, ms."""
+        return self.map_ms.value + self.unmap_ms.value + self.sync_ms.value
+
 
 class ProfileFile(_Part, frozen=True):
     """A profile as it stands in TOML."""
@@ -340,6 +345,13 @@ class Processor:
         raise UsageError(f"`{self.name}` does not run `{precision}`", f"it runs {', '.join(self.precisions)}")
 
 
+class Constant(NamedTuple):
+    """What an inference takes on a processor beside its kernels."""
+
+    ms: float  # The time.
+    high: float  # Upper end of its 90 % interval, as a factor.
+
+
 @dataclass(frozen=True)
 class DeviceProfile:
     """What is known of one device.
@@ -402,6 +414,14 @@ class DeviceProfile:
         if known is None:
             known = self._known[name] = self._processor(name)
         return known
+
+    def constant(self, name: str) -> Constant | None:
+        """What an inference takes on a processor beside its kernels, where whole networks were measured on it; None elsewhere."""
+        processor = self.processor(name)
+        fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
+        if fit is not None:
+            return Constant(fit.correction.fixed_ms, fit.interval.high)
+        return Constant(prior.calibration.per_inference_ms, prior.interval.high) if prior and prior.calibration else None
 
     @cached_property
     def usual(self) -> tuple[str, ...]:

@@ -80,9 +80,15 @@ Factors = Mapping[Unknown, Any]
 
 
 def link(processor: str, device: DeviceProfile) -> Unknown:
-    """The link between the host and a processor, with the interval that its profile states."""
-    stated = device.links[processor].spread
-    return Unknown(f"{LINK} {processor}", *(stated.value if stated else LINK_SPREAD), LINKS)
+    """The link between the host and a processor, with the interval that its profile states.
+
+    Where the constant of a measured inference stands for an exchange, which is part of it, the exchange lies between both.
+    """
+    stated = device.links[processor]
+    low, high = stated.spread.value if stated.spread else LINK_SPREAD
+    if (constant := device.constant(processor)) and constant.ms > stated.fixed_ms:
+        low, high = low * stated.fixed_ms / constant.ms, constant.high
+    return Unknown(f"{LINK} {processor}", round(max(low, 1e-3), 9), high, LINKS)
 
 
 def computing(processor: str) -> str:
