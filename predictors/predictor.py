@@ -366,7 +366,9 @@ def origin_of(processor: Processor, precision: str) -> Origin:
         return "fit" if fit.sibling is None else "sibling"
     if (prior := processor.priors.get(precision)) is None:
         return "roofline"
-    return "relatives" if prior.calibration is None else "networks"
+    if prior.calibration is None:
+        return "relatives"
+    return "similar" if prior.calibration.similar else "networks"
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:

@@ -105,7 +105,7 @@ def made(folder: Path) -> Path:
     import stretch
     from stretch.models.tiny import tiny_resnet
 
-    stretch.branch(tiny_resnet(), "pixel6", out=folder, input_shape=SHAPE, processors=("cpu", "gpu"), alpha=5.0, beta=5.0)
+    stretch.branch(tiny_resnet(), "pixel6", out=folder, input_shape=SHAPE, processors=("cpu", "gpu"), alpha=100.0, beta=5.0)
     return folder
 
 

@@ -164,7 +164,7 @@ def bundles(work: Path, names: Sequence[str]) -> list[Row]:
         if name in {row["bundle"] for row in rows}:
             continue
         out = work / f"bundle_{name}"
-        common = ["--device", str(work / "host.toml"), "--weights", "none", "--alpha", "5"]
+        common = ["--device", str(work / "host.toml"), "--weights", "none", "--alpha", "100"]
         planned = stretch("branch", name, *common, "--out", str(out))
         ran = stretch("run", str(out), "--map", "gpu=opencl")
         predicted, measured = planned["predicted"]["makespan_ms"], ran["median_ms"]

@@ -92,7 +92,7 @@ def make_bundles(work: Path) -> dict[str, Bundle]:
     """Each network's bundle for that profile."""
     for name in NETWORKS:
         if not (work / f"b_{name}").exists():
-            common = ["--device", str(work / "host.toml"), "--weights", "none", "--alpha", "5", "--set", "controls=false"]
+            common = ["--device", str(work / "host.toml"), "--weights", "none", "--alpha", "100", "--set", "controls=false"]
             stretch("branch", name, *common, "--out", str(work / f"b_{name}"))
     return {name: load_bundle(work / f"b_{name}") for name in NETWORKS}
 

@@ -51,6 +51,7 @@ class Calibration(_PriorStruct, frozen=True):
     per_inference_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)]
     networks: tuple[MeasuredNetwork, ...]  # What it was made from; empty where the numbers are those of another core set.
     source: _Text  # Where the times come from, and what was measured: the least, the mean or the median of runs.
+    similar: bool = False  # Whether all networks alone were measured on another device, with a similar chip.
     pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = 0.0  # What a pipeline takes beside its network; no network's time has it.
 
 

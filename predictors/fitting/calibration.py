@@ -137,7 +137,7 @@ def calibrate(
 
     Args:
         base: The profile that is calibrated.
-        reference: What `load_device` takes for it, which the priors refer to.
+        reference: What `load_device` takes for it, which the priors refer to; empty where they are its own and its fits stay.
         rows: Of the table.
         graph_of: The network of a row.
         candidates: Networks by name that could be measured next, the rows' own if there are none; the interval is that of their average.
@@ -153,7 +153,8 @@ def calibrate(
     """
     if others := [name for name in rewrites if name not in exact]:
         raise UsageError(f"the rewrite `{others[0]}` changes what a network computes", f"choose among {', '.join(sorted(exact))}")
-    priors = {key: _taken_over(base, reference, *key) for key in (*base.fits, *base.priors)}
+    kept = (*base.fits, *base.priors) if reference else tuple(base.priors)
+    priors = {key: _taken_over(base, reference, *key) for key in kept}
     groups: dict[tuple[str, str], dict[str, list[NetworkTime]]] = {}
     for row in rows:
         processor = base.processor(row.processor)
@@ -388,6 +389,7 @@ def _calibrated(
             for row, p, ms in zip(rows, parts, left_out, strict=True)
         ),
         source,
+        _similar(rows) if rows or lead is None else bool(lead.prior.calibration and lead.prior.calibration.similar),
         rounded(exp(pipeline)) if any(row.pipeline for row in rows) else 0.0,
     )
     prior = msgspec.structs.replace(
@@ -397,6 +399,11 @@ def _calibrated(
         calibration=calibration,
     )
     return Calibrated(prior, best, exp(widths[best]), posterior, wider)
+
+
+def _similar(rows: Sequence[NetworkTime]) -> bool:
+    """Whether all networks that were timed alone ran on another device."""
+    return any(row.sibling for row in rows) and all(row.sibling or row.pipeline for row in rows)
 
 
 def _judged(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 #: Which model a time is from: fitted to measurements on the device or on another one with the same chip, from other fits that whole
-#: networks measured on the device calibrated, from fits of other chips, or analytic.
-Origin = Literal["fit", "networks", "sibling", "relatives", "roofline"]
+#: networks measured on the device or on one with a similar chip calibrated, from fits of other chips, or analytic.
+Origin = Literal["fit", "networks", "sibling", "similar", "relatives", "roofline"]
 
 #: Origins that rest on measurements of the device itself.
 MEASURED: tuple[Origin, ...] = ("fit", "networks")
@@ -24,6 +24,7 @@ ORIGINS: dict[Origin, str] = {
     "fit": "a fit to measurements",
     "networks": "a calibration by whole networks measured on it",
     "sibling": "a fit to another device with the same chip",
+    "similar": "a calibration by whole networks measured on a similar chip",
     "relatives": "fits of its relatives",
     "roofline": "specifications",
 }

@@ -65,6 +65,7 @@ def predict(
 
     from predictors.predictor import LatencyPredictor
     from stretch.stages.network import read_graph
+    from stretch.stages.predict import ranked
 
     with out.progress("capturing"):
         network = read_graph(model, shape, weights=run.keywords["weights"], trust_code=run.keywords["trust_code"])
@@ -78,7 +79,7 @@ def predict(
 
     if plot is not None:
         write_figure(roofline(names[0], precision)[1], plot)
-    best, row = min(prediction.processors.items(), key=lambda item: item[1].latency_ms)
+    best, row = ranked(prediction.processors)[0]
 
     drawn = partial(roofline, best, row.precision) if html is not None else None
     bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
@@ -119,7 +120,7 @@ def _predict_many(
                     estimates = [predictor.predict(graph, name, precision) for name in names]
                     rows += [filled(PredictedRow, estimate, **where, latency_ms=estimate.ms) for estimate in estimates]
             done()
-    not_measured: tuple[Origin, ...] = ("sibling", "relatives", "roofline")
+    not_measured: tuple[Origin, ...] = ("sibling", "similar", "relatives", "roofline")
     for origin in not_measured:
         guessed = sorted({f"{row.processor} of {row.device}" for row in rows if row.origin == origin})
         if guessed:

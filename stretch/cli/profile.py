@@ -399,6 +399,8 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     from predictors.files import write_whole
     from predictors.fits import prior_path, write_priors
     from predictors.fitting.calibration import calibrate, read_networks
+    from predictors.models.roofline import MEASURED
+    from predictors.predictor import origin_of
     from stretch.parameters import read_inputs
     from stretch.stages.network import read_graph
 
@@ -419,7 +421,9 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
                 graphs[key] = read_graph(row.model, read_inputs([side] if side else None), trust_code=trust_code).graph
             step()
     candidates = {name: graph for name, graph in load_measurements("npu").graphs.items() if not any(op.kind in _RARE for op in graph.ops)}
-    reference = base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
+    known = target.exists()
+    own = known and target.resolve() == path.resolve()
+    reference = "" if own else base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
     source = f"{Path(table).name}, {statistic} of the runs of each network"
     priors, news = calibrate(base, reference, rows, lambda row: graphs[row.model, row.input or size], candidates, source, rewrites)
     words = ["stretch", "profile", "--fit", Path(table).as_posix(), "--device", device, "--out", target.stem, "--statistic", statistic]
@@ -430,7 +434,6 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
         + ["--trust-code"] * trust_code
     )
     text = _profile_text(path.read_text(), target.stem, rewrites)
-    known = target.exists()
     write_whole(target, f"{_CALIBRATED} {command}\n{text}".encode(), "device profile")
     try:
         write_priors(prior_path(target), target.stem, command, priors)
@@ -438,8 +441,10 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
         if not known:
             target.unlink()
         raise StretchError(f"cannot write {prior_path(target)}: {error.strerror}", "choose another place with --out") from error
-    if guessed := sorted(set(base.processors) - {base.processor(row.processor).family for row in rows} - set(base.left_out)):
-        out.warn(f"{', '.join(guessed)} of {target.stem} is not calibrated: speed-ups compare measured times with estimates")
+    timed = {base.processor(row.processor).family for row in rows}
+    others = [base.processor(name) for name in base.usual if name not in timed]
+    if guessed := [one.name for one in others if origin_of(one, one.default_precision) not in MEASURED]:
+        out.warn(f"no network was timed on the {' and the '.join(guessed)} of {target.stem}: speed-ups compare measured times with estimates")
     return {
         name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
     }

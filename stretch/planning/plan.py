@@ -245,13 +245,8 @@ def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProb
     options = OptionName("lossless"), OptionName("precision", config.precision)
     divided = Message("{}: the network is divided exactly instead, as with {} {}", refused.message, *options)
     instead = [(exact, divided)]
-    # times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest
-    seldom = replace(problem, config=msgspec.structs.replace(config, alpha=1.0, merge="always"))
-    with suppress(InfeasibleError):
-        choice = choose(seldom)
-        if timeline(problem.graph, design_of(seldom, choice.result), problem.costs).makespan_ms * LEAST_GAIN <= alone_ms(problem):
-            options = OptionName("alpha", 1.0), OptionName("merge", "always")
-            return seldom, choice, (Message("{}: planned as with {} {} instead", refused.message, *options),)
+    if seldom := merged_instead(problem):
+        return *seldom, (Message("{}: planned as with {} {} instead", refused.message, *MERGED_INSTEAD),)
     if config.n_meet == usual.n_meet:
         whole = Message("{}, not even exactly: the network stays whole", refused.message)
         instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
@@ -261,9 +256,20 @@ def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProb
     raise refused
 
 
-def alone_ms(problem: PlanningProblem) -> float:
-    """The original on the best of the processors alone, ms."""
-    return ranked_singles(problem.graph, problem.costs, problem.config.processors)[0].ms
+#: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
+MERGED_INSTEAD = OptionName("alpha", 100.0), OptionName("merge", "always")
+
+
+def merged_instead(problem: PlanningProblem) -> tuple[PlanningProblem, Searched] | None:
+    """The best design of merged stages whatever share exchanges take, where that gains over the best single processor; None elsewhere."""
+    seldom = replace(problem, config=msgspec.structs.replace(problem.config, alpha=100.0, merge="always"))
+    try:
+        choice = choose(seldom, explain=False)
+    except InfeasibleError:
+        return None
+    alone = ranked_singles(problem.graph, problem.costs, problem.config.processors)[0]
+    branched = timeline(problem.graph, design_of(seldom, choice.result), problem.costs)
+    return (seldom, choice) if branched.makespan_ms * LEAST_GAIN <= alone.ms else None
 
 
 def evaluate(

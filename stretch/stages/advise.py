@@ -31,7 +31,7 @@ from stretch.planning.cost.compare import (
 )
 from stretch.planning.messages import OptionName, as_flag
 from stretch.planning.network.segments import components
-from stretch.planning.plan import PlanningProblem, choose, designed
+from stretch.planning.plan import MERGED_INSTEAD, PlanningProblem, choose, designed, merged_instead
 from stretch.planning.result import PlanResult, Single, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
@@ -76,6 +76,7 @@ class DeviceAdvice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Why, in one sentence.
     recommended: str  # ``exact``, ``stretched``, ``single:PROCESSOR`` or `no clear winner`.
     best_single: SingleAdvice  # The original on one processor.
+    optional: SingleAdvice | None  # The same on the fastest processor that plans use only where it is named; None where there is none.
     exact: BranchesAdvice | None  # Branches that compute what the original computes; None where none were planned.
     stretched: BranchesAdvice | None  # Branches that make another network; None where there are none.
     exact_at_most: float | None  # No exact branches are more times as fast as the best single processor; None with one processor.
@@ -174,6 +175,7 @@ class _Planned:
 
     result: PlanResult | None
     why: str = ""
+    options: tuple[OptionName, ...] = ()  # That ask for them beside their kind.
 
     @property
     def single(self) -> Rival:
@@ -219,6 +221,10 @@ def _on_device(
         recommended, reason = f"single:{single.processor}", why
     run = single_run(graph, single.processor, single.precision, costs.predictor)
     low, high = interval(run.drawn_ms(drawn(run.unknowns)))
+    optional = _optional(graph, device, costs.predictor)
+    if optional:
+        reason += f"; where an app may use it, the {optional.processor} alone takes {optional.ms:.2f} ms"
+    kind = _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended
     answer = DeviceAdvice(
         device=device.id,
         name=device.name,
@@ -227,12 +233,20 @@ def _on_device(
         reason=reason,
         recommended=recommended,
         best_single=filled(SingleAdvice, single, low_ms=low, high_ms=high),
+        optional=optional,
         exact=exact.advice,
         stretched=stretched.advice,
         exact_at_most=at_most,
-        command=_command(model, device, _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended, request),
+        command=_command(model, device, kind, request, stretched.options if kind == STRETCHED else ()),
     )
     return answer, like
+
+
+def _optional(graph: OpGraph, device: DeviceProfile, predictor: LatencyPredictor) -> SingleAdvice | None:
+    """The fastest processor that plans use only where it is named; None where there is none."""
+    estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.usual]
+    fastest = min(estimates, key=lambda estimate: estimate.ms, default=None)
+    return filled(SingleAdvice, fastest) if fastest else None
 
 
 def _planned(planning_problem: PlanningProblem, *, trained: bool) -> _Planned:
@@ -240,7 +254,11 @@ def _planned(planning_problem: PlanningProblem, *, trained: bool) -> _Planned:
     try:
         choice = choose(planning_problem, explain=False)
     except InfeasibleError as error:
-        return _Planned(None, "no stretched branches meet the constraints" if trained else error.message)
+        if not trained:
+            return _Planned(None, error.message)
+        if seldom := merged_instead(planning_problem):
+            return _Planned(designed(*seldom), options=MERGED_INSTEAD)
+        return _Planned(None, "no stretched branches meet the constraints")
     return _Planned(designed(planning_problem, choice, trained=trained))
 
 
@@ -313,13 +331,13 @@ def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Sing
     return f"{alone} until the device is measured" if recommended == NO_CLEAR_WINNER else alone
 
 
-def _command(model: str, device: DeviceProfile, kind: str | None, request: PlanConfig) -> str:
+def _command(model: str, device: DeviceProfile, kind: str | None, request: PlanConfig, more: Sequence[OptionName]) -> str:
     """What plans branches of a kind on the command line, or predicts one processor."""
     if kind not in (EXACT, STRETCHED):
         return shlex.join(["stretch", "predict", model, "--device", device.id])
     options = [OptionName("processors", request.processors)] if request.processors else []
     options.append(OptionName("lossless") if kind == EXACT else OptionName("kinds", ("stretch",)))
-    options.append(OptionName("precision", request.precision))
+    options += [OptionName("precision", request.precision), *more]
     return " ".join([shlex.join(["stretch", "branch", model, "--device", device.id]), *map(as_flag, options)])
 
 

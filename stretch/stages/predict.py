@@ -1,6 +1,6 @@
 """Predicted latency of a network on each processor of a device, as plain data for the JSON and the terminal's table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +42,7 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end.
     precision: Precision  # At what precision.
+    optional: bool  # Whether plans use the processor only where it is named.
     calibrated: bool  # Whether this processor was fitted to measurements at this precision.
     origin: Origin  # What the time is from: ``fit``, ``relatives`` or ``roofline``.
     source: str  # Always ``predicted``.
@@ -64,6 +65,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     params: int  # Learned numbers.
     processors: dict[str, PredictedLatency]  # The network on each processor, by its name.
     warnings: list[str]  # What a person should know.
+
+
+def ranked(processors: Mapping[str, PredictedLatency]) -> list[tuple[str, PredictedLatency]]:
+    """Processors with their times, the fastest first; those that plans use only where they are named come last."""
+    return sorted(processors.items(), key=lambda item: (item[1].optional, item[1].latency_ms))
 
 
 def predict_latency(
@@ -96,11 +102,13 @@ def predict_latency(
 
 
 def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> PredictedLatency:
-    fit = profile.processor(estimate.processor).fits.get(estimate.precision)
+    processor = profile.processor(estimate.processor)
+    fit = processor.fits.get(estimate.precision)
     return filled(
         PredictedLatency,
         estimate,
         latency_ms=estimate.ms,
+        optional=processor.profile.optional,
         kernel_count=len(estimate.kernels),
         by_roofline=sum(kernel.time.origin == "roofline" for kernel in estimate.kernels),
         fit=filled(FitSource, fit) if fit else None,

@@ -26,7 +26,7 @@ KEYS = {
     },
     "advise": {
         "": "model input macs params source precision answers warnings",
-        "answers[]": "device name calibrated advice reason best_single exact stretched exact_at_most recommended command",
+        "answers[]": "device name calibrated advice reason best_single optional exact stretched exact_at_most recommended command",
     },
     "branch": {
         "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted objective recommended written withheld weights bundle checks warnings agreement refinement",
@@ -96,7 +96,7 @@ KEYS = {
     },
     "predict": {
         "": "processors",
-        "processors{}": "latency_ms low_ms high_ms precision calibrated kernels handover_ms kernel_count by_roofline fit",
+        "processors{}": "latency_ms low_ms high_ms precision optional calibrated kernels handover_ms kernel_count by_roofline fit",
     },
     "explain": {"": "ops", "ops[]": "name subgraph processor delegate reason ms"},
     "export --as cpp": {"": "model device out files sha256 warnings"},

@@ -10,7 +10,7 @@ from predictors.errors import InfeasibleError, StretchError, install_line
 from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, as_flag
-from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable
+from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, ranked
 from stretch.tools.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ def prediction_page(
     prediction: Prediction, roofline: "Callable[[], tuple[str, Figure]] | None" = None, *, list_kernels: bool = True
 ) -> Page:
     """The page of a prediction; a terminal lists kernels if it is to."""
-    ranked = sorted(prediction.processors.items(), key=lambda item: item[1].latency_ms)
-    name, best = ranked[0]
-    rows = [(at, row.precision, *_times(row), str(row.kernel_count), ORIGINS[row.origin]) for at, row in ranked]
+    rows_by_time = ranked(prediction.processors)
+    name, best = rows_by_time[0]
+    rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
     titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
     numbers = Grid("The same in numbers", titles, rows, right=(2, 3, 4, 5))
-    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", ranked), numbers])]
+    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", rows_by_time), numbers])]
     if roofline is not None:
         caption, figure = roofline()
         drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
         sections.append(Section("roofline", "Kernels under the roofline", (), [drawn]))
-    if any(row.kernels for _, row in ranked):
-        grids = [_kernels(processor, row) for processor, row in ranked if row.kernels]
+    if any(row.kernels for _, row in rows_by_time):
+        grids = [_kernels(processor, row) for processor, row in rows_by_time if row.kernels]
         sections.append(Section("kernels", "Kernels", (), grids, printed=list_kernels))
     return Page(
         title=f"{prediction.model} on {prediction.device}, predicted",
@@ -73,6 +73,11 @@ def predictions_page(table: PredictionTable) -> Page:
 def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
     """Its time and the ends of the interval."""
     return (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
+
+
+def _origin(row: PredictedLatency) -> str:
+    """What its time is from, and that plans leave it out unless told otherwise."""
+    return ORIGINS[row.origin] + ("; plans use it only where --processors names it" if row.optional else "")
 
 
 def _range(row: PredictedLatency) -> str:
@@ -113,14 +118,14 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
         sections.append(Section("limits", "What stands in the way", words, [grid]))
     facts = []
     if alone:
-        ranked = sorted(alone.items(), key=lambda item: item[1].latency_ms)
-        name, best = ranked[0]
+        rows_by_time = ranked(alone)
+        name, best = rows_by_time[0]
         facts = [
             Fact("run it on", name, f"{best.precision}, from {ORIGINS[best.origin]}"),
             Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
         ]
         words = ["The original is not changed: this is what it takes on one processor at a time."]
-        sections.append(Section("alone", "As it is", words, [_alone("alone", ranked)]))
+        sections.append(Section("alone", "As it is", words, [_alone("alone", rows_by_time)]))
     return Page(
         title=f"{model} on {device}: no branches",
         lead=[f"{_sentence(error.message)}", *([_sentence(error.hint)] if error.hint else [])],

@@ -197,11 +197,11 @@ def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path)
     module = tiny_resnet()
     module.preprocessing = {"mean": (0.1, 0.2, 0.3), "crop": 0.5}
     out = tmp_path / "bundle"
-    result = branch(module, "pixel6", out=out, input_shape=(3, 32, 32), alpha=5.0, preprocessing={"std": (0.5, 0.25, 1), "size": 40})
+    result = branch(module, "pixel6", out=out, input_shape=(3, 32, 32), alpha=100.0, preprocessing={"std": (0.5, 0.25, 1), "size": 40})
     expected = Preprocessing((0.1, 0.2, 0.3), (0.5, 0.25, 1), 0.5, size=40)
     assert result.preprocessing == load_bundle(out).manifest.model.preprocessing == expected
     with pytest.raises(UsageError, match="resizes pictures to 20, the model reads 32×32"):
-        branch(module, "pixel6", input_shape=(3, 32, 32), alpha=5.0, dry_run=True, preprocessing={"size": 20})
+        branch(module, "pixel6", input_shape=(3, 32, 32), alpha=100.0, dry_run=True, preprocessing={"size": 20})
 
 
 def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_is_not_scaled():

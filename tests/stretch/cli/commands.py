@@ -13,7 +13,7 @@ import pytest
 from stretch.cli import app
 
 #: A tiny network branches only where an exchange may take longer than its segment.
-LOOSE = ("--alpha", "5")
+LOOSE = ("--alpha", "100")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def branched(tmp_path_factory):
     from stretch.planning.config import PlanConfig
 
     out = tmp_path_factory.mktemp("evaluate") / "bundle"
-    built = branch("tiny_resnet", "pixel6", out=out, weights="none", config=PlanConfig(alpha=5))
+    built = branch("tiny_resnet", "pixel6", out=out, weights="none", config=PlanConfig(alpha=100))
     return out, built.model, load_model("tiny_resnet", weights="none").module.eval()
 
 

@@ -56,8 +56,8 @@ def test_common_options_have_a_flag_in_their_order_and_all_are_listed():
 def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text('macs = [0.7, 1.4]\naccuracy = "a.json"\nalpha = 3\nbeta = 4\ncount = 9\n[preprocessing]\ncrop = 0.5\n')
-    words = ("--config", file, "--set", "macs=0.9:1.1", "--precision", "cpu=int8", "--set", "n_meet=2", "--alpha", "5", "--after", "7")
-    request = PlanConfig(macs=(0.9, 1.1), precision={"cpu": "int8"}, n_meet=2, accuracy=str(tmp_path / "a.json"), alpha=5.0, beta=4.0)
+    words = ("--config", file, "--set", "macs=0.9:1.1", "--precision", "cpu=int8", "--set", "n_meet=2", "--alpha", "100", "--after", "7")
+    request = PlanConfig(macs=(0.9, 1.1), precision={"cpu": "int8"}, n_meet=2, accuracy=str(tmp_path / "a.json"), alpha=100.0, beta=4.0)
     assert asked(*words) == (request, [1, 7, 9, {"crop": 0.5}])
     assert asked() == (PlanConfig(), [1, 2, 5, None])
 

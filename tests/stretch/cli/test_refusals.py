@@ -9,8 +9,8 @@ from tests.predictors.specified import kept
 from tests.scheduler.tools.bench.nets import conv_onnx
 from tests.stretch.cli.commands import call, tree
 
-TINY = "tiny_resnet --device pixel6 --weights none --alpha 5 --out new"
-FRONT = f"search tiny_resnet --device {kept('pixel6')} --processors cpu,gpu --alpha 5 --beta 5"
+TINY = "tiny_resnet --device pixel6 --weights none --alpha 100 --out new"
+FRONT = f"search tiny_resnet --device {kept('pixel6')} --processors cpu,gpu --alpha 100 --beta 5"
 
 #: Words, exit code, and what the sentence or its hint says, by the words that begin the command.
 REFUSALS = {

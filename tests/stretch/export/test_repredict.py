@@ -33,7 +33,7 @@ def planned(tmp_path_factory):
     from stretch.api import branch
 
     out = tmp_path_factory.mktemp("planned") / "bundle"
-    branch("tiny_resnet", "mi9", out=out, weights="none", config=PlanConfig(processors=("cpu", "dsp"), alpha=5, beta=3))
+    branch("tiny_resnet", "mi9", out=out, weights="none", config=PlanConfig(processors=("cpu", "dsp"), alpha=100, beta=3))
     return out
 
 

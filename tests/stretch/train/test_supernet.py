@@ -246,7 +246,7 @@ def test_designs_between_stay_within_the_pool(captured):
 def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
     graph = small_resnet()
     profile = specified("mi9")
-    config = PlanConfig(processors=("cpu", "gpu"), alpha=5.0, beta=5.0, balance=0.01, segment_macs=0.1)
+    config = PlanConfig(processors=("cpu", "gpu"), alpha=100.0, beta=5.0, balance=0.01, segment_macs=0.1)
     designs = fastest_designs(graph, profile, config, 2, (0.9, 1.1))
     assert len(set(designs)) == 2
     times = [evaluate(graph, profile, design, config).run.makespan_ms for design in designs]

@@ -63,7 +63,7 @@ def test_simulation_of_many_inferences_in_flight_takes_as_long_as_the_busiest_pr
     from scheduler.simulate.networks import Network, device_placements, step_times
     from scheduler.simulate.scene import Scene
 
-    config = PlanConfig(processors=("cpu", "gpu"), alpha=5, beta=5, objective="throughput")
+    config = PlanConfig(processors=("cpu", "gpu"), alpha=100, beta=5, objective="throughput")
     plan_of = stretch.branch("tiny_resnet", kept("mi9"), out=tmp_path / "bundle", weights="none", config=config).plan
     manifest = load_bundle(tmp_path / "bundle").manifest
     runs, lanes = 300, 12
