@@ -101,8 +101,8 @@ class KernelsTime(NamedTuple):
     def of(cls, time: KernelTime) -> "KernelsTime":
         """The time of one."""
         work, varying = time.compute_ms + time.memory_ms, max(0.0, time.ms - time.launch_ms)
-        memory = varying * time.memory_ms / work if work else 0.0
-        return cls(time.ms, varying - memory, memory)
+        memory = time.memory_ms / work if work else 0.0
+        return cls(time.ms, varying * (1 - memory), varying * memory)
 
     @classmethod
     def total(cls, times: "Iterable[KernelsTime]") -> "KernelsTime":
@@ -115,7 +115,7 @@ class KernelsTime(NamedTuple):
         return Shares(self.arithmetic_ms / self.ms, self.memory_ms / self.ms) if self.ms else Shares()
 
     def beside(self, slowing: Slowing) -> float:
-        """The time while others compute."""
+        """The time while others compute; of arrays of times an array."""
         return self.ms + (slowing.arithmetic - 1) * self.arithmetic_ms + (slowing.memory - 1) * self.memory_ms
 
 

@@ -303,7 +303,7 @@ class Certainty(Answer, frozen=True, kw_only=True):
     #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
-    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is.
+    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is, contention at its ends.
     #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
     #: alone; None if they do already, never would, or no single processor was compared.
     crossover: float | None

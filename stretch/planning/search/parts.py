@@ -19,6 +19,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
+from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
 from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
@@ -138,8 +139,9 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
     """Computation and transfers of branches in several rows, for each holder of what arrives (holders × branches × rows), ms."""
     costs, names = space.costs, [branch.processor for branch in rows[0]]
     slowing = [costs.slowing(name, {*names} - {name}) for name in names]
-    beside = [[branch.time.beside(by) for branch, by in zip(row, slowing, strict=True)] for row in rows]
-    computed = np.array([beside] * len(space.holders), float).swapaxes(1, 2)
+    times = np.array([[(branch.ms, branch.arithmetic_ms, branch.memory_ms) for branch in row] for row in rows]).T
+    beside = [KernelsTime(*column).beside(by) for column, by in zip(times.swapaxes(0, 1), slowing, strict=True)]
+    computed = np.array([beside] * len(space.holders), float)
     moved = np.empty_like(computed)
     for i, name in enumerate(names):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from predictors.devices import Slowing
 from predictors.joins import DEFAULT, JoinKind, join_of
+from predictors.predictor import KernelsTime
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
@@ -162,8 +163,8 @@ class LazyOptions:
     @memoised
     def beside(self, branch: int) -> Floats:
         """Time of each of one branch's scales while the others compute, ms."""
-        slowing = self.slowing(branch)
-        return np.array([candidate.time.beside(slowing) for candidate in self.candidates[branch]], float)
+        time = KernelsTime(*(self.column(branch, name).astype(float) for name in KernelsTime._fields))
+        return np.asarray(time.beside(self.slowing(branch)), dtype=np.float64)
 
     @property
     def elements(self) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.cost.compare import BRANCHED, CONTENTION, NO_CLEAR_WINNER
 from stretch.planning.messages import chance
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.tools.report.html.page import (
@@ -306,10 +306,15 @@ def _links(predicted: Predicted) -> str:
     )
 
 
+def _ends(numbers: str) -> tuple[str, str]:
+    """How numbers are called that are smaller, and larger, than stated."""
+    return ("at the lower ends", "at the upper ends") if numbers == CONTENTION else ("halved", "doubled")
+
+
 def _changes(plan: PlanAnswer) -> str:
     """What would be recommended where numbers of the profile are half or twice of what it says, if that is something else."""
     return "; ".join(
-        f"{row.recommended} with {row.numbers} {'halved' if row.factor < 1 else 'doubled'}"
+        f"{row.recommended} with {row.numbers} {_ends(row.numbers)[row.factor > 1]}"
         for row in plan.predicted.changes
         if row.recommended != plan.recommended
     )
@@ -386,17 +391,17 @@ def certainty_section(plan: PlanAnswer) -> Section:
         words.append(f"{predicted.far_ahead} is so far ahead that not even a division without loss would be faster.")
     parts: list[Grid | Chart] = []
     groups = list(dict.fromkeys(change.numbers for change in predicted.changes))
-    changes = {(change.numbers, change.factor): change for change in predicted.changes}
     rows = []
     for group in groups:
-        half, twice = changes.get((group, 0.5)), changes.get((group, 2.0))
-        if half and twice and half.speedup is not None and twice.speedup is not None:
-            rows.append((group, half.speedup, twice.speedup))
+        # first with smaller numbers, then with larger ones
+        ends = [change.speedup for change in predicted.changes if change.numbers == group and change.speedup is not None]
+        if len(ends) > 1:
+            rows.append((group, ends[0], ends[-1]))
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
         other = f"Something else would be recommended with other {joined(turning)}."
-        title = "Speed-up over the best control if a number were half or twice what it is"
+        title = "Speed-up over the best control if a number were half or twice what it is, or contention at the ends of its intervals"
         note = other if turning else "None of them changes what is recommended."
         parts.append(spread("changes", title, note, rows, min(ratios), "times as fast"))
     titles = ("number", "times", "branched, ms", "over the best control", "recommended then")

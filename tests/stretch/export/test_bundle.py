@@ -14,6 +14,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
+from predictors.predictor import KernelsTime
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle, read_bundle
 from scheduler.bundle.manifest import WeightsInfo
@@ -45,7 +46,7 @@ from tests.stretch.export.written import assert_near
 from tests.stretch.planning.spaces import make_space
 
 FACTS = BundleFacts(
-    "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={"s1.cpu": (0.5, 1.25)}, precision={"gpu": "fp16"}
+    "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={"s1.cpu": KernelsTime(0.5, 0.25, 0.125)}, precision={"gpu": "fp16"}
 )
 
 

@@ -43,7 +43,8 @@ def fastest_by_brute_force(space, low, high, n_meet):
         if at == len(space.segments):
             count += 1
             if macs >= low and met >= n_meet:
-                best = min(best, ms + space.costs.transfer(space.holders[holder], space.costs.host, elements))
+                out_ms = space.costs.transfer(space.holders[holder], space.costs.host, elements)
+                best = min(best, ms + out_ms + space.costs.handover(space.costs.host).ms)
             continue
         for options in space.options[at]:
             branched = len(options.candidates) > 1

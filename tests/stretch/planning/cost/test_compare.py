@@ -12,7 +12,7 @@ from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.cost import compare
 from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, ahead, divided_ms, recommend
 from tests.predictors.networks import small_resnet
-from tests.predictors.specified import specified
+from tests.predictors.specified import contending, specified
 
 CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
@@ -174,9 +174,25 @@ def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
 
 def test_parts_of_a_branch_add_up_number_by_number():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    branch = UncertainBranch.of(estimate, MI9, {"dsp": 3.0}, 2.0)
+    branch = UncertainBranch.of(estimate, MI9, {"dsp": 3.0}, estimate.computing_ms + 2.0)
     assert PredictedRun([[branch]]).ms() == pytest.approx(estimate.computing_ms + 5.0)
     assert PredictedRun([[branch]]).ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
+
+
+@given(st.floats(0.5, 2.0), st.floats(0.0, 1.0))
+def test_time_next_to_another_processor_is_as_uncertain_as_the_factor_of_the_pair(value, share):
+    device = contending(MI9, {("dsp", "cpu"): value, ("cpu", "dsp"): 1.5})
+    estimate = LatencyPredictor(device).predict(small_resnet(), "dsp")
+    ms = estimate.computing_ms * value
+    branch = UncertainBranch.of(estimate, device, {}, ms, {"cpu": share * ms} if share else {})
+    keys = list(branch.contended)
+    assert branch.ms({}) == pytest.approx(ms)
+    assert [key.what for key in keys] == ["contention of cpu on dsp"] * (share > 0)
+    for key in keys:
+        assert (key.low, key.high) == pytest.approx((1 / 1.2, 1.2))
+        changing = ms * share * sum(estimate.computing.shares)
+        assert branch.ms({key: key.high}) == pytest.approx(ms + 0.2 * changing)
+        assert branch.ms({key: key.low}) == pytest.approx(ms - (1 - 1 / 1.2) * changing)
 
 
 def test_slowest_branch_counts_draw_by_draw():

@@ -90,7 +90,7 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
     parts = [o.design(0, space.costs) for o in wholes[:at]]
     parts += [segment_options.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + segment_options.span :])]
     assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(segment_options.ms[gpu, 0])
-    assert segment_options.candidates[1][0].cut_ms > 0
+    assert segment_options.candidates[1][0].cut.ms > 0
 
 
 @pytest.mark.parametrize(("divided", "merged"), [(False, False), (False, True), (True, False)])
