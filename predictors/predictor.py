@@ -121,7 +121,7 @@ class KernelsTime(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """What one inference takes beside its kernels: the call, and the way of its input to a processor and of its output back."""
+    """What one inference takes in addition to its kernels: the call, and the way of its input to a processor and of its output back."""
 
     processor: str  # Which.
     precision: Precision  # In which precision.
@@ -142,7 +142,7 @@ class Estimate:
     """A predicted latency."""
 
     computing: KernelsTime  # The kernels: what a part of a network takes inside a plan, where links stand for the hand-over.
-    handover: Handover  # What the inference takes beside its kernels.
+    handover: Handover  # What the inference takes in addition to its kernels.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end of the interval.
     processor: str  # Where it would run.
@@ -158,7 +158,7 @@ class Estimate:
 
     @property
     def handover_ms(self) -> float:
-        """What the inference takes beside its kernels."""
+        """What the inference takes in addition to its kernels."""
         return self.handover.ms
 
     @property
@@ -227,7 +227,7 @@ class LatencyPredictor:
         return Estimate(computing, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
 
     def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
-        """What an inference takes on a processor beside its kernels: a measured constant, or else what the links say.
+        """What an inference takes on a processor in addition to its kernels: a measured constant, or else what the links say.
 
         Args:
             reads: Elements of each input, which is in the host's memory.

@@ -1,4 +1,4 @@
-"""What a bundle's plan recommends to run, as a bundle."""
+"""The networks of a bundle that are no branches, each as a bundle of one subgraph."""
 
 from dataclasses import replace
 
@@ -25,7 +25,17 @@ def as_recommended(bundle: Bundle) -> Bundle:
     file = manifest.whole if kind == "whole_graph" else manifest.controls.get(name)
     if file is None:
         raise StretchError(f"{bundle.path} recommends `{name[:80]}` and does not contain it", "write the bundle again with `stretch branch`")
-    processor = processor or str(manifest.predicted.get(f"{kind}_processor") or HOST)
+    return whole_on(bundle, name, file, processor or str(manifest.predicted.get(f"{kind}_processor") or HOST))
+
+
+def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: str = "fp32") -> Bundle:
+    """A bundle whose only subgraph is a whole network on one processor.
+
+    Args:
+        name: Of the network, as controls are called.
+        file: It, in the bundle.
+    """
+    manifest = bundle.manifest
     inputs, outputs = (tuple(ends) for ends in open_onnx(bundle.file(file)).ends)
     macs = manifest.control_macs.get(name, manifest.model.macs)
     # it reads and writes what the branches do, under names of its own
@@ -38,7 +48,7 @@ def as_recommended(bundle: Bundle) -> Bundle:
         inputs=inputs,
         outputs=outputs,
         tensors=tuple(msgspec.structs.replace(t, name=now, producer=by, consumers=(to,)) for now, t, by, to in crossing),
-        subgraphs=(SubgraphEntry(name, name, processor, file, inputs, outputs, macs),),
+        subgraphs=(SubgraphEntry(name, name, processor, file, inputs, outputs, macs, precision=precision),),
         whole=file,
         **{"joins": (), "controls": {}, "control_macs": {}, "checks": {}, "contexts": {}, "tflite": None, "aot": {}},
     )

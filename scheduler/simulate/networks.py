@@ -144,7 +144,7 @@ def _home(manifest: Manifest) -> str:
 
 
 def _starts(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
-    """What an inference takes beside its steps, ms, by the first subgraph of each processor that needs no other."""
+    """What an inference takes in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
     tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
     precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
     precision = next((precision for precision in precisions if precision in processor.precisions), None)

@@ -208,7 +208,7 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
 
 def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
-    device = problem.device
+    graph, device = problem.graph, problem.device
     names = request.processors or device.usual
     usual = {name: device.processor(name).default_precision for name in names}
     if request.precision or usual == problem.config.precision or "int8" not in usual.values():
@@ -217,16 +217,16 @@ def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Mes
     mention = OptionName("precision", {name: at for name, at in usual.items() if at == "int8"})
     rounds = "int8 rounds, and its ranges are found on images"
     other = PlanningProblem.of(
-        problem.graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
+        graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
     )
-    alone = ranked_singles(other.graph, other.costs, other.config.processors)[0]
+    alone = ranked_singles(graph, other.costs, other.config.processors)[0]
     try:
-        result = choose(other, explain=False).result
+        ms = timeline(graph, design_of(other, choose(other, explain=False).result), other.costs).makespan_ms
     except InfeasibleError:
         text = "planned with {}; with {} the {} alone takes {} ms, but {}"
         return Message(text, planned, mention, alone.processor, f"{alone.ms:.2f}", rounds)
     text = "planned with {}; with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}"
-    return Message(text, planned, mention, f"{result.ms:.2f}", f"{alone.ms / result.ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds)
+    return Message(text, planned, mention, f"{ms:.2f}", f"{alone.ms / ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds)
 
 
 def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, Searched, tuple[Message, ...]]:

@@ -46,7 +46,7 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     calibrated: bool  # Whether this processor was fitted to measurements at this precision.
     origin: Origin  # What the time is from: ``fit``, ``relatives`` or ``roofline``.
     source: str  # Always ``predicted``.
-    handover_ms: float  # What an inference takes beside its kernels: a measured constant, or the transfers of its input and output.
+    handover_ms: float  # What an inference takes in addition to its kernels: a measured constant, or the transfers of its input and output.
     kernel_count: int  # Kernels.
     #: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
     by_roofline: int

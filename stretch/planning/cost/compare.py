@@ -119,7 +119,7 @@ def _times(processor: str, precision: str, spread: tuple[float, float]) -> Unkno
 
 
 def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, float]:
-    """What an inference takes beside its kernels by the number it is proportional to, ms."""
+    """What an inference takes in addition to its kernels by the number it is proportional to, ms."""
     if not handover.ms:
         return {}
     if handover.measured:
@@ -261,7 +261,7 @@ def uncertain_run(
 
     Args:
         output: Transfer of the result, ms by far end.
-        handover: What the inference takes beside that.
+        handover: What the inference takes in addition.
     """
     branches = [
         [

@@ -140,7 +140,7 @@ class Timeline:
     segments: tuple[SegmentTime, ...]  # In order.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
-    handover: Handover  # What the inference takes beside that: the host's, or of a network on one processor that one's.
+    handover: Handover  # What the inference takes in addition: the host's, or of a network on one processor that one's.
     #: The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
     sides: tuple[SideTime, ...] = ()
     waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what.

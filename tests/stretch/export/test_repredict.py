@@ -60,7 +60,8 @@ def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exporte
         value = expected.predicted.to_json()[key]
         # a trace has whole nanoseconds
         assert after[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-6)), key
-    assert after["makespan_ms"] > 1.05 * before["makespan_ms"]
+    # the constant of an inference is about the same in both
+    assert after["makespan_ms"] > 1.02 * before["makespan_ms"]
     assert before.keys() <= after.keys()
     rivals = {rival.name: rival for rival in expected.recommendation.rivals}
     for item in after["comparisons"]:
