@@ -50,7 +50,9 @@ def check_share(share, images, least):
 
 
 def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched):
-    check_run(user.ask(*branched.command("run it with:"), *QUICK), 1e-4)
+    check = user.ask(*branched.command("Next:"), *QUICK)["check"]
+    assert check["error"] <= check["tolerance"]
+    check_run(user.ask("run", "own", *QUICK), 1e-4)
     assert user.ask("verify", "own")["ok"]
     ask = user.ask("export", "own", "--precision", "cpu=fp32,dsp=int8", "--images", "pictures/train", "--out", "own_int8")
     assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "dsp"} == {"int8"}
@@ -94,7 +96,7 @@ def test_own_pictures_train_through_a_kill_to_a_bundle_that_knows_them(user):
     assert accuracy > 0.5  # one in three by chance
 
     taken = user.stretch(*trained.command("take it out with:"), "--out", "taken")
-    run_it = taken.command("run it with:")
+    run_it = taken.command("Next:")
     check_run(user.ask(*run_it, *QUICK), 1e-3)
     check_run(user.ask(*run_it, *QUICK, "--priority", "energy"), 1e-3)
     worth = user.ask("evaluate", "taken/bundle", "--images", "pictures/val")
