@@ -77,7 +77,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     p90_ms: float  # Of the bundle.
     runs: int  # Rounds that counted.
     seconds: float  # How long they went on.
-    sequential: Timing | None  # The original on as many threads as served it best; None without controls.
+    sequential: Timing | None  # The original on the processor, or as many cores, that served it best; None without controls.
     sequential_same_macs: Timing | None  # The original scaled to the bundle's multiply-accumulates; None without controls.
     best_sequential: Timing | None  # The faster of these two; None without controls.
     same_net_whole_graph: Timing  # The branched net as one graph.

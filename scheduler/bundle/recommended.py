@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from predictors.devices import Precision
 from predictors.errors import StretchError
 from predictors.host import HOST
 from scheduler.bundle.load import Bundle
@@ -28,7 +29,7 @@ def as_recommended(bundle: Bundle) -> Bundle:
     return whole_on(bundle, name, file, processor or str(manifest.predicted.get(f"{kind}_processor") or HOST))
 
 
-def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: str = "fp32") -> Bundle:
+def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Precision = "fp32") -> Bundle:
     """A bundle whose only subgraph is a whole network on one processor.
 
     Args:

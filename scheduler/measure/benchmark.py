@@ -1,6 +1,7 @@
 """A bundle against the sequential models of equal cores, in turns, so that both see the same machine, and what that says in one sentence; how many inferences a second it makes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -8,8 +9,11 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from predictors.errors import StretchError
+from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
 from scheduler.measure.steady import Known, play_round, ratio_interval
+from scheduler.placement.mapping import bundle_precisions
 from scheduler.runtime.inputs import Values, as_arrays, plain
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -36,7 +40,7 @@ class Benchmark:
     """Measured times of a bundle and its controls on the same cores."""
 
     branched: Timing  # The bundle.
-    sequential: Timing | None  # The original model, on as many threads as served it best; None if the bundle has no such control.
+    sequential: Timing | None  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
     same_macs: Timing | None  # The original rescaled to the bundle's MACs; None if there is none.
     whole: Timing  # The same branched net as one graph on all the cores.
     others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
@@ -58,7 +62,7 @@ class Benchmark:
 
     @property
     def best_sequential(self) -> Timing | None:
-        """The fastest of the original and the network of the same MACs, on all the cores or on one; None without controls."""
+        """The fastest of the original and the network of the same MACs, on any processor; None without controls."""
         runs = [run for run in (self.sequential, self.same_macs) if run is not None]
         return min(runs, key=lambda run: run.median_ms, default=None)
 
@@ -96,18 +100,45 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     output = session.run(x)
     whole = Sequential(bundle.file(bundle.manifest.whole), cores)
     error = max_error(output, plain(bundle.manifest.named(as_arrays(whole.run(x), bundle.manifest.outputs)))) if session.computes else None
-    rounds = _Rounds(session, x, {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores))
-    for number in range(effort.warmup):
-        rounds.play(number)
-        if step is not None:
-            step()
-    rounds.forget()
-    start = perf_counter_ns()
-    while rounds.count < effort.rounds or not effort.enough((perf_counter_ns() - start) / 1e9, rounds.narrow):
-        rounds.play(rounds.count)
-        if step is not None:
-            step()
-    return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9)
+    with ExitStack() as stack:
+        rivals = {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores)
+        rounds = _Rounds(session, x, rivals | _elsewhere(session, x, stack))
+        for number in range(effort.warmup):
+            rounds.play(number)
+            if step is not None:
+                step()
+        rounds.forget()
+        start = perf_counter_ns()
+        while rounds.count < effort.rounds or not effort.enough((perf_counter_ns() - start) / 1e9, rounds.narrow):
+            rounds.play(rounds.count)
+            if step is not None:
+                step()
+        return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9)
+
+
+def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, Callable[[], float]]:
+    """Each control on each processor that is not the CPU, as the bundle's subgraphs run there; those that cannot run there are left out."""
+    bundle, precisions = session.bundle, bundle_precisions(session.bundle.manifest)
+    controls: dict[str, Callable[[], float]] = {}
+    for place in session.placements.values():
+        able = precisions.get(place.processor, set()) & {"fp32", "fp16"}
+        if place.delegate == "cpu" or place.simulated or not session.computes or not able:
+            continue
+        for control, file in bundle.manifest.controls.items():
+            alone = whole_on(bundle, control, file, place.processor, "fp16" if able == {"fp16"} else "fp32")
+            values = dict(zip(alone.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
+            with suppress(StretchError):
+                other = stack.enter_context(Session(alone, {place.processor: place.target}))
+                other.run(values)
+                if not other.replaced:
+                    controls[f"{control}, {place.processor} on {place.delegate}"] = partial(_timed, other, values)
+    return controls
+
+
+def _timed(session: Session, x: Values) -> float:
+    """Milliseconds of one inference."""
+    session.run(x)
+    return session.trace.makespan_ms
 
 
 def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, Callable[[], float]]:
@@ -288,7 +319,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
     against = (
         f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) the speed of the best sequential run ({fastest.name}: the fastest of the "
-        f"original and the network of the same MACs, on all cores or on one) on the same {cores}"
+        f"original and the network of the same MACs, on each processor alone) on the same {cores}"
     )
     faster = [rival for rival in rivals if ratios[rival.name].side < 0]
     even = [rival for rival in rivals if ratios[rival.name].side == 0]

@@ -27,6 +27,11 @@ class Placement:
     waits_on: int | None = None  # Core of the thread that only waits for it; None for any, or where `cores` do the computing.
 
     @property
+    def target(self) -> str:
+        """Where, as a mapping writes it."""
+        return self.delegate + "+".join(map(str, self.cores))
+
+    @property
     def thread_cores(self) -> tuple[int, ...]:
         """Core that the thread which calls the delegate is pinned to; empty for none."""
         return self.cores[:1] or (() if self.waits_on is None else (self.waits_on,))

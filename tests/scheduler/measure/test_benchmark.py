@@ -49,6 +49,13 @@ def test_every_contestant_is_measured_as_often_and_checked(bundle_dir):
     assert set(result.alone_ms) == {"stem", "s1.cpu", "s1.gpu", "s2.cpu", "s2.gpu", "head"}
 
 
+def test_original_is_timed_on_each_processor_alone_as_the_bundle_runs_there(bundle_dir):
+    names = set(measured(bundle_dir, {"gpu": "reference"}).rounds)
+    assert {"original, gpu on reference", "sequential_same_macs, gpu on reference"} <= names
+    # a delegate that computes nothing is no processor to compare with
+    assert not any("null" in name for name in measured(bundle_dir, {"gpu": "null_async"}).rounds)
+
+
 def test_ideal_is_the_sum_over_segments_of_the_slowest_branch(bundle_dir):
     with Session(bundle_dir) as session:
         alone = {"stem": 1.0, "s1.cpu": 2.0, "s1.gpu": 3.0, "s2.cpu": 5.0, "s2.gpu": 4.0, "head": 0.5}
