@@ -176,7 +176,7 @@ def _with_blocks(problem: PlanningProblem, choice: Searched, result: PlanResult,
     if (alone := shortened(changed, once)) is not None:
         gone = [f"{list(part.branches[0].dropped)} of `{part.name}`" for part in alone[0].segments if part.branches[0].dropped]
         text = "the {} alone is predicted to be as fast without the blocks {}, {} of that: compare with such a design"
-        said.append(Message(text, changed.best_single.processor, ", ".join(gone), f"{alone[1]:.0%}"))
+        said += [Message(text, changed.best_single.processor, ", ".join(gone), f"{alone[1]:.0%}")] if gone else []
     return replace(changed, warnings=tuple(said))
 
 

@@ -24,7 +24,7 @@ from stretch.stages.network import read_network
 from stretch.transform import build
 from stretch.transform.refine import fingerprint
 from tests import onnx_runtime
-from tests.predictors.specified import specified
+from tests.predictors.specified import kept, specified
 from tests.stretch.api import snapshot
 from tests.stretch.designs import cpu_and
 from tests.stretch.pictures import folder_of
@@ -175,9 +175,9 @@ def test_block_that_does_nothing_is_what_branches_do_without_and_the_bundle_says
     torch.manual_seed(0)
     module = SmallResNet(BasicBlock, (16, 16), 4).eval()
     nn.init.zeros_(module.stages[1][1].bn2.weight)
-    request = {"input_shape": (3, 32, 32), "merge": "always", "macs": (0.6, 1.2), "balance": 0.01, "min_depth": 0.2, "controls": False}
+    request = {"input_shape": (3, 32, 32), "merge": "always", "macs": (0.6, 0.9), "balance": 0.01, "min_depth": 0.2, "controls": False}
     asked = {"config": LOOSE, "images": images, "image_count": 16, "run_images": 0, "processors": ("cpu", "gpu")}
-    result = branch(module, "pixel6", out=tmp_path / "b", **asked, **request)
+    result = branch(module, kept("pixel6"), out=tmp_path / "b", **asked, **request)
     (part,) = (part for part in result.plan.design.segments if not part.whole)
     # where blocks are taken evenly, those at the ends of both stages go first
     assert all(5 in b.dropped for b in part.branches)
