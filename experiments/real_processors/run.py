@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.records import Row, write_record
+from predictors.fits import read_fits
+from scheduler.delegates.opencl.device import find_device
 
 HERE = Path(__file__).parent
 #: Networks with the side of their input.
@@ -104,18 +106,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json", help="the record")
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no further network is begun")
     options = parser.parse_args()
+    gpu = find_device()
     end, load = time.monotonic() + options.seconds, os.getloadavg()[0]
     core_set = f"cpu[{len(os.sched_getaffinity(0))}cores]"
     options.folder.mkdir(parents=True, exist_ok=True)
-    fits = stretch("profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder)
+    stretch("profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder)
     profile: list[Row] = [
         {
-            "processor": name,
-            "networks": row["networks"],
-            "mean error %": round(100 * row["mape"], 1),
-            "in the 90 % interval %": round(100 * row["coverage"]),
+            "processor": f"{family}[{cores}]",
+            "networks left out": fit.held_out.networks,
+            "mean error %": round(100 * fit.held_out.mape, 1),
+            "in the 90 % interval %": round(100 * fit.held_out.coverage),
         }
-        for name, row in fits["held_out"].items()
+        for (family, cores, _), fit in read_fits(options.folder / "here.toml", "here").items()
     ]
     tables: dict[str, list[Row]] = {"profile": profile, "singles": [], "plans": []}
     for network, side in NETWORKS:
@@ -134,6 +137,7 @@ def main() -> int:
             notes=[
                 "Weights are random. The GPU runs our OpenCL kernels in fp32, the CPU ONNX Runtime in fp32 on all cores but one.",
                 "predicted: from the profile that the same command measured before.",
+                f"GPU: {gpu.name.strip()}, driver {gpu.driver_version}.",
             ],
         )
         sys.stderr.write(json.dumps(plans) + "\n")
