@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.records import Row, write_record
+from experiments.records import About, Facts, Row, write_record
 from predictors.fits import read_fits
 from scheduler.delegates.opencl.device import find_device
 
@@ -134,6 +134,8 @@ def main() -> int:
             command="python -m experiments.real_processors.run FOLDER",
             runs=30,
             load=load,
+            interleaved=True,
+            about={name: About(columns={"predicted ms": Facts(source="predicted")}) for name in ("singles", "plans")},
             notes=[
                 "Weights are random. The GPU runs our OpenCL kernels in fp32, the CPU ONNX Runtime in fp32 on all cores but one.",
                 "predicted: from the profile that the same command measured before.",
