@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 #: Where the rows of a run lie while it goes on.
 PARTS = ROOT / "runs" / "simulated_speedup"
 
-#: The phones of the paper, the Mi 9 as its release measured it and with newer kernels; and a board.
+#: The phones of the paper, the Mi 9 as its release measured it and with newer kernels; a newer phone; and a board.
 PLACES = (
     ("mi9-release", "cpu,gpu"),
     ("mi9-release", "cpu,dsp"),
@@ -39,6 +39,7 @@ PLACES = (
     ("mi9", "cpu,gpu"),
     ("mi11", "cpu,gpu"),
     ("pixel6", "cpu,gpu"),
+    ("s23", "cpu,gpu"),
     ("rk3588", "cpu,gpu"),
 )
 #: What merged mixed designs are to reach in the mean: over the best single processor, and over the sequential network of the same MACs.
