@@ -27,6 +27,7 @@ DEVICES = {
     "mi9": "cpu,gpu",
     "mi9-release": "cpu,gpu",
     "pixel6": "cpu,gpu",
+    "s23": "cpu,gpu",
 }
 #: Factors on the time of every transfer.
 LINKS = (0.5, 1.0, 2.0)

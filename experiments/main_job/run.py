@@ -28,7 +28,7 @@ MODELS = (
     "mobilenet_v3_large",
 )
 CHECKED = "`error` is the scheduler's output of the bundle against the branched torch module, relative to the largest output."
-DEVICES = {"mi9-release": "cpu,gpu,dsp", "pixel6": "cpu,gpu", "mi9": "cpu,gpu,dsp"}
+DEVICES = {"mi9-release": "cpu,gpu,dsp", "pixel6": "cpu,gpu", "s23": "cpu,gpu", "mi9": "cpu,gpu,dsp"}
 
 
 def drop_caches() -> bool:
@@ -105,7 +105,7 @@ def p90(values: list[float]) -> float:
 
 
 def predict() -> None:
-    """Record what is planned for every model and device: nothing is run, so this can be made anew at any time."""
+    """Record what is planned for every model and device: nothing is run, so this can be remade at any time."""
     rows, refused = [], []
     for model in MODELS:
         for device, processors in DEVICES.items():
@@ -124,7 +124,7 @@ def predict() -> None:
         load=None,
         notes=[
             *refused,
-            "Milliseconds are predictions: from fits to public measurements on a phone with the same chip where there are any, else from fits of relatives, scaled by specifications; nothing was measured here on a phone.",
+            "Milliseconds are predictions: from published times of whole networks, from fits to a phone with the same chip, or from fits of relatives; nothing was measured here on a phone.",
             "`low` and `high` are the ends of the 90 % interval of a speed-up: fits, links and contention are drawn within their intervals, for both runs at once.",
             "Stretched designs alone are searched (`--kinds stretch`), where a request without kinds would get an exact one; other options have their defaults. Where a segment has several stages, they were merged because none of them can branch alone.",
         ],

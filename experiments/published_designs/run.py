@@ -22,7 +22,7 @@ OWN = HERE / "designs.csv"
 #: The design whose place among others is told.
 STAGE = "EfficientNet-B5, stage 5"
 NOTES = (
-    "measured: as the file of designs has it; predicted: from the profile of version 0.1.0 and from the one fitted to public measurements of a phone with the same chip, whose CPU is three of its cores and whose DSP is what relatives say.",
+    "measured: as the file of designs has it; predicted: from the profile of version 0.1.0 and from the one fitted to public measurements of a phone with the same chip, whose CPU is three of its cores and whose DSP is calibrated by that phone's.",
     "with measured processors: each processor is as fast as was measured of the network as it is; exchanges, joins and the division are predicted. No measured time of a design goes into any prediction.",
     "The profile of version 0.1.0 was adjusted until ResNet-50 on each processor, and EfficientNet-Lite4 on the DSP, came near what is published: its errors there say nothing.",
 )

@@ -19,7 +19,7 @@ PIXEL4 = {
     "gpu_fp16_ms": ("gpu", "fp16"),
 }
 #: Profiles that whole networks calibrated, each left out in turn (`predictors/measurements/published`).
-DEVICES = ("pixel6", "s23", "mi9-release")
+DEVICES = ("pixel6", "s23", "mi9-release", "mi9")
 
 
 def graph_of(model: str, size: str) -> OpGraph:

@@ -18,7 +18,6 @@ import msgspec
 from experiments.lossless.paths import schedule_bound_ms
 from experiments.networks import MODELS, graph_of, own_precisions
 from experiments.records import ROOT, Row, Value, this_commit, write_record
-from experiments.simulated_speedup.devices import CHANGES, changes_for
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
@@ -31,7 +30,7 @@ HERE = Path(__file__).parent
 #: Where the rows of a run lie while it goes on.
 PARTS = ROOT / "runs" / "simulated_speedup"
 
-#: The phones of the paper, the Mi 9 as its release measured it and with newer kernels; and a board.
+#: The phones of the paper, the Mi 9 as its release measured it and with newer kernels; a newer phone; and a board.
 PLACES = (
     ("mi9-release", "cpu,gpu"),
     ("mi9-release", "cpu,dsp"),
@@ -39,6 +38,7 @@ PLACES = (
     ("mi9", "cpu,gpu"),
     ("mi11", "cpu,gpu"),
     ("pixel6", "cpu,gpu"),
+    ("s23", "cpu,gpu"),
     ("rk3588", "cpu,gpu"),
 )
 #: What merged mixed designs are to reach in the mean: over the best single processor, and over the sequential network of the same MACs.
@@ -52,12 +52,7 @@ STAGES, MERGED = "stages apart", "stages merged"
 MERGES = {STAGES: "never", MERGED: "always"}
 #: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
 DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
-#: Designs that are planned anew where a number of the device is another.
-EXACT, MIXED = ("exact", STAGES), ("mixed", MERGED)
-#: Where segments of merged mixed designs may end between any two blocks as well; with three processors that takes minutes to plan.
-CUT_PLACES = (("mi9-release", "cpu,gpu"), ("mi9-release", "cpu,dsp"))
-CUTS = "segments end within stages"
-FREE = "links free"
+MIXED = ("mixed", MERGED)
 #: Factors on the time of every transfer, for the same design.
 LINKS = (0.5, 2.0)
 
@@ -71,13 +66,11 @@ class Case:
     processors: str  # With commas.
     kind: str  # Of designs: exact, stretched or mixed.
     merged: str  # How stages become segments.
-    change: str = ""  # What of the device or of the request is another; empty for nothing.
 
     @property
     def name(self) -> str:
         """The case in words, which no other has."""
-        parts = (MODELS[self.model], f"{self.device} {self.processors}", self.kind, self.merged, self.change)
-        return ", ".join(part for part in parts if part)
+        return ", ".join((MODELS[self.model], f"{self.device} {self.processors}", self.kind, self.merged))
 
 
 def cases_of(model: str) -> Iterator[Case]:
@@ -85,21 +78,12 @@ def cases_of(model: str) -> Iterator[Case]:
     for place in PLACES:
         for design in DESIGNS:
             yield Case(model, *place, *design)
-        for change in changes_for(place[1]):
-            yield Case(model, *place, *MIXED, change)
-        yield Case(model, *place, *EXACT, FREE)
-        if place in CUT_PLACES:
-            yield Case(model, *place, *MIXED, CUTS)
 
 
 def planned_row(case: Case, graph: OpGraph) -> Row:
     """Plan a case; its figures, all None where there is no design."""
     device = load_device(case.device)
-    if case.change in CHANGES:
-        device = CHANGES[case.change](device)
-    options = own_precisions(device, case.processors)
-    cuts = "blocks" if case.change == CUTS else "stages"
-    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], cuts=cuts, **options)
+    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], **own_precisions(device, case.processors))
     try:
         result = plan(graph, device, config)
     except InfeasibleError:
@@ -215,26 +199,6 @@ def _reached(value: Value, goal: float | None) -> str | None:
     return None if goal is None or value is None else "yes" if float(value) >= goal else "no"
 
 
-def varied(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Geometric means of merged mixed designs and of exact ones where a number of the device or of the request is another."""
-    result = []
-    for place in PLACES:
-        row: Row = {"device": " ".join(place)}
-        known = [*changes_for(place[1]), *((CUTS,) if place in CUT_PLACES else ())]
-        for change in ("", *CHANGES, CUTS):
-            current = [rows[Case(model, *place, *MIXED, change).name] for model in models] if change in ("", *known) else []
-            row[change or "as stated"] = geo_mean([item["speed-up"] for item in current])
-            row[f"{change or 'as stated'}, over sequential"] = geo_mean([item["over sequential"] for item in current])
-        for name, design in (("exact", EXACT), ("mixed", MIXED)):
-            current = [rows[Case(model, *place, *design).name] for model in models]
-            for factor in LINKS:
-                row[f"{name}, links ×{factor:g}"] = geo_mean([item[f"links ×{factor:g}"] for item in current])
-        row["exact"] = geo_mean([rows[Case(model, *place, *EXACT).name]["speed-up"] for model in models])
-        row[f"exact, {FREE}"] = geo_mean([rows[Case(model, *place, *EXACT, FREE).name]["speed-up"] for model in models])
-        result.append(row)
-    return result
-
-
 def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
     """What limits merged mixed designs: geometric means of their speed-up, of one without any loss, and of what they lose where."""
     result = []
@@ -258,7 +222,7 @@ def geo_mean(values: Sequence[Value]) -> float | None:
 
 
 #: Tables of the record that are worked out from its cases.
-TABLES: dict[str, Callable[[Rows, Sequence[str]], list[Row]]] = {"means": means, "varied": varied, "bounds": bounds, "networks": networks}
+TABLES: dict[str, Callable[[Rows, Sequence[str]], list[Row]]] = {"means": means, "bounds": bounds, "networks": networks}
 
 
 class Part(msgspec.Struct):

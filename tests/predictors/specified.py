@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -33,3 +34,23 @@ def contending(device: DeviceProfile, factors: dict[tuple[str, str], float]) -> 
 def stating(device: DeviceProfile, **keys: object) -> DeviceProfile:
     """A profile whose processors all state something else."""
     return replace(device, processors={name: msgspec.structs.replace(profile, **keys) for name, profile in device.processors.items()})
+
+
+def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfile:
+    """A device of specifications alone, on which every kernel of one processor runs so many times as fast."""
+    changed, processor = msgspec.structs.replace, device.processors[family]
+
+    def times(stated: Any, factor: float) -> Any:
+        return changed(stated, value=stated.value * factor)
+
+    sets = {
+        name: changed(
+            cores,
+            peak_gops={at: times(peak, speed) for at, peak in cores.peak_gops.items()},
+            bandwidth_gbs=times(cores.bandwidth_gbs, speed),
+            cache_gbs=times(cores.cache_gbs, speed),
+        )
+        for name, cores in processor.core_sets.items()
+    }
+    processor = changed(processor, core_sets=sets, launch_us=times(processor.launch_us, 1 / speed))
+    return replace(device, processors={**device.processors, family: processor})

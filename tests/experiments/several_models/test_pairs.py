@@ -8,8 +8,11 @@ import pytest
 from experiments.networks import MODELS
 from experiments.records import read_record
 from experiments.several_models.here import BRANCHED, MAPPED, THREADS, TURNS, contenders
-from experiments.simulated_speedup.run import CUTS, MIXED, TABLES, Case, cases_of, planned_row
+from experiments.simulated_speedup.run import KINDS, MACS, TABLES, cases_of
+from predictors.devices import load_device
 from scheduler.cores import available_cores
+from stretch.planning.config import PlanConfig
+from stretch.planning.plan import plan
 from tests import onnx_runtime
 from tests.contracts.repository import ROOT
 from tests.predictors.networks import small_resnet
@@ -48,5 +51,7 @@ def test_recorded_tables_are_those_of_the_recorded_cases():
 
 @pytest.mark.slow
 def test_more_places_to_cut_are_never_slower():
-    stages, blocks = (planned_row(Case("resnet34", "mi9-release", "cpu,dsp", *MIXED, change), small_resnet(160)) for change in ("", CUTS))
-    assert blocks["speed-up"] >= stages["speed-up"] > 0
+    graph, device = small_resnet(160), load_device("mi9-release")
+    options = {"processors": ("cpu", "dsp"), "macs": MACS, "kinds": KINDS["mixed"], "merge": "always"}
+    stages, blocks = (plan(graph, device, PlanConfig(cuts=cuts, **options)).run.makespan_ms for cuts in ("stages", "blocks"))
+    assert stages >= blocks > 0

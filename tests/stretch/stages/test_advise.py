@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
-from experiments.simulated_speedup.devices import with_speed
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
@@ -18,7 +17,7 @@ from stretch.planning.cost.compare import LEAST_GAIN
 from stretch.planning.plan import plan
 from stretch.stages.advise import _least, advise, least_divided_ms, precisions_at
 from tests.predictors.networks import small_resnet
-from tests.predictors.specified import specified
+from tests.predictors.specified import specified, with_speed
 
 GRAPH = small_resnet(96)
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.simulated_speedup.devices import with_speed
 from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.cost import compare
 from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, ahead, divided_ms, recommend
 from tests.predictors.networks import small_resnet
-from tests.predictors.specified import contending, specified
+from tests.predictors.specified import contending, specified, with_speed
 
 CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
 
