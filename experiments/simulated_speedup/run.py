@@ -83,7 +83,10 @@ def cases_of(model: str) -> Iterator[Case]:
 def planned_row(case: Case, graph: OpGraph) -> Row:
     """Plan a case; its figures, all None where there is no design."""
     device = load_device(case.device)
-    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], **own_precisions(device, case.processors))
+    # merged stages meet once, whatever share of their time that takes: as plans without options do where no other design is left
+    exchanges = {"alpha": 100.0} if case.merged == MERGED else {}
+    precisions = own_precisions(device, case.processors)
+    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], **exchanges, **precisions)
     try:
         result = plan(graph, device, config)
     except InfeasibleError:
