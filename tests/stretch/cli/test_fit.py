@@ -51,7 +51,8 @@ def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, fil
 
 def networks(folder, *rows):
     table = folder / "networks.csv"
-    table.write_text("\n".join(["model,processor,ms", *rows]) + "\n")
+    header = ["model", "processor", "ms", "precision", "macs"][: rows[0].count(",") + 1]
+    table.write_text("\n".join([",".join(header), *rows]) + "\n")
     return table
 
 
@@ -67,12 +68,25 @@ def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
     assert LatencyPredictor(mine).predict(graph, "cpu").ms == pytest.approx(LatencyPredictor(base).predict(graph, "cpu").ms)
 
 
+def test_defaults_stay_and_a_processor_that_was_not_timed_is_named(capsys, tmp_path):
+    table = networks(tmp_path, "resnet18,cpu[1large],30", "squeezenet1_1,cpu[1large],12", "mobilenet_v2,cpu[1large],9")
+    told = succeed(capsys, "profile", "--fit", table, "--device", "s10", "--out", tmp_path / "mine", "--json", "--quiet").data
+    assert [warning for warning in told["warnings"] if "gpu of mine" in warning] == []  # its GPU has a fit of its own
+    told = succeed(capsys, "profile", "--fit", table, "--device", "mi11", "--out", tmp_path / "other", "--json", "--quiet").data
+    assert any("gpu" in warning and "dsp" in warning for warning in told["warnings"])
+    before, after = load_device("mi11").processors["cpu"], load_device(tmp_path / "other.toml").processors["cpu"]
+    assert (after.default_core_set, after.default_precision) == (before.default_core_set, before.default_precision)
+
+
 @pytest.mark.parametrize(
     ("rows", "out", "message"),
     [
         (["resnet18,gpu,0"], "mine", "line 2: `ms` is wrong"),
         (["resnet18,gpu,0.0002"], "mine", "times less than predicted"),
         (["resnet18,npu,2"], "mine", "unknown processor of pixel6 `npu`"),
+        (["resnet18,cpu[9large],20"], "mine", "unknown processor of pixel6 `cpu[9large]`"),
+        (["resnet18,cpu,20,fp16"], "mine", "`cpu` does not run `fp16`"),
+        (["resnet18,gpu,20,fp16,3.6"], "mine", "it is not the network measured"),
         (["resnet18,gpu,20"], "mi9", "cannot be the id of a new profile"),
         (["resnet18,gpu,20"], "nowhere/mine", "there is no folder"),
     ],
