@@ -126,7 +126,7 @@ def predict() -> None:
             *refused,
             "Milliseconds are predictions: from published times of whole networks, from fits to a phone with the same chip, or from fits of relatives; nothing was measured here on a phone.",
             "`low` and `high` are the ends of the 90 % interval of a speed-up: fits, links and contention are drawn within their intervals, for both runs at once.",
-            "Stretched designs alone are searched (`--kinds stretch`), where a request without kinds would get an exact one; other options have their defaults. Where a segment has several stages, they were merged because none of them can branch alone.",
+            "Planned as `stretch branch` does by default: stretched where such a design keeps the rules, else with merged stages whatever share exchanges take, if that gains over one processor, else exactly in fp32 and fp16.",
         ],
     )
 
@@ -156,7 +156,7 @@ def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
 
     loaded = load_model(model, weights="none")
     graph = capture(loaded.module, loaded.input_shape, model).graph
-    result = plan(graph, load_device(device), PlanConfig(processors=tuple(processors.split(",")), kinds=("stretch",)))
+    result = plan(graph, load_device(device), PlanConfig(processors=tuple(processors.split(","))))
     predicted = result.predicted.to_json()
     rivals = {rival.name.partition(":")[0]: rival for rival in result.recommendation.rivals}
     single, same = rivals["single"], rivals.get("sequential_same_macs")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import Rival
-from stretch.planning.plan import plan
+from stretch.planning.plan import MERGED_INSTEAD, plan
 from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
@@ -47,9 +48,9 @@ GOALS = {("mi9-release", "cpu,dsp"): (1.7, 1.45), ("mi9-release", "cpu,gpu"): (1
 MACS = (0.97, 1.03)
 
 KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
-#: How stages become segments: each of its own, or several as one where that is faster.
+#: How stages become segments: each of its own, or several as one where that is faster, whatever share exchanges then take.
 STAGES, MERGED = "stages apart", "stages merged"
-MERGES = {STAGES: "never", MERGED: "always"}
+MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: {name.option: name.value for name in MERGED_INSTEAD}}
 #: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
 DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
 MIXED = ("mixed", MERGED)
@@ -83,10 +84,7 @@ def cases_of(model: str) -> Iterator[Case]:
 def planned_row(case: Case, graph: OpGraph) -> Row:
     """Plan a case; its figures, all None where there is no design."""
     device = load_device(case.device)
-    # merged stages meet once, whatever share of their time that takes: as plans without options do where no other design is left
-    exchanges = {"alpha": 100.0} if case.merged == MERGED else {}
-    precisions = own_precisions(device, case.processors)
-    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], merge=MERGES[case.merged], **exchanges, **precisions)
+    config = PlanConfig(macs=MACS, kinds=KINDS[case.kind], **MERGES[case.merged], **own_precisions(device, case.processors))
     try:
         result = plan(graph, device, config)
     except InfeasibleError:
@@ -289,7 +287,7 @@ def main() -> int:
         notes=[
             "Every time is the planner's, from a profile and its links; nothing ran, and nothing was measured on a phone.",
             "Speed-ups are over the original on the best single processor, core set and precision at least as wide, and over the fastest sequential network of the same multiply-accumulates.",
-            "`exact` designs compute the original's output; `stretched` ones are other networks, which want training; `mixed` ones may have segments of every kind. Merged: several stages may become one segment where that is faster.",
+            "`exact` designs compute the original's output; `stretched` ones are other networks, which want training; `mixed` ones may have segments of every kind. Merged: several stages may become one segment where that is faster, whatever share of its time exchanges take, as `stretch branch` plans where no design with stages apart keeps its rules.",
             "`low` and `high` are the ends of the 90 % interval: fits, links and contention are drawn within their intervals. `links ×0.5` and `links ×2` are the same design where every transfer takes half or twice the time.",
             "The ideal split divides the original over the processors without any loss. The bound is the longest chain of the original's kernels, each on its fastest processor, or the least time in which all of them can be computed, whichever is longer: no schedule that leaves kernels whole is faster, exchanges and contention left out. A stretched or divided design has other kernels, and may be below both.",
         ],
