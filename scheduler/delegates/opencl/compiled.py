@@ -111,7 +111,7 @@ class OpenCLInvocation(AsyncInvocation):
             self._enqueue(self._launch)
 
     def _launch(self) -> None:
-        """Launch every kernel without an event, which costs ten times the launch, and without giving up the interpreter's lock."""
+        """Launch every kernel without an event, which costs several times the launch, and without giving up the interpreter's lock."""
         launch, queue = native_enqueue(), self._queue.int_ptr
         for kernel, dimensions, grid, local in self._launches:
             if status := launch(queue, kernel, dimensions, None, grid, local, 0, None, None):
