@@ -29,7 +29,7 @@ def user(tmp_path_factory):
 def branched(user):
     """Their model in branches for a CPU and a DSP, calibrated with their pictures."""
     # By what is known of this phone, communication is much of so small a network, and its CPU slow beside its DSP.
-    words = ("branch", "mymodel.py:make", "--device", "mi9", "--processors", "cpu,dsp", "--alpha", 5, "--beta", 5)
+    words = ("branch", "mymodel.py:make", "--device", "mi9", "--processors", "cpu,dsp", "--alpha", 100, "--beta", 5)
     words += ("--input", "3x128x128", "--images", "pictures/train")
     assert "--trust-code" in user.ask(*words, code=2)["hint"]
     return user.stretch(*words, "--trust-code", "--out", "own")
@@ -148,7 +148,7 @@ def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched
     assert worth["agreement"] is None
     assert 0 < worth["error"] < 0.3
 
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", 5, "--out", "tiny")
+    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", 100, "--out", "tiny")
     follow(base.ask(*words, code=5)["hint"], program)
     assert base.ask(*words)["checks"]["max_error"] < 1e-4
     check_run(base.ask("run", "tiny", *QUICK), 1e-4)

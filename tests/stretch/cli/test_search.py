@@ -16,7 +16,7 @@ from tests.stretch.cli.commands import call, succeed
 from tests.stretch.pictures import folder_of
 from tests.stretch.train.recipes import network, supernet
 
-TINY = ("search", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu,gpu", "--alpha", 5, "--beta", 5)
+TINY = ("search", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu,gpu", "--alpha", 100, "--beta", 5)
 
 
 @pytest.fixture(scope="module")

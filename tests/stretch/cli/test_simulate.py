@@ -8,12 +8,12 @@ import pytest
 from scheduler.bundle.load import load_bundle
 
 DESIGNS = {
-    "concat": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--set", "join=concat"),
-    "project": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--set", "join=project"),
-    "sum": ("tiny_mobilenet", "--alpha", 5, "--beta", 5, "--set", "join=sum"),
+    "concat": ("tiny_resnet", "--alpha", 100, "--beta", 5, "--set", "join=concat"),
+    "project": ("tiny_resnet", "--alpha", 100, "--beta", 5, "--set", "join=project"),
+    "sum": ("tiny_mobilenet", "--alpha", 100, "--beta", 5, "--set", "join=sum"),
     "exact": ("tiny_resnet", "--lossless", "--input", "3x64x64"),
     "rows": ("tiny_vgg", "--lossless", "--kinds", "rows", "--input", "3x64x64"),
-    "dsp": ("tiny_resnet", "--alpha", 5, "--beta", 5, "--processors", "cpu,dsp"),
+    "dsp": ("tiny_resnet", "--alpha", 100, "--beta", 5, "--processors", "cpu,dsp"),
     "dsp without the cpu": ("tiny_resnet", "--alpha", 50, "--beta", 50, "--processors", "gpu,dsp"),
 }
 
