@@ -68,7 +68,7 @@ path = "pictures"
 size = 32
 
 [plan]
-alpha = 5.0
+alpha = 100.0
 
 [train]
 epochs = 4
