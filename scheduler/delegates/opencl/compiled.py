@@ -248,9 +248,16 @@ class OpenCLCompiled(Compiled):
                 for argument in launch.arguments:
                     self._upload(argument)
         except (MemoryError, cl.Error) as error:
+            device.arenas.forget()
             raise DeviceError(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
-        self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
+        try:
+            self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
+        except DeviceError as error:
+            device.arenas.forget()
+            if "MEM_OBJECT_ALLOCATION_FAILURE" in error.message:
+                raise DeviceError(device.name, "has no memory for the subgraph", error) from error
+            raise
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenCLInvocation:
         """Set every kernel's arguments, with the caller's memory as inputs and outputs."""

@@ -243,3 +243,7 @@ class Arenas:
             elif self._buffers[i].size < size:
                 self._buffers[i] = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
         return self._buffers[: len(sizes)]
+
+    def forget(self) -> None:
+        """Make new buffers from now on: a driver may find out at the first launch that it lacks the memory of one."""
+        self._buffers.clear()
