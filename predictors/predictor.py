@@ -162,11 +162,6 @@ class Estimate:
         return self.handover.ms
 
     @property
-    def fixed_ms(self) -> float:
-        """The same where it was measured with whole networks; 0 where links say it."""
-        return self.handover.ms if self.handover.measured else 0.0
-
-    @property
     def computing_ms(self) -> float:
         """The kernels alone."""
         return self.computing.ms
