@@ -76,7 +76,7 @@ def folders(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("bundles")
     exact_bundles.made(folder / "exact")
-    options = {"processors": ("cpu", "gpu"), "kinds": ("stretch",), "alpha": 5.0, "beta": 5.0}
+    options = {"processors": ("cpu", "gpu"), "kinds": ("stretch",), "alpha": 100.0, "beta": 5.0}
     stretch.branch("tiny_resnet", "pixel6", weights="none", out=folder / "stretched", **options)
     return folder
 
