@@ -153,6 +153,8 @@ class ProcessorProfile(_Part, frozen=True):
     relatives: tuple[str, ...] = ()
     #: What scaled branches have in place of operators that it lacks or is slow at; exact ones its runtime has in all (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
+    #: The delegate that it was measured with and that runs what is planned for it; empty for the usual one of `stretch run`.
+    delegate: str = ""
     unsupported: tuple[str, ...] = ()  # Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
 
     @property

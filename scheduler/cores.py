@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from predictors import system
@@ -73,3 +75,12 @@ def pinned(cores: tuple[int, ...]) -> Iterator[None]:
         yield
     finally:
         system.set_affinity(before)
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Instructions of this machine's CPU, as Linux names them; none elsewhere."""
+    with suppress(OSError):
+        match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return frozenset(match[1].split()) if match else frozenset()
+    return frozenset()

@@ -10,8 +10,8 @@ import numpy as np
 
 from experiments.records import Value, write_record
 from predictors.errors import StretchError
-from scheduler.cores import available_cores
-from scheduler.delegates.opencl.device import cpu_flags, open_device
+from scheduler.cores import available_cores, cpu_flags
+from scheduler.delegates.opencl.device import open_device
 
 HERE = Path(__file__).parent
 

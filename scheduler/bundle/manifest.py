@@ -138,6 +138,7 @@ class Manifest(_ManifestStruct, frozen=True):
     files: dict[str, FileEntry]  # Every other file of the bundle.
     contexts: dict[str, dict[str, str]] = {}  # Files with code for the DSP of named chips, by chip and subgraph.
     little_cores: tuple[_Core, ...] = ()  # The device's cores for threads that only wait for another processor.
+    delegates: dict[str, str] = {}  # Delegates that the processors were measured with, by processor, where the profile names some.
     tflite: str | None = None  # TFLite file with a signature for each subgraph and join, if there is one.
     aot: dict[str, str] = {}  # Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
     agreement: Agreement | None = None  # With the original on images, as the bundle was made; None where that was not measured.

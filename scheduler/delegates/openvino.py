@@ -1,4 +1,4 @@
-"""The delegates `openvino` (CPU cores), `openvino:GPU` and `openvino:NPU`: OpenVINO on whatever of Intel's its plug-ins drive."""
+"""The delegates `openvino` and `openvino:half` (CPU cores), `openvino:GPU` and `openvino:NPU`: OpenVINO on whatever of Intel's its plug-ins drive."""
 
 import glob
 import sys
@@ -10,6 +10,7 @@ import numpy as np
 
 from predictors.errors import StretchError, install_line
 from predictors.files import cache_folder
+from scheduler.cores import cpu_flags
 from scheduler.delegates.base import (
     Array,
     AsyncInvocation,
@@ -109,8 +110,10 @@ class OpenVinoDelegate(CoreDelegate):
     summary = "OpenVINO on CPU cores"
     fuses, package = "onnxruntime", "openvino"
     install = INSTALL
-    precisions = ("fp32", "fp16", "int8")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "int8")
     reentrant = True
+    #: Precision that OpenVINO is told to compute floating point in.
+    arithmetic: ClassVar[str] = "f32"
 
     def compile(self, model: Path) -> OpenVinoCompiled:
         """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling one."""
@@ -126,10 +129,25 @@ class OpenVinoDelegate(CoreDelegate):
             "NUM_STREAMS": "1",
             # The scheduler pins; a second opinion would move threads onto each other.
             "ENABLE_CPU_PINNING": False,
-            # bf16 where the hardware has it would be another model than the one that was checked.
-            "INFERENCE_PRECISION_HINT": "f32",
+            # left to itself it takes bf16 where the hardware has it, also for files that were checked in fp32
+            "INFERENCE_PRECISION_HINT": self.arithmetic,
         }
         return _compile(model, "CPU", options | settings)
+
+
+@delegates.register("openvino:half")
+class OpenVinoHalfDelegate(OpenVinoDelegate):
+    """OpenVINO's CPU plug-in for fp16 files, which it computes in bfloat16: the half precision of x86 CPUs."""
+
+    summary = "OpenVINO on CPU cores with bfloat16 instructions, for fp16 files"
+    precisions = ("fp16",)
+    arithmetic = "bf16"
+
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Whether OpenVINO is missing, or the CPU lacks the instructions."""
+        lacks = not cpu_flags() & {"avx512_bf16", "amx_bf16"}
+        return super().unavailable() or ("this CPU has no bfloat16 instructions" if lacks else None)
 
 
 class DeviceDelegate(Delegate):

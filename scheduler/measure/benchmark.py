@@ -10,6 +10,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from predictors.errors import StretchError
+from predictors.host import is_host
 from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
 from scheduler.measure.steady import Known, play_round, ratio_interval
@@ -117,8 +118,9 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
 
 
 def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, Callable[[], float]]:
-    """Each control on each processor that is not the CPU, as the bundle's subgraphs run there; those that cannot run there are left out."""
+    """Each control on each delegate but ONNX Runtime's on CPU cores, as the bundle's subgraphs run there; those that cannot run are left out."""
     bundle, precisions = session.bundle, bundle_precisions(session.bundle.manifest)
+    all_cores = "+".join(map(str, used_cores(session)))
     controls: dict[str, Callable[[], float]] = {}
     for place in session.placements.values():
         able = precisions.get(place.processor, set()) & {"fp32", "fp16"}
@@ -128,7 +130,8 @@ def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, Calla
             alone = whole_on(bundle, control, file, place.processor, "fp16" if able == {"fp16"} else "fp32")
             values = dict(zip(alone.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
             with suppress(StretchError):
-                other = stack.enter_context(Session(alone, {place.processor: place.target}))
+                target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
+                other = stack.enter_context(Session(alone, {place.processor: target}))
                 other.run(values)
                 if not other.replaced:
                     controls[f"{control}, {place.processor} on {place.delegate}"] = partial(_timed, other, values)

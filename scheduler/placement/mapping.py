@@ -90,6 +90,7 @@ def place_processors(
     cores: Sequence[int] | None = None,
     precisions: Mapping[str, Collection[str]] | None = None,
     little_cores: Sequence[int] = (),
+    planned: Mapping[str, str] | None = None,
 ) -> dict[str, Placement]:
     """Where each processor of a bundle runs on this machine.
 
@@ -100,13 +101,15 @@ def place_processors(
     it is stood in for, on a thread of its own, or for the thread that feeds it.
     The last core is shared, one subgraph at a time, when cores run out. A
     processor that a delegate drives is left to it where that can run and the
-    subgraphs are of the precision that it runs.
+    subgraphs are of the precision that it runs; the delegate of the plan goes
+    first.
 
     Args:
         mapping: Target of some processors, such as ``{"gpu": "cpu1"}``: a
             delegate's name, followed by cores as ``0`` or ``0+1`` or by nothing.
         cores: Cores to use, those of this process if None.
         precisions: Precisions of each processor's subgraphs; fp32 if not named.
+        planned: Delegates that the processors were measured with for the plan.
     """
     cores = tuple(available_cores() if cores is None else cores)
     mapping = dict(mapping or {})
@@ -117,6 +120,7 @@ def place_processors(
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
     left = _Cores(cores, {core for _, chosen in targets.values() for core in chosen}, host is not None)
     ways = {name: (precisions or {}).get(name, ("fp32",)) for name in processors}
+    drivers_of = {name: _driver(name, ways[name], (planned or {}).get(name)) for name in processors if name not in targets}
     placed: dict[str, Placement] = {}
     for processor in sorted(processors, key=lambda p: p != host):
         if processor in targets:
@@ -124,10 +128,10 @@ def place_processors(
         elif processor == host:
             fed = sum(not chosen for _, chosen in targets.values())
             others = [name for name in processors if name != host and name not in targets]
-            standing_in = any(_on_core(_driver(name, ways[name])[0]) for name in others)
-            placed[processor] = _host(processor, left, fed + len(others), standing_in)
+            standing_in = any(_on_core(drivers_of[name][0]) for name in others)
+            placed[processor] = _host(processor, left, fed + len(others), standing_in, *drivers_of[processor])
         else:
-            placed[processor] = _by_default(processor, left, ways[processor], little_cores)
+            placed[processor] = _by_default(processor, left, *drivers_of[processor], little_cores)
     placed = _dispatched(placed, host)
     return {processor: placed[processor] for processor in processors}
 
@@ -157,12 +161,13 @@ class _Cores:
         return self._last
 
 
-def _host(processor: str, left: _Cores, needed: int, standing_in: bool) -> Placement:
+def _host(processor: str, left: _Cores, needed: int, standing_in: bool, driver: str | None, why_not: str) -> Placement:
     """Where the CPU runs that no mapping names; `needed` cores are those of other processors, on which some may be stood in for."""
     free, able = len(left.free), max(1, len(left.free) - needed)
     count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if standing_in else able)
     cores = tuple(left.take() for _ in range(min(count, able)))
-    return _placement(processor, "cpu", cores, f"the CPU of this machine, {len(cores)} of {max(free, 1)} cores")
+    reason = f"the CPU of this machine, {len(cores)} of {max(free, 1)} cores"
+    return _placement(processor, driver or "cpu", cores, reason + (f"; {why_not}" if why_not else ""))
 
 
 def _on_core(driver: str | None) -> bool:
@@ -170,9 +175,8 @@ def _on_core(driver: str | None) -> bool:
     return driver is None or get_delegate(driver).needs_core()
 
 
-def _by_default(processor: str, left: _Cores, precisions: Collection[str], little_cores: Sequence[int]) -> Placement:
+def _by_default(processor: str, left: _Cores, driver: str | None, why_not: str, little_cores: Sequence[int]) -> Placement:
     """Where a processor that no mapping names runs."""
-    driver, why_not = _driver(processor, precisions)
     if driver and _on_core(driver):
         if left.free:
             reason = f"the {driver} delegate on a CPU core: this machine has no {processor} that the delegate supports"
@@ -194,9 +198,14 @@ def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
     return precisions
 
 
-def _driver(processor: str, precisions: Collection[str]) -> tuple[str | None, str]:
-    """The delegate that drives a processor itself, or None and why there is none."""
-    reasons = [f"no delegate here drives a {processor}"]
+def _driver(processor: str, precisions: Collection[str], planned: str | None = None) -> tuple[str | None, str]:
+    """The delegate that drives a processor itself, that of the plan first, or None and why there is none."""
+    reasons = ["" if is_host(processor) else f"no delegate here drives a {processor}"]
+    if planned in delegates:
+        reason = _refusal(processor, str(planned), get_delegate(str(planned)), precisions)
+        if not reason:
+            return planned, ""
+        reasons.append(f"the plan was measured on `{planned}`: {reason}")
 
     def able() -> Iterator[str]:
         for name, delegate in drivers(processor):

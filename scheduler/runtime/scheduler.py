@@ -208,5 +208,6 @@ def _mapping(bundles: Collection[Bundle], mapping: Mapping[str, str]) -> dict[st
     for manifest in manifests:
         for name, some in bundle_precisions(manifest).items():
             precisions.setdefault(name, set()).update(some)
-    placed = place_processors(list(precisions), mapping, precisions=precisions)
+    planned = {name: delegate for manifest in manifests for name, delegate in manifest.delegates.items()}
+    placed = place_processors(list(precisions), mapping, precisions=precisions, planned=planned)
     return {name: f"{place.delegate}{'+'.join(map(str, place.cores))}" for name, place in placed.items() if place.cores} | dict(mapping)

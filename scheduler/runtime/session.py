@@ -171,7 +171,9 @@ class Session:
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
         wanted = mapping_of_used(mapping or {}, self.bundle.manifest, used, processors)
         #: Where each processor of the device runs here; single subgraphs may run elsewhere (`places`).
-        self.placements = place_processors(used, wanted, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores)
+        self.placements = place_processors(
+            used, wanted, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores, planned=manifest.delegates
+        )
         self.plan = make_plan(manifest)
         #: Subgraphs that do not run on the processor of the design, and where they run instead.
         self.moved = {

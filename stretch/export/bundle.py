@@ -45,6 +45,7 @@ class BundleFacts:
     #: Predicted time and energy of a subgraph on each processor of the plan.
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()  # The device's cores for threads that only wait.
+    delegates: Mapping[str, str] = field(default_factory=dict)  # Those that the processors were measured with.
     preprocessing: Preprocessing | None = None  # Image preprocessing; None if unknown.
     agreement: Agreement | None = None  # With the original; None if not measured.
     #: Trained scale and zero point of int8 tensors, by subgraph and tensor; others are calibrated on images.
@@ -73,6 +74,11 @@ class BundleFacts:
                 piece, planned.predictor, {name: planned.config.precision.get(name) for name in planned.config.processors}
             ),
             little.value if little else (),
+            {
+                name: planned.device.processor(name).profile.delegate
+                for name in planned.config.processors
+                if planned.device.processor(name).profile.delegate
+            },
             **more,
         )
 
@@ -187,6 +193,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         checks={},
         files=written.files,
         little_cores=facts.little_cores,
+        delegates=dict(facts.delegates),
         agreement=facts.agreement,
         calibrated_on=facts.calibrated_on,
         results=() if original.returned.plain else original.returned.keys(original.graph.outputs),

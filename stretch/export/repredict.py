@@ -46,13 +46,15 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
     """The manifest with times, alternatives, controls and recommendation predicted from the files.
 
     Controls that the bundle lacks are left out, and then nothing
-    is recommended. If the device's profile cannot be read any more, all
-    predictions are left out.
+    is recommended. If the device's profile cannot be read any more, those of files in the planned
+    precisions stay, and all others are left out.
     """
     try:
         device = load_device(manifest.device)
         processors = {sub.name: device.processor(sub.processor) for sub in manifest.subgraphs}
     except StretchError:
+        if all(sub.precision == sub.planned_precision for sub in manifest.subgraphs):
+            return manifest
         silent = tuple(msgspec.structs.replace(sub, predicted_ms=None, alternatives={}) for sub in manifest.subgraphs)
         return msgspec.structs.replace(manifest, subgraphs=silent, predicted={}, recommended=NO_CLEAR_WINNER)
     predictor = LatencyPredictor(device)

@@ -61,7 +61,7 @@ def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress)
     """Placement on this machine, each operator measured where its delegate can tell."""
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-    placements = place_processors(used, mapping, precisions=bundle_precisions(manifest))
+    placements = place_processors(used, mapping, precisions=bundle_precisions(manifest), planned=manifest.delegates)
     ops: list[PlacedOperator] = []
     for entry in manifest.subgraphs:
         place = placements[entry.processor]

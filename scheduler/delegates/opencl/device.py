@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from predictors import system
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line, install_line
 from predictors.files import cache_folder, write_whole
-from scheduler.cores import available_cores
+from scheduler.cores import available_cores, cpu_flags
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl.launch import Arenas, Blocking, Defines
 
@@ -314,15 +314,6 @@ def _fits(entry: dict[str, Any], device: Any) -> bool:
     if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
         return False
     return "flag" not in entry or (bool(device.type & _pyopencl().device_type.CPU) and (not entry["flag"] or entry["flag"] in cpu_flags()))
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Instructions of this machine's CPU, as Linux names them; none elsewhere."""
-    with suppress(OSError):
-        match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        return frozenset(match[1].split()) if match else frozenset()
-    return frozenset()
 
 
 @cache

@@ -278,10 +278,12 @@ def global_pool(state: KernelLowering, node: KernelNode) -> None:
     x, y = state.blocked(node.inputs[0]), state.result(node.output, may_be_plain=True)
     n, c, h, w = x.image
     blocks = state.blocking.blocks(c)
-    macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.plain)
+    # a CPU has blocks enough for its cores; on a GPU few blocks of many pixels each would leave most of it idle
+    group = 1 if state.traits.cpu else 1 << (min(128, state.traits.max_local, state.traits.max_sizes[0]).bit_length() - 1)
+    macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.plain, GROUP=group, WIDE=min(group, 32, 1 << (w - 1).bit_length()))
     arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((h, w, blocks, c)))
-    local = (CPU_LIGHT[0], 1) if state.traits.cpu else (min(32, state.traits.max_local), 1)
-    state.add(Launch("global_pool", node.name, macros, arguments, (blocks, n), describe(node, x.shape), local=local))
+    local = (CPU_LIGHT[0] if state.traits.cpu else group, 1)
+    state.add(Launch("global_pool", node.name, macros, arguments, (blocks * group, n), describe(node, x.shape), local=local))
 
 
 def _add_lines(

@@ -56,6 +56,7 @@ class BrowserPlace(msgspec.Struct, frozen=True):
 
     backend = "onnxruntime_web"
     cores: tuple[int, ...] = ()
+    runs_on = ""
 
     @property
     def name(self) -> str:

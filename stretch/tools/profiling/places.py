@@ -50,6 +50,16 @@ class Place:
         untuned = ", kernels not tuned" if get_delegate(self.delegate).tunes else ""
         return f"{package} {version(package) or 'of unknown version'}, delegate {self.delegate}{untuned}"
 
+    @property
+    def runs_on(self) -> str:
+        """The delegate that what is planned by its times runs on; empty for the usual one of a CPU."""
+        return "" if self.delegate == HOST else self.delegate
+
+    @property
+    def precision(self) -> str:
+        """Precision of the networks that it is timed with."""
+        return get_delegate(self.delegate).precisions[0]
+
     def create(self) -> Delegate:
         """Create its delegate, with untuned kernels, as gains of tuning depend on which shapes were tuned."""
         return get_delegate(self.delegate).create_untuned(self.cores)
@@ -122,7 +132,8 @@ def _places(family: str, chosen: str) -> list[Place]:
     cores = available_cores()
     if family != HOST:
         return [Place(family, "all", name, cores[-1:] if delegate.needs_core() else (), 4.0)]
-    counts = sorted({1, len(cores), *(count for count in (2, 4) if count < len(cores))})
+    # all cores for the CPU alone, all but one where another processor needs one for the thread that feeds it
+    counts = sorted({1, len(cores), *(count for count in (2, 4, len(cores) - 1) if 1 < count < len(cores))})
     return [Place(family, f"{n}core{'s' if n > 1 else ''}", name, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
 
 
@@ -160,27 +171,30 @@ _POOL = 1 << 20
 _MOST = 1 << 30
 
 
-def write_network(graph: OpGraph, path: Path) -> Path:
-    """Write a graph with random weights; returns the path.
+def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
+    """Write a graph with random weights in fp32 or fp16; returns the path.
 
     On a board, which has no torch, the connected machine creates the file.
     """
     if ASKS in os.environ:
-        ask_for_file(path, graph.to_json().decode())
+        ask_for_file(path, precision + graph.to_json().decode())
         return path
     from stretch.export.onnx import save_onnx, to_onnx
+    from stretch.quantize.qdq import to_half
 
-    save_onnx(to_onnx(graph, make_weights(graph)), path)
+    model = to_onnx(graph, make_weights(graph))
+    save_onnx(to_half(model) if precision == "fp16" else model, path)
     return path
 
 
 def answer_board(question: str) -> bytes:
     """Contents of the file that a board requests in `write_network`."""
-    graph = OpGraph.from_json(question)
+    precision, brace, rest = question.partition("{")
+    graph = OpGraph.from_json(brace + rest)
     if weight_bytes(graph) > _MOST:
         raise StretchError(f"the network `{graph.name}` has weights of more than {_MOST} bytes")
     with tempfile.TemporaryDirectory() as folder:
-        return write_network(graph, Path(folder) / "network.onnx").read_bytes()
+        return write_network(graph, Path(folder) / "network.onnx", precision).read_bytes()
 
 
 def make_weights(graph: OpGraph) -> dict[str, dict[str, Array]]:

@@ -224,7 +224,7 @@ class Collector:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 # the reference network tracks the machine's speed
-                watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx")
+                watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx", self.place.precision)
                 self._watch = runner(self._delegate.compile(watched), self.place.caller)
                 while monotonic() < end and (most is None or self._result.measured < most):
                     graphs = chooser.choose(BATCH, None if self._votes() is None else self._doubt)
@@ -264,7 +264,7 @@ class Collector:
             # If compilation is slow, the time may be over before the batch is complete.
             if samples and monotonic() > end:
                 break
-            file = write_network(graph, folder / f"{graph.name}.onnx")
+            file = write_network(graph, folder / f"{graph.name}.onnx", self.place.precision)
             try:
                 compiled = self._delegate.compile(file)
             except UnableError:
@@ -305,7 +305,7 @@ class Collector:
         launched = self._fuser.fuse(graph)
         kernel_times = self._kernels(graph, file, time, launched)
         place = self.place
-        key = (self._device, graph.name, place.family, place.core_set, "fp32", place.runtime)
+        key = (self._device, graph.name, place.family, place.core_set, place.precision, place.runtime)
         rows = [
             KernelLatency(*key, kernel.name, "", *kernel.cost, ms)
             for kernel, ms in zip(launched, kernel_times, strict=True)
@@ -368,7 +368,7 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     files = {}
     for channels, rows, out in HANDOVERS:
         graph = handed(channels, rows, out)
-        file = write_network(graph, folder / f"{graph.name}.onnx")
+        file = write_network(graph, folder / f"{graph.name}.onnx", place.precision)
         compiled = delegate.compile(file)
         runs[graph.name] = runner(compiled, place.caller if worker is None else ())
         files[graph.name] = (graph, file)
@@ -379,8 +379,10 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
         }
     else:
         # the processor is kept busy on its thread, then the host on the caller's
-        file = write_network(computing(), folder / "busy.onnx")
-        busy = worker.handing(runner(place.create().compile(file), ())), runner(host.create().compile(file), host.caller)
+        working, waiting = (
+            where.create().compile(write_network(computing(), folder / f"{where.family}.onnx", where.precision)) for where in (place, host)
+        )
+        busy = worker.handing(runner(working, ())), runner(waiting, host.caller)
         spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, busy, end)
         worker.close()
     delegate.close()
@@ -407,7 +409,7 @@ def _reads(place: Place, folder: Path, end: float) -> Reads | None:
     delegate = place.create()
     try:
         invocations, graphs = [], (handed(*READ), computing())
-        files = [write_network(graph, folder / f"read-{graph.name}.onnx") for graph in graphs]
+        files = [write_network(graph, folder / f"read-{graph.name}.onnx", place.precision) for graph in graphs]
         for compiled in map(delegate.compile, files):
             tensors = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
             invocation = compiled.bind(*tensors)
@@ -498,9 +500,10 @@ def moving() -> OpGraph:
 
 def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
     """Slowdown factors of the host and the other processor."""
-    file = write_network(graph, folder / f"{graph.name}.onnx")
-    delegates = host.create(), other.create()
-    runs = [runner(delegate.compile(file), place.caller) for delegate, place in zip(delegates, (host, other), strict=True)]
+    places = (host, other)
+    delegates = [place.create() for place in places]
+    files = [write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision) for place in places]
+    runs = [runner(delegate.compile(file), place.caller) for delegate, file, place in zip(delegates, files, places, strict=True)]
     times = time_together(*runs, end=end)
     for delegate in delegates:
         delegate.close()

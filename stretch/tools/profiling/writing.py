@@ -113,6 +113,14 @@ class MeasuredPlace(Protocol):
     def backend(self) -> str:
         """Its fusion rules."""
 
+    @property
+    def precision(self) -> str:
+        """Precision of the networks."""
+
+    @property
+    def runs_on(self) -> str:
+        """The delegate that what is planned by its times runs on; empty for the usual one."""
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -182,14 +190,18 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
         for place in family_places
     }
     first = family_places[0]
-    peaks = {place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured, "fp32") or 1.0 for place in family_places}
+    peaks = {
+        place.core_set: _peak_gops(rows[place.core_set]) or _network_gops(place, measured, place.precision) or 1.0
+        for place in family_places
+    }
     # that of the fastest kernels
     launch_us = float(np.percentile([row.ms for row in rows[first.core_set]], 2)) * 1e3 if rows[first.core_set] else 0.0
     return {
         "backend": first.backend,
         "layout": "NCHW",
-        "default_precision": "fp32",
+        "default_precision": first.precision,
         "default_core_set": first.core_set,
+        "delegate": first.runs_on,
         "width_slice": _is(16, "layout"),
         "reduce_slice": _is(1, "layout"),
         "launch_us": _is(launch_us, "measured"),
@@ -219,12 +231,12 @@ def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any
 
 
 def _core_set(place: MeasuredPlace, rows: Sequence[KernelLatency], peak: float, measured: Measurements) -> dict[str, Any]:
-    half = _network_gops(place, measured, "fp16")
+    half = _network_gops(place, measured, "fp16") if place.precision == "fp32" else 0.0
     cores = " and ".join(f"core {core}" for core in place.cores) or "the whole device"
     near, far = _rates(rows)
     return {
         "cores": cores,
-        "peak_gops": {"fp32": _is(peak, "fastest")} | ({"fp16": _is(half, "fastest")} if half else {}),
+        "peak_gops": {place.precision: _is(peak, "fastest")} | ({"fp16": _is(half, "fastest")} if half else {}),
         "scaling": _is(1, "threads"),
         "bandwidth_gbs": _is(min(near, far), "fastest"),
         "cache_kib": _is(_FAR / 1024, "fastest"),

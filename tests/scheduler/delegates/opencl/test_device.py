@@ -10,7 +10,7 @@ import pyopencl as cl
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.cores import available_cores
+from scheduler.cores import available_cores, cpu_flags
 from scheduler.delegates.opencl import device as opencl_device
 from scheduler.delegates.opencl.device import (
     FOLDER,
@@ -18,7 +18,6 @@ from scheduler.delegates.opencl.device import (
     Programs,
     binary_file,
     binary_folder,
-    cpu_flags,
     device_traits,
     find_device,
     missing,
@@ -236,7 +235,8 @@ import sys
 
 import pyopencl as cl
 from scheduler.delegates.opencl import device as opencl_device
-from scheduler.delegates.opencl.device import cpu_flags, find_device
+from scheduler.cores import cpu_flags
+from scheduler.delegates.opencl.device import find_device
 
 device = find_device()
 known = opencl_device.place_of(device.int_ptr, device.version.split("linux-gnu-")[-1].strip())

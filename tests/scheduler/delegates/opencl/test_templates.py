@@ -186,6 +186,18 @@ def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, a
     assert np.abs(results[0] - expected).max() <= (1e-2 if half else 1e-5) * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize(("limit", "shape"), [(64, (2, 11, 37, 45)), (48, (1, 9, 3, 200)), (64, (1, 5, 1, 1)), (1, (1, 4, 6, 5))])
+def test_pooling_of_whole_images_by_a_work_group_agrees(tmp_path, limit, shape, op, half):
+    path = networks.save(tmp_path / "m.onnx", [(op, ["x"], "y", {})], {"x": shape}, ["y"], {})
+    results, (*_, launch) = networks.as_gpu(path, half=half, max_local=limit, max_sizes=(limit, 1, 1))
+    assert launch.kernel == "global_pool"
+    assert launch.local[0] <= limit
+    (expected,) = networks.run(networks.CpuDelegate(), path)
+    assert np.abs(results[0] - expected).max() <= (2e-3 if half else 1e-5) * np.abs(expected).max()
+
+
 @pytest.fixture
 def few(monkeypatch):
     """Measure two candidates, so that few kernels are built."""
