@@ -1,6 +1,7 @@
 """Profile, plan and run on a machine with two processors of different kinds: `python -m experiments.real_processors.run FOLDER`.
 
-Needs a CPU with several cores and a GPU with an OpenCL driver. Everything goes through the command line, as a user would go.
+Needs a CPU with several cores and a GPU with an OpenCL driver. Everything goes through the command line, as a user would go. With
+`--runtime openvino:half` the CPU computes in bfloat16 by OpenVINO, which wants AMX or AVX-512 with bfloat16.
 """
 
 import argparse
@@ -29,8 +30,8 @@ NETWORKS = (
 )
 #: Options of the designs that are run: exact ones, and one stretched segment of merged stages.
 KINDS = {"exact": ("--lossless",), "stretched": ("--kinds", "stretch", "--alpha", "100", "--beta", "5", "--set", "merge=always")}
-#: Floating point on both, as our OpenCL kernels and ONNX Runtime compute here.
-PRECISION = ("--precision", "cpu=fp32,gpu=fp32")
+#: Precision of the CPU by its runtime; the GPU computes in fp32, as NVIDIA's driver has no half precision in OpenCL.
+PRECISIONS = {"cpu": "fp32", "openvino": "fp32", "openvino:half": "fp16"}
 #: Code that starts the command line with the interpreter that runs this.
 COMMAND = (sys.executable, "-c", "import sys; from stretch.cli import app; sys.argv[0] = 'stretch'; app()")
 
@@ -46,7 +47,7 @@ def stretch(*words: object) -> dict[str, Any]:
 def alone(answer: dict[str, Any], ending: str) -> float | None:
     """Median time of the original on a processor, of those that took turns."""
     rows = [row for row in (answer["sequential"], answer["best_sequential"], *answer["others"]) if row]
-    return next((row["median_ms"] for row in rows if row["name"].startswith("original, ") and row["name"].endswith(ending)), None)
+    return next((row["median_ms"] for row in rows if row["name"] == f"original, {ending}"), None)
 
 
 def error(predicted: float, measured: float | None) -> float | None:
@@ -54,18 +55,36 @@ def error(predicted: float, measured: float | None) -> float | None:
     return None if measured is None else round(100 * (predicted / measured - 1), 1)
 
 
-def rows_of(network: str, side: int, profile: Path, folder: Path, core_set: str) -> tuple[list[Row], list[Row]]:
+def rows_of(network: str, side: int, folder: Path, runtime: str, kinds: tuple[str, ...], rounds: int) -> tuple[list[Row], list[Row]]:
     """One network: each processor alone, and each kind of design, predicted and measured."""
+    profile, precision = folder / "here.toml", PRECISIONS[runtime]
     size = ("--input", f"3x{side}x{side}")
     predicted = stretch("predict", network, "--device", profile, *size)["processors"]
     singles: list[Row] = []
     plans: list[Row] = []
-    for kind, options in KINDS.items():
+    for kind in kinds:
         bundle = folder / f"{network.rpartition(':')[2]}_{side}_{kind}"
-        planned = stretch("branch", network, "--device", profile, *size, "--weights", "none", *PRECISION, *options, "--out", bundle)
-        ran = stretch("run", bundle, "--repeat", 30)
+        planned = stretch(
+            "branch",
+            network,
+            "--device",
+            profile,
+            *size,
+            "--weights",
+            "none",
+            "--precision",
+            f"cpu={precision},gpu=fp32",
+            *KINDS[kind],
+            "--out",
+            bundle,
+        )
+        if precision != "fp32":
+            # in the planned precision, which needs no images
+            stretch("export", bundle, "--image-count", 8, "--out", bundle.with_name(f"{bundle.name}_{precision}"))
+            bundle = bundle.with_name(f"{bundle.name}_{precision}")
+        ran = stretch("run", bundle, "--repeat", rounds)
         threads = f"{len(ran['cores'])} threads"
-        by_place = {"gpu": alone(ran, "gpu on opencl"), core_set: alone(ran, threads)}
+        by_place = {"gpu": alone(ran, "gpu on opencl"), "cpu": alone(ran, threads if runtime == "cpu" else f"cpu on {runtime}")}
         if not singles:
             for place, measured in by_place.items():
                 ms = predicted[place]["latency_ms"]
@@ -102,13 +121,18 @@ def main() -> int:
     """Profile the machine, then plan and run every network."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.run", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the profile and the bundles go")
+    parser.add_argument("--runtime", choices=PRECISIONS, default="cpu", help="delegate of the CPU")
+    parser.add_argument("--networks", nargs="+", default=[], help="only these, such as efficientnet_b5")
+    parser.add_argument("--rounds", type=int, default=30, help="in which a bundle and its baselines take turns")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="designs that are run")
     parser.add_argument("--minutes", type=float, default=3.0, help="for the measurements of the profile")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json", help="the record")
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no further network is begun")
     options = parser.parse_args()
     gpu = find_device()
     end, load = time.monotonic() + options.seconds, os.getloadavg()[0]
-    core_set = f"cpu[{len(os.sched_getaffinity(0))}cores]"
+    # one core is left to the thread that feeds the GPU
+    core_set = f"cpu[{len(os.sched_getaffinity(0)) - 1}cores]={options.runtime}"
     options.folder.mkdir(parents=True, exist_ok=True)
     stretch("profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder)
     profile: list[Row] = [
@@ -121,10 +145,10 @@ def main() -> int:
         for (family, cores, _), fit in read_fits(options.folder / "here.toml", "here").items()
     ]
     tables: dict[str, list[Row]] = {"profile": profile, "singles": [], "plans": []}
-    for network, side in NETWORKS:
+    for network, side in [entry for entry in NETWORKS if not options.networks or entry[0] in options.networks]:
         if time.monotonic() > end:
             break
-        singles, plans = rows_of(network, side, options.folder / "here.toml", options.folder, "cpu")
+        singles, plans = rows_of(network, side, options.folder, options.runtime, tuple(options.kinds), options.rounds)
         tables["singles"] += singles
         tables["plans"] += plans
         write_record(
@@ -132,12 +156,12 @@ def main() -> int:
             tables,
             source="measured",
             command="python -m experiments.real_processors.run FOLDER",
-            runs=30,
+            runs=options.rounds,
             load=load,
             interleaved=True,
             about={name: About(columns={"predicted ms": Facts(source="predicted")}) for name in ("singles", "plans")},
             notes=[
-                "Weights are random. The GPU runs our OpenCL kernels in fp32, the CPU ONNX Runtime in fp32 on all cores but one.",
+                f"Weights are random. The GPU runs our OpenCL kernels in fp32; the CPU runs on all cores but one, on {options.runtime}.",
                 "predicted: from the profile that the same command measured before.",
                 f"GPU: {gpu.name.strip()}, driver {gpu.driver_version}.",
             ],
