@@ -115,7 +115,9 @@ class RelatedModel:
                 more = calibration.per_kernel_ms
                 started = np.full_like(mean.ms, more)
                 work = factors * (mean.ms - mean.launch_ms)
-                kernels = Times(work + started, started, factors * mean.compute_ms, factors * mean.memory_ms).kernels("similar" if calibration.similar else "networks")
+                kernels = Times(work + started, started, factors * mean.compute_ms, factors * mean.memory_ms).kernels(
+                    "similar" if calibration.similar else "networks"
+                )
             self._times.update(zip(new, kernels, strict=True))
         return [self._times[cost] for cost in costs]
 

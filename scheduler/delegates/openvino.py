@@ -4,6 +4,7 @@ import glob
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 import numpy as np
@@ -251,19 +252,31 @@ def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
 
 
 def _places(model: Path, compiled: Any) -> list[NodePlace]:
-    """Each kernel of a model that was compiled with counters."""
+    """Each kernel of a model that was compiled with counters, with its median time of five runs."""
     request = compiled.create_infer_request()
-    request.infer()
+    runs = []
+    for _ in range(6):  # the first warms caches up
+        request.infer()
+        runs.append(request.profiling_info)
     known = dict(open_onnx(model).named)
+    # a kernel into which operators were folded has a name of its own, and says which of them are left in it
+    folded = {op.get_friendly_name(): _text(op, "originalLayersNames").split(",") for op in compiled.get_runtime_model().get_ordered_ops()}
     node_places = []
-    for entry in request.profiling_info:
+    for entry, *again in zip(*runs, strict=True):
         status = str(entry.status).rpartition(".")[2]
         executed = status == "EXECUTED"
         reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
-        node_places.append(
-            NodePlace(entry.node_name, known.pop(entry.node_name, entry.node_type), reason, _ms(entry) if executed else None)
-        )
+        name = entry.node_name
+        if name not in known:
+            name = next((part for part in folded.get(name, ()) if part in known), name)
+        node_places.append(NodePlace(name, known.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
     return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
+
+
+def _text(op: Any, key: str) -> str:
+    """A note of the runtime on an operator of its own; empty where it has none."""
+    info = op.get_rt_info()
+    return str(getattr(info[key], "value", info[key])) if key in info else ""
 
 
 def _reason(error: RuntimeError) -> str:

@@ -311,17 +311,22 @@ def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestW
 
 
 def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
+    from predictors.fits import Fit
+    from stretch.tools.profiling.run import held_out
+
     keys = ("networks", "within_10", "within_20", "mape", "coverage")
-    processors: dict[str, Any] = {
-        f"{fit.processor}[{fit.core_set}]": {
-            "runtime": fit.runtime,
-            "kernels": sum(group.kernels for group in fit.groups.values()),
-            **{key: getattr(fit.held_out, key) for key in keys},
-        }
-        for fit in (judged.fit for judged in done.judged)
-    }
+    runtimes = {collected.place.name: collected.place.runtime for collected in done.collected}
+    processors: dict[str, Any] = {}
+    for fit in done.fits:
+        at = f"{fit.processor}[{fit.core_set}]"
+        kernels = sum(group.kernels for group in fit.groups.values()) if isinstance(fit, Fit) else 0
+        processors[at] = {"runtime": runtimes[at], "kernels": kernels} | {key: getattr(held_out(fit), key, None) for key in keys}
     total = sum(row["networks"] for row in processors.values())
-    mean = {key: sum(row[key] * row["networks"] for row in processors.values()) / total for key in ("within_10", "within_20", "mape")}
+    mean = {
+        key: sum(row[key] * row["networks"] for row in processors.values()) / total
+        for key in ("within_10", "within_20", "mape")
+        if all(row[key] is not None for row in processors.values())
+    }
     links = {
         family: {key: getattr(crossing.link, key) for key in ("fixed_ms", "to_gbs", "back_gbs")}
         | {"contention": crossing.contention, "contention_memory": crossing.contention_memory}
@@ -337,8 +342,13 @@ def _show(console: "Console", data: dict[str, Any]) -> None:
     titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")
     rows = []
     for name, row in data["processors"].items():
-        shares = f"{row['within_10']:.0%}", f"{row['within_20']:.0%}", f"{row['mape']:.1%}", f"{row['coverage']:.0%}"
-        rows.append((name, str(row["networks"]), str(row["kernels"]), *shares))
+        shares = (
+            "" if row["within_10"] is None else f"{row['within_10']:.0%}",
+            f"{row['within_20']:.0%}",
+            f"{row['mape']:.1%}",
+            f"{row['coverage']:.0%}",
+        )
+        rows.append((name, str(row["networks"]), str(row["kernels"] or "none timed"), *shares))
     console.print(table(*titles, rows=rows))
     for family, row in data["links"].items():
         console.print(

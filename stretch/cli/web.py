@@ -79,7 +79,9 @@ def web(
             pass
     if record is not None:
         record.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in server.lines))
-    errors = {f"{item.fit.processor}[{item.fit.core_set}]": item.fit.held_out.mape for item in measurer.judged} if measurer else {}
+    from stretch.tools.profiling.run import held_out
+
+    errors = {f"{item.processor}[{item.core_set}]": held_out(item).mape for item in measurer.fits} if measurer else {}
     written = str(folder / f"{profile}.toml") if errors else None
     answer = WebAnswer(address=server.address, bundles=server.answers, profile=written, mean_error=errors, warnings=out.warnings)
     out.emit(answer, lambda console: _show(console, answer))

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from predictors.errors import StretchError
-from predictors.fitting.fit import Judged
+from predictors.fits import Fit, Prior
 from predictors.graph import OpGraph
 from predictors.measurements.networks import Source
 from predictors.measurements.tables import Latency
@@ -23,7 +23,7 @@ from scheduler.measure.steady import Handover, Steady, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
 from stretch.quantize.qdq import to_half
 from stretch.tools.profiling.places import weight_bytes, write_network
-from stretch.tools.profiling.run import HANDOVERS, READ, Chooser, computing, family_of, handed, moving, sizes, write_profile
+from stretch.tools.profiling.run import HANDOVERS, READ, Chooser, computing, family_of, handed, held_out, moving, sizes, write_profile
 from stretch.tools.profiling.writing import Crossing, Table
 
 #: Networks that are timed in turns, and how many are timed at least before anything is fitted.
@@ -90,7 +90,7 @@ class BrowserMeasurer:
 
     def __init__(self, name: str, out: Path, seconds: float, warn: Callable[[str], None] = lambda text: None) -> None:
         self.name, self.out, self._seconds, self._warn = name, out, seconds, warn
-        self.judged: list[Judged] = []
+        self.fits: list[Fit | Prior] = []
         self._files: dict[str, bytes] = {}
         self._requested: dict[str, OpGraph] = {}
         self._chooser = Chooser([])
@@ -218,10 +218,10 @@ class BrowserMeasurer:
         self._table.save()
         if self._refused:
             self._warn(f"{self._refused} times varied by more than {UNSTEADY:.0%} and were left out: other pages or the battery disturb")
-        self.judged = write_profile(
+        self.fits = write_profile(
             self.name, [place for place in self._places if place.precision == "fp32"], self._table, self._crossings(), self._device.agent
         )
         return [
-            f"{item.fit.processor}[{item.fit.core_set}] {item.fit.precision}: {item.fit.held_out.networks} networks, each predicted by fits to the others: mean error {item.fit.held_out.mape:.0%}."
-            for item in self.judged
+            f"{item.processor}[{item.core_set}] {item.precision}: {held_out(item).networks} networks, each predicted by fits to the others: mean error {held_out(item).mape:.0%}."
+            for item in self.fits
         ]

@@ -15,12 +15,12 @@ from time import monotonic, perf_counter_ns
 import numpy as np
 import tomli_w
 
-from predictors.devices import load_device
+from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
+from predictors.fits import Fit, HeldOut, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
 from predictors.fits.fit import KernelGroup
-from predictors.fits.store import fit_path, write_fits
 from predictors.fitting.design import Formula, load_formula
-from predictors.fitting.fit import MIN_NETWORKS, Judged, fit_device
+from predictors.fitting.fit import MIN_NETWORKS, TooLittleError, fit_device
 from predictors.fitting.single import Timed, fit_kernels
 from predictors.fitting.single import time_kernels as fitted_times
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
@@ -522,7 +522,7 @@ class Profiled:
     measurements: Path  # A folder.
     collected: list[Collected]  # Results of this run by processor.
     crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
-    judged: list[Judged]  # Fits with their cross-validation.
+    fits: list[Fit | Prior]  # What was fitted to kernels, and to whole networks where there were none.
 
 
 def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
@@ -578,8 +578,8 @@ def profile_machine(
             step(f"{place.name}: hand-over and contention, {max(0.0, end - monotonic()):.0f} s left")
             crossings[place.family] = measure_crossing(places[0], place, monotonic() + max(0.0, end - monotonic()) / (len(others) - number))
     step("measured; fitting")
-    judged = write_profile(name, places, table, crossings)
-    return Profiled(_path(name, table), table.folder, collected, crossings, judged)
+    fits = write_profile(name, places, table, crossings)
+    return Profiled(_path(name, table), table.folder, collected, crossings, fits)
 
 
 def _path(name: str, table: Table) -> Path:
@@ -588,28 +588,72 @@ def _path(name: str, table: Table) -> Path:
 
 def write_profile(
     name: str, places: Sequence[MeasuredPlace], table: Table, crossings: Mapping[str, Crossing], title: str | None = None
-) -> list[Judged]:
-    """Fit the measurements and write the profile; both files appear once both are complete.
+) -> list[Fit | Prior]:
+    """Fit the measurements and write the profile, with what was fitted; all files appear once all are complete.
 
     Args:
         title: The machine in words; None for this one.
     """
     path = _path(name, table)
     text = tomli_w.dumps(make_profile(name, title or machine(), places, table, crossings))
+    command = f"stretch profile --fit {table.folder.name} --device {path.name}"
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
         draft = Path(folder) / path.name
         draft.write_text(text)
         with one_thread():
-            judged = fit_device(table, load_device(draft))
-        write_fits(
-            fit_path(draft),
-            name,
-            f"stretch profile --fit {table.folder.name} --device {path.name}",
-            [judged_fit.fit for judged_fit in judged],
-        )
+            fits = _fit(load_device(draft), table)
+            fitted = {(fit.processor, fit.core_set, fit.precision) for fit in fits}
+            whole = [place for place in places if (place.family, place.core_set, place.precision) not in fitted]
+            calibrated = _calibrate(load_device(draft), whole, table)
+        write_fits(fit_path(draft), name, command, fits)
+        if calibrated:
+            write_priors(prior_path(draft), name, command, calibrated)
         with interruption_waits():
             # A profile without fits is valid, one with fits of another profile is not.
-            fit_path(path).unlink(missing_ok=True)
+            for beside in (fit_path, prior_path):
+                beside(path).unlink(missing_ok=True)
             os.replace(draft, path)
-            os.replace(fit_path(draft), fit_path(path))
-    return judged
+            for beside in (fit_path, prior_path) if calibrated else (fit_path,):
+                os.replace(beside(draft), beside(path))
+    return [*fits, *calibrated]
+
+
+def held_out(fit: Fit | Prior) -> HeldOut | LeftOut:
+    """How well networks were predicted that it was not made from."""
+    return fit.held_out if isinstance(fit, Fit) else fit.left_out
+
+
+def _fit(draft: DeviceProfile, table: Table) -> list[Fit]:
+    """Fits of what tells times of kernels, or has a formula for whole networks; none where nothing does."""
+    try:
+        return [judged.fit for judged in fit_device(table, draft)]
+    except TooLittleError:
+        return []
+
+
+#: Most networks that calibrate a place: each is left out once to see how well the others predict it.
+_CALIBRATING = 48
+
+
+def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredPlace], table: Table) -> list[Prior]:
+    """Priors of places by the times of whole networks."""
+    # SciPy takes half a second, which the command line's help does not wait for
+    from predictors.fitting.calibration import NetworkTime, calibrate
+
+    priors: list[Prior] = []
+    for place in places:
+        at = f"{place.family}[{place.core_set}]"
+        rows = [
+            row
+            for row in table.latencies
+            if (row.processor, row.core_set, row.precision) == (place.family, place.core_set, place.precision)
+        ]
+        timed = [NetworkTime(model=row.network, processor=at, ms=row.ms, precision=row.precision) for row in rows]
+        if len(timed) < MIN_NETWORKS:
+            raise StretchError(
+                f"{at} has times of {len(timed)} networks, a fit needs {MIN_NETWORKS}", "measure for longer: a larger --budget"
+            )
+        few = timed[:: -(-len(timed) // _CALIBRATING)]
+        _, news = calibrate(draft, "", few, lambda row: table.graphs[row.model], {}, f"networks of {table.folder.name}")
+        priors += [calibrated.prior for calibrated in news.values()]
+    return priors

@@ -5,10 +5,14 @@ import sys
 import numpy as np
 import pytest
 
+from predictors.fusion import fuse
 from scheduler.delegates import get_delegate
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.coreml import planned
 from scheduler.delegates.openvino import DeviceDelegate, OpenVinoDelegate
+from scheduler.measure.steady import time_kernels, time_operators
+from stretch.tools.profiling.places import write_network
+from stretch.tools.profiling.styles import draw
 from tests.scheduler.delegates.cases import Case, floats
 
 if problem := OpenVinoDelegate.unavailable():
@@ -44,6 +48,36 @@ def test_operator_that_the_device_computes_wrongly_may_run_elsewhere(tmp_path):
     Case("AveragePool", [floats((1, 1, 5, 5), 0)], attrs).save(tmp_path / "op.onnx")
     with pytest.raises(UnableError, match="wrongly"):
         OnCpu.create(()).compile(tmp_path / "op.onnx")
+
+
+def test_half_precision_of_a_cpu_is_bfloat16_and_close_to_the_float_network(tmp_path):
+    delegate = get_delegate("openvino:half")
+    if problem := delegate.unavailable():
+        pytest.skip(problem)
+    network = draw("residual", 3)
+    file = write_network(network, tmp_path / "half.onnx", "fp16")
+    whole = write_network(network, tmp_path / "whole.onnx")
+    outputs = []
+    for name, path in (("openvino:half", file), ("cpu", whole)):
+        compiled = get_delegate(name).create((0,)).compile(path)
+        x = floats(network.input.shape, 0)
+        y = np.zeros(next(iter(compiled.outputs.values())), np.float32)
+        compiled.run([x], [y])
+        outputs.append(y)
+    off = np.abs(outputs[0] - outputs[1]).max() / np.abs(outputs[1]).max()
+    assert 1e-5 < off < 0.1
+
+
+@pytest.mark.parametrize("style", ["residual", "inverted", "branches"])
+def test_kernels_that_operators_were_folded_into_have_times_by_the_names_of_the_file(tmp_path, style):
+    network = draw(style, 1)
+    file = write_network(network, tmp_path / "network.onnx")
+    times, added = time_operators(OpenVinoDelegate.create((0,)), file, (0,), [op.name for op in network.ops])
+    kernels = fuse(network, "onnxruntime")
+    heavy = [kernel for kernel in kernels if kernel.cost.kind == "conv"]
+    timed = time_kernels(times, [kernel.ops for kernel in heavy])
+    assert sum(ms is None for ms in timed) <= len(heavy) / 10
+    assert added < 0.7 * (added + sum(times.values()))
 
 
 #: Options of the provider and their values, as ONNX Runtime documents them; others are 0 or 1.

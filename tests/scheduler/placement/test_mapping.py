@@ -14,6 +14,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Alternative
 from scheduler.delegates import CpuDelegate, delegates
 from scheduler.placement.mapping import (
+    DRIVERS_VARIABLE,
     choose_processors,
     device_dispatch,
     first_driver,
@@ -93,6 +94,18 @@ def test_cpu_gets_the_cores_of_its_core_set_or_all_that_no_other_processor_needs
     assert len(placed[processors[0]].cores) == expected
     others = [core for name in processors[1:] for core in placed[name].cores]
     assert cores == 1 or not set(placed[processors[0]].cores) & set(others)
+
+
+def test_delegate_of_the_plan_goes_first_where_it_runs_the_precision_and_is_named_where_it_does_not(monkeypatch):
+    monkeypatch.delenv(DRIVERS_VARIABLE, raising=False)
+    planned = {"cpu": "reference", "gpu": "null_async"}
+    placed = place_processors(["cpu", "gpu"], cores=(0, 1), planned=planned)
+    assert (placed["cpu"].delegate, placed["cpu"].cores, placed["gpu"].delegate) == ("reference", (0,), "null_async")
+    placed = place_processors(["cpu", "gpu"], {"cpu": "cpu0"}, cores=(0, 1), planned=planned)
+    assert placed["cpu"].delegate == "cpu"
+    placed = place_processors(["cpu"], cores=(0, 1), planned={"cpu": "openvino:half"}, precisions={"cpu": {"fp32"}})
+    assert placed["cpu"].delegate == "cpu"
+    assert "`openvino:half` delegate runs fp16 alone" in placed["cpu"].reason
 
 
 def test_target_takes_its_place_beside_the_queues_that_are_there():

@@ -44,7 +44,7 @@ def played(measurer, monkeypatch):
 def test_profile_has_every_place_in_every_precision_and_is_planned_for(tmp_path, monkeypatch):
     measurer = BrowserMeasurer("mine", tmp_path, 0.0)
     played(measurer, monkeypatch)
-    fits = {(item.fit.processor, item.fit.core_set, item.fit.precision) for item in measurer.judged}
+    fits = {(item.processor, item.core_set, item.precision) for item in measurer.fits}
     assert fits == {("cpu", "4threads", "fp32"), ("cpu", "1thread", "fp32"), ("gpu", "all", "fp32"), ("gpu", "all", "fp16")}
     device = load_device(tmp_path / "mine.toml")
     assert device.processors["cpu"].default_core_set == "4threads"

@@ -42,6 +42,7 @@ from stretch.tools.profiling.run import (
     measure_crossing,
     open_table,
     profile_machine,
+    write_profile,
 )
 from stretch.tools.profiling.styles import STYLES, Drawing, draw
 from stretch.tools.profiling.writing import Crossing, Table, Where, ingest, make_profile
@@ -57,8 +58,8 @@ def test_a_machine_is_profiled_and_the_profile_predicts_networks_it_never_saw(tm
     assert done.profile == tmp_path / "here.toml"
     device = load_device(done.profile)
     assert device.calibrated
-    [judged] = done.judged
-    assert judged.fit.held_out.networks >= 30
+    [fit] = done.fits
+    assert fit.held_out.networks >= 30
     predictor = LatencyPredictor(device)
     small, large = (predictor.predict(draw("residual", seed), "cpu") for seed in sorted((900, 901), key=lambda n: draw("residual", n).macs))
     assert 0 < small.ms < large.ms
@@ -490,3 +491,32 @@ def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
     assert not set(lone) & {"conv", "conv1x1", "depthwise", "grouped", "linear"}
     # Other kernels are changes of layout: a small part.
     assert added <= 0.5 * sum(operators.values()) + 0.2
+
+
+def test_processor_without_times_of_kernels_is_calibrated_by_its_networks(tmp_path):
+    """Times of an invented processor: what each multiply-accumulate and each byte takes, and a constant."""
+    graphs = {graph.name: graph for graph in (draw(style, seed) for style in STYLES for seed in range(3))}
+    where = place()
+
+    def ms(graph):
+        return float(0.05 + graph.macs / 40e6 + sum(4 * np.prod(op.shape) for op in graph.ops) / 8e6)
+
+    rows = [Latency("here", name, "cpu", where.core_set, "fp32", where.runtime, ms(graph)) for name, graph in graphs.items()]
+    source = Source("invented", "", "", "CC0-1.0", "invented")
+    table = Table(source, graphs, dict.fromkeys(graphs, "draws 0"), rows, [], tmp_path / "here.measurements")
+    [prior] = write_profile("here", [where], table, {})
+    assert prior.left_out.networks >= 12
+    predictor = LatencyPredictor(load_device(tmp_path / "here.toml"))
+    ratios = [predictor.predict(graph, "cpu").ms / ms(graph) for graph in (draw(style, 50) for style in STYLES)]
+    assert 0.8 < np.median(ratios) < 1.25
+    few = Table(source, graphs, table.families, rows[:5], [], tmp_path / "few.measurements")
+    with pytest.raises(StretchError, match="5 networks"):
+        write_profile("here", [where], few, {})
+    assert load_device(tmp_path / "here.toml").calibrated
+
+
+@pytest.mark.torch
+def test_board_gets_networks_in_the_precision_that_it_asks_for():
+    graph = draw("residual", 1)
+    whole, half = (answer_board(precision + graph.to_json().decode()) for precision in ("fp32", "fp16"))
+    assert len(half) < 0.6 * len(whole)
