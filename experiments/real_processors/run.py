@@ -96,7 +96,7 @@ def rows_of(network: str, side: int, folder: Path, runtime: str, kinds: tuple[st
                         "error %": error(ms, measured),
                     }
                 )
-        best = ran["sequential"]
+        best, alone_ms = ran["sequential"], list(by_place.values())
         plans.append(
             {
                 "network, input, design": f"{network}, {side}, {kind}",
@@ -107,6 +107,7 @@ def rows_of(network: str, side: int, folder: Path, runtime: str, kinds: tuple[st
                 "error %": error(planned["predicted"]["makespan_ms"], ran["median_ms"]),
                 "best single": best["name"].removeprefix("original, "),
                 "best single ms": round(best["median_ms"], 2),
+                "ideal speed-up": round(1 + min(alone_ms) / max(alone_ms), 2) if None not in alone_ms else None,
                 "speed-up over it": round(best["median_ms"] / ran["median_ms"], 3),
                 "over sequential of the same MACs": round(ran["sequential_same_macs"]["median_ms"] / ran["median_ms"], 3),
                 "efficiency": ran["efficiency"] and round(ran["efficiency"], 3),
