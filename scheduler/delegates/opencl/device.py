@@ -108,7 +108,7 @@ def _read(memory: int, address: int, size: int) -> bytes:
 
 INSTALL = install_line("opencl")
 
-#: Part of the name of the device or platform to use; the first GPU if not set, else the first device.
+#: Part of the name of the device or platform to use, or the device's number from 0, GPUs first; the first of them if not set.
 DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
 
 #: A driver's own OpenCL library, used in place of the loader that finds drivers: Android's are not among those that it finds.
@@ -188,13 +188,19 @@ def find_device() -> Any:
         _WORKERS.extend(thread for thread in _threads() if thread not in before)
     if not devices:
         raise _no_device(cl)
-    if wanted := os.environ.get(DEVICE_VARIABLE):
+    return choose_device(sorted(devices, key=lambda device: not device.type & cl.device_type.GPU), os.environ.get(DEVICE_VARIABLE, ""))
+
+
+def choose_device(devices: Sequence[Any], wanted: str) -> Any:
+    """The device that a number or a part of a name means; the first where nothing is wanted."""
+    if wanted.isdecimal():
+        named = list(devices[int(wanted) : int(wanted) + 1])
+    else:
         named = [device for device in devices if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
-        if not named:
-            there = ", ".join(device.name.strip() for device in devices)
-            raise UnknownNameError(f"{DEVICE_VARIABLE} names `{wanted}`, which no OpenCL device has in its name", f"here: {there}")
-        return named[0]
-    return next((device for device in devices if device.type & cl.device_type.GPU), devices[0])
+    if not named:
+        there = ", ".join(f"{number} is {device.name.strip()}" for number, device in enumerate(devices))
+        raise UnknownNameError(f"{DEVICE_VARIABLE} names `{wanted}`, and no OpenCL device has that number or name", f"here: {there}")
+    return named[0]
 
 
 def _devices(cl: Any) -> list[Any]:

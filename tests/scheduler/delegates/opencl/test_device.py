@@ -9,7 +9,7 @@ from pathlib import Path
 import pyopencl as cl
 import pytest
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UnknownNameError
 from scheduler.cores import available_cores, cpu_flags
 from scheduler.delegates.opencl import device as opencl_device
 from scheduler.delegates.opencl.device import (
@@ -18,6 +18,7 @@ from scheduler.delegates.opencl.device import (
     Programs,
     binary_file,
     binary_folder,
+    choose_device,
     device_traits,
     find_device,
     missing,
@@ -72,6 +73,19 @@ def test_adreno_reads_images_within_its_limits_and_a_mali_buffers():
 def test_work_group_is_within_the_devices_limit(limit):
     x, y, z = device_traits(Named("NVIDIA CUDA", "NVIDIA", limit=limit)).local
     assert x * y * z <= limit
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"), [("", 0), ("0", 0), ("1", 1), ("2", 2), ("nvidia", 0), ("portable", 2), ("3", None), ("amd", None)]
+)
+def test_device_is_chosen_by_its_number_or_a_part_of_its_name(wanted, number):
+    devices = [Named("NVIDIA CUDA", "NVIDIA H200"), Named("NVIDIA CUDA", "NVIDIA H200"), Named("Portable Computing Language", "cpu")]
+    if number is None:
+        with pytest.raises(UnknownNameError) as caught:
+            choose_device(devices, wanted)
+        assert "1 is NVIDIA H200" in caught.value.hint
+    else:
+        assert choose_device(devices, wanted) is devices[number]
 
 
 PINNED = """
