@@ -10,7 +10,7 @@ A template is text with directives::
     {{ origin nets }}
 
 ``use`` names a table for the directives below it. A value is named by table, row
-(its first column) and column. Without ``rows`` or ``columns`` a table is shown
+(its first column) and column, and may end in a format such as ``:.2f`` or ``:.0%``. Without ``rows`` or ``columns`` a table is shown
 whole; a column's text may hold several columns in braces,
 with a number of decimals.
 """
@@ -111,10 +111,13 @@ def fill(template: str, where: str, root: Path) -> str:
 
 def value(tables: Tables, words: str, where: str) -> str:
     """The value ``TABLE/ROW/COLUMN``, TABLE a name given by ``use``."""
+    words, colon, form = words.partition(":.") if re.search(r":\.\d[f%]$", words) else (words, "", "")
     parts = words.split("/", 2)
     if len(parts) != 3:
         raise StretchError(f"{where} holds {{{{ {words} }}}}, which is no TABLE/ROW/COLUMN")
-    return tables.cell(tables.row(parts[0], parts[1]), parts[2])
+    row = tables.row(parts[0], parts[1])
+    text = tables.cell(row, parts[2])
+    return f"{row[parts[2]]:.{form}}" if colon else text
 
 
 def whole_table(root: Path, name: str, where: str) -> str:

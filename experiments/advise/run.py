@@ -40,6 +40,7 @@ def answers() -> None:
             "paying": paying,
             "answers": rows,
             "counts": [_counts(name, result) for name, result in by_network.items()],
+            "totals": [_totals([answer for result in by_network.values() for answer in result])],
         },
         source="predicted",
         command="python -m experiments.advise.run answers",
@@ -101,6 +102,12 @@ def _counts(name: str, device_advices: list[DeviceAdvice]) -> Row:
     several = sum(answer.exact_at_most is not None for answer in device_advices)
     counted = {kind: kinds.count(kind) for kind in ("exact", "stretched", NO_CLEAR_WINNER, "single")}
     return {"network": name, "devices": len(device_advices), "with several processors": several, **counted}
+
+
+def _totals(device_advices: list[DeviceAdvice]) -> Row:
+    kinds = [answer.recommended.partition(":")[0] for answer in device_advices]
+    counted = {"branches": kinds.count("exact") + kinds.count("stretched"), "single": kinds.count("single")}
+    return {"networks": "all", "pairs": len(kinds), **counted, "too close to call": kinds.count(NO_CLEAR_WINNER)}
 
 
 def time_it(runs: int) -> None:
