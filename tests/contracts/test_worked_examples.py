@@ -1,15 +1,17 @@
-"""The parts of "A stranger's task" in CONTRIBUTING: its blocks are taken from the page and run in a copy of the checkout."""
+"""The worked examples of CONTRIBUTING: its blocks are taken from the page and run in a copy of the checkout."""
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.repository import copy_packages
+from tests.contracts.repository import ROOT, copy_packages, sources
 from tests.docs.pages import snippets
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
@@ -22,7 +24,7 @@ def copy(tmp_path_factory):
     blocks = [snippet for snippet in snippets(Path("CONTRIBUTING.md")) if snippet.language in ("python", "toml", "sh")]
     for block in blocks:
         if name := re.match(r"# ([\w./]+)\n", block.text):
-            (folder / name[1]).parent.mkdir(exist_ok=True)
+            (folder / name[1]).parent.mkdir(exist_ok=True, parents=True)
             (folder / name[1]).write_text(block.text)
     words = ("install", "--quiet", "--offline", "--no-deps", "--no-build-isolation", "--target", folder / "site", folder / "torch_delegate")
     subprocess.run([sys.executable, "-m", "uv", "pip", *words], check=True)
@@ -40,6 +42,17 @@ def answer(copy, *words):
     done = subprocess.run(["stretch", *words, "--json", "--quiet"], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     return json.loads(done.stdout)
+
+
+def test_blocks_pass_the_checks_that_a_contributor_meets(copy):
+    folder, environment = copy
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    written = [folder / "predictors/operators/softsign.py", folder / "stretch/operators/softsign.py", folder / "tests"]
+    subprocess.run([sys.executable, "-m", "ruff", "check", *written], cwd=folder, env=environment, check=True)
+    lines = sum(path.read_text().count("\n") for path in written[:2])
+    budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["nn-stretch"]["lines"]["product"]
+    used = sum((ROOT / path).read_text().count("\n") for path in sources())
+    assert used + lines <= budget
 
 
 def test_operator_is_planned_cut_and_exported_and_the_device_is_the_one_planned_for(copy):
