@@ -358,12 +358,10 @@ def predict(
     from stretch.stages.predict import predict_latency
 
     readout = read_graph(model, input_shape, weights=weights, trust_code=trust_code) if isinstance(model, str) else model
-    graph, said = readout.graph, []
+    graph, said = readout.graph, list(readout.warnings)
     if readout.refusal is not None:
-        opaque = sum(op.kind == "opaque" for op in graph.ops)
-        said.append(
-            f"{readout.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone"
-        )
+        opaque, count = sum(op.kind == "opaque" for op in graph.ops), sum(op.kind != "input" for op in graph.ops)
+        said.append(f"{readout.refusal}: it is predicted from {readout.instead}, {opaque} of its {count} operators by their sizes alone")
     answer = predict_latency(readout.name, graph, profile, names, precision, kernels=kernels, warnings=said)
     if guessed := not_measured(answer.device, ((name, row.origin) for name, row in answer.processors.items())):
         said.append(guessed)
