@@ -27,6 +27,7 @@ from stretch.parameters import (
     TrustCode,
     Weights,
     Word,
+    input_words,
     read_names,
 )
 from stretch.planning.config import PlanConfig
@@ -722,7 +723,8 @@ def advise(
     with garbage_collection_paused(), torch_loaded(phase):
         graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
-        return answers(name, graph, profiles, precision, progress=tell)
+        words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
+        return answers(name, graph, profiles, precision, words=words, progress=tell)
 
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:

@@ -17,6 +17,7 @@ from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, import_torch, only_flags, verb
+from stretch.planning.messages import command_line
 from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -175,4 +176,4 @@ def _lines(answer: "TrainAnswer", trusted: bool) -> "Iterator[str]":
     )
     if metrics.get("unreadable_images"):
         yield f"{metrics['unreadable_images']} images could not be read"
-    yield f"take it out with: stretch export {answer.run}{' --trust-code' * trusted}"
+    yield f"take it out with: {command_line('export', answer.run, *['--trust-code'] * trusted)}"

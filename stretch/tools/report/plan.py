@@ -1,6 +1,5 @@
 """The report of `stretch branch`: a plan, what it was compared with, how certain that is, and what was built and measured."""
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, CONTENTION, LEAST_GAIN, NO_CLEAR_WINNER
-from stretch.planning.messages import chance
+from stretch.planning.messages import chance, command_line
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.tools.report.html.page import (
     Bar,
@@ -107,7 +106,7 @@ def refined_words(refinement: "Refined") -> str:
 def bundle_lines(bundle: object, checks: Mapping[str, Any], *options: str) -> Iterator[str]:
     """What was compared as a bundle was written, and the command that runs it."""
     yield f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
-    yield f"Next: {shlex.join(['stretch', 'run', str(bundle), *options])}"
+    yield f"Next: {command_line('run', bundle, *options)}"
 
 
 def _lead(plan: PlanAnswer) -> str:

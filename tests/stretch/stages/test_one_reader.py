@@ -28,7 +28,9 @@ def conv(reads, writes, filters, **attributes):
 def recurrent(kind, gates, ways=1):
     """A recurrent layer of 6 states."""
     stored = {"w": weight(ways, gates * 6, 4), "r": weight(ways, gates * 6, 6)}
-    options = {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"} | ({"linear_before_reset": 1} if kind == "GRU" else {})
+    options = {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"} | (
+        {"linear_before_reset": 1} if kind == "GRU" else {}
+    )
     node = helper.make_node(kind, ["x", *stored], ["y"], **options)
     return onnx_model([node], {"x": [5, 1, 4]}, {"y": None}, stored)
 
@@ -65,7 +67,10 @@ FILES = {
         {"a": weight(4, 3, 2, 2)},
     ),
     "largest": onnx_model(
-        [conv("x", "c", "a"), helper.make_node("TopK", ["c", "k"], ["y", "i"])], {"x": [1, 3, 8, 8]}, {"y": None}, FIRST | {"k": np.array([3])}
+        [conv("x", "c", "a"), helper.make_node("TopK", ["c", "k"], ["y", "i"])],
+        {"x": [1, 3, 8, 8]},
+        {"y": None},
+        FIRST | {"k": np.array([3])},
     ),
 }
 
