@@ -190,12 +190,13 @@ _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 
 
-def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
+def read_onnx(path: str | Path, input_shape: InputShapes | None = None, *, as_stored: bool = False) -> OpGraph:
     """The operator graph of an ONNX network, as far as ONNX infers its shapes.
 
     Args:
         input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; what the file
             states where none is given, with a batch of 1 where it leaves that open.
+        as_stored: Whether these have their axes in the order of the file, images whose channels are last as N×H×W×C.
 
     Raises:
         UsageError: If an input has no size, or cannot have the requested one.
@@ -207,11 +208,15 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
     need(bool(inputs), f"{path} has no input")
-    readers = Readers(graph.node)
-    for value in inputs:
-        if len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name):
-            _turn(graph, value)
-    _settle(path, inputs, _by_name(path, [value.name for value in inputs], input_shape))
+    readers, requested = Readers(graph.node), _by_name(path, [value.name for value in inputs], input_shape)
+    last = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name)]
+    if as_stored:
+        requested |= {
+            value.name: [requested[value.name][axis] for axis in TO_FIRST] for value in last if len(requested.get(value.name, ())) == 4
+        }
+    for value in last:
+        _turn(graph, value)
+    _settle(path, inputs, requested)
     shapes = _infer(path, model)
     try:
         return _OnnxLowering(path, graph, stored, shapes).graph(inputs)

@@ -459,6 +459,10 @@ def branch(
     least = config.min_agreement
     check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
+    if images is not None:
+        from stretch.quantize.images import image_files
+
+        image_files(Path(images))
     if out is not None and not dry_run:
         from stretch.export.staging import check_target
 

@@ -13,10 +13,11 @@ from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from stretch.api.refining import checkpoint_folder, refine_bundle
 from stretch.api.verbs import train as train_recipe
-from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
+from stretch.cli.failures import SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, import_torch, only_flags, verb
+from stretch.cli.start import INTERRUPTED
 from stretch.planning.messages import command_line
 from stretch.tools.report.html.page import Page
 
