@@ -372,6 +372,7 @@ class DeviceProfile:
         thermal: How it heats up; None if not known.
         aliases: Other names of the device and its chip, which `load_device` takes.
         left_out: Processors that the device has and the profile lacks, with the reason.
+        file: Path of its file, where it is none of those that are shipped.
     """
 
     id: str
@@ -386,6 +387,12 @@ class DeviceProfile:
     thermal: Thermal | None = None
     aliases: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
+
+    @property
+    def word(self) -> str:
+        """What the command line calls it."""
+        return self.file or self.id
 
     @cached_property
     def calibrated(self) -> bool:
@@ -615,4 +622,5 @@ def load_device(device: str | Path) -> DeviceProfile:
         parsed.thermal,
         parsed.aliases,
         parsed.left_out,
+        "" if path.parent == PROFILE_FOLDER else str(path),
     )

@@ -52,6 +52,10 @@ class UsageError(StretchError):
     exit_code = 2
 
 
+class WholeNumbersError(UsageError):
+    """A network that takes whole numbers: it is predicted, and nothing else is done with it."""
+
+
 class UnknownNameError(StretchError):
     """An unknown name (exit code 3)."""
 

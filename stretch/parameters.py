@@ -63,6 +63,16 @@ def _shape(text: str, *, named: bool) -> tuple[int, ...]:
     return shape if named or len(shape) == 4 else (1, *shape)
 
 
+def input_words(shapes: "InputShapes | None") -> list[str]:
+    """The options of a command that asks for these shapes; none for None."""
+    if shapes is None:
+        return []
+    if isinstance(shapes, Mapping):
+        return [word for name, shape in shapes.items() for word in ("--input", f"{name}={'x'.join(map(str, shape))}")]
+    several: Any = [shapes] if not shapes or hasattr(shapes[0], "__index__") else shapes
+    return [word for shape in several for word in ("--input", "x".join(map(str, shape)))]
+
+
 def read_names(text: str | None) -> list[str] | None:
     """Names separated by commas; None without any."""
     return None if text is None else [name.strip() for name in text.split(",")]

@@ -1,18 +1,18 @@
-"""ONNX files of any exporter as operator graphs for predictions: what each node computes, with the shapes of everything.
+"""ONNX files of any exporter as operator graphs for predictions, where torch is not there or the file is not read as a network.
 
-Weights are not read, only their shapes. A node whose operator has no family, or is
+Weights are not read, only the shapes of everything. A node whose operator has no family, or is
 used in a way that its family does not have, becomes an opaque operator of the shape that
 ONNX's own shape inference gives it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from predictors.errors import StretchError, UsageError, need
+from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.files import read_bytes
 from predictors.formats.inference import infer_shapes
 from predictors.graph import Op, OpGraph, free_name
@@ -75,6 +75,10 @@ class ShapedNode:
         return int(first), int(second)
 
 
+#: Recurrent layers: they have a matrix for the input, and one for the state.
+_RECURRENT = ("LSTM", "GRU", "RNN")
+
+
 def opaque(node: ShapedNode) -> Step:
     """An operator that is known by its sizes alone."""
     assert node.shape is not None
@@ -83,6 +87,12 @@ def opaque(node: ShapedNode) -> Step:
     channels = out[1] if len(out) > 1 else 1
     kernel = "copy" if node.kind in _MOVES else "reduce" if node.kind.startswith(_REDUCES) else "elementwise"
     work = (1, 1, channels, max(1, prod(node.read) // prod(out)) if kernel == "reduce" else 1, max(1, prod(out) // channels))
+    if node.kind in ("Conv", "ConvTranspose") and (weight := node.inputs[1]):
+        kernel, across = "conv", node.read if node.kind == "ConvTranspose" else out
+        work = (weight[1], weight[0], 1, prod(weight[2:]), prod(across[:1] + across[2:]))
+    if node.kind in _RECURRENT and node.inputs[1] and node.inputs[2]:
+        kernel, (ways, gates, read), state = "matmul", node.inputs[1], node.inputs[2][-1]
+        work = (read + state, gates, ways, 1, prod(node.read[:2]))
     if node.kind in ("MatMul", "Gemm"):
         kernel = "matmul"
         work = (node.read[-1], out[-1], prod(out[:-2]), 1, out[-2] if len(out) > 1 else 1)
@@ -180,12 +190,17 @@ _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 
 
-def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
-    """The operator graph of an ONNX network.
+def read_onnx(path: str | Path, input_shape: InputShapes | None = None, *, as_stored: bool = False) -> OpGraph:
+    """The operator graph of an ONNX network, as far as ONNX infers its shapes.
 
     Args:
-        input_shape: Of its first input, batch first, or of several in their order or by their names; what the file states
-            where none is given, with a batch of 1 where it leaves that open.
+        input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; what the file
+            states where none is given, with a batch of 1 where it leaves that open.
+        as_stored: Whether these have their axes in the order of the file, images whose channels are last as N×H×W×C.
+
+    Raises:
+        UsageError: If an input has no size, or cannot have the requested one.
+        StretchError: If the file is damaged, or a shape cannot be inferred.
     """
     path = Path(path)
     model = decode(path)
@@ -193,9 +208,74 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     stored = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
     need(bool(inputs), f"{path} has no input")
-    _settle(path, inputs, _by_name(path, [value.name for value in inputs], input_shape))
+    readers, requested = Readers(graph.node), _by_name(path, [value.name for value in inputs], input_shape)
+    last = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name)]
+    if as_stored:
+        requested |= {
+            value.name: [requested[value.name][axis] for axis in TO_FIRST] for value in last if len(requested.get(value.name, ())) == 4
+        }
+    for value in last:
+        _turn(graph, value)
+    _settle(path, inputs, requested)
     shapes = _infer(path, model)
-    return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
+    try:
+        return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
+    # What is stated of an operator may be anything.
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise StretchError(f"the operators of {path} do not fit each other: {first_line(error)[:160]}", "export it again") from error
+
+
+#: Orders of axes that put channels second, and last.
+TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+#: Operators that change no order of axes.
+_SINGLE = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Sub"})
+
+
+class Readers:
+    """Which nodes of a file read each tensor."""
+
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self._by_name: dict[str, list[Any]] = {}
+        for node in nodes:
+            for name in dict.fromkeys(node.input):
+                self._by_name.setdefault(name, []).append(node)
+
+    def cast(self, tensor: str, types: Collection[int]) -> bool:
+        """Whether all that reads a tensor first makes it one of some types."""
+        value = self._by_name.get(tensor, [])
+        to = [attr.i for node in value for attr in node.attribute if attr.name == "to"]
+        return bool(value) and all(node.op_type == "Cast" for node in value) and len(to) == len(value) and set(to) <= set(types)
+
+    def turn(self, tensor: str) -> bool:
+        """Whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
+        seen, waiting, result = {tensor}, [tensor], False
+        while waiting:
+            for node in self._by_name.get(waiting.pop(), []):
+                if node.op_type == "Transpose":
+                    orders = [list(item.ints) for item in node.attribute if item.name == "perm"]
+                    if orders != [list(TO_FIRST)]:
+                        return False
+                    result = True
+                elif node.op_type not in _SINGLE:
+                    return False
+                else:
+                    waiting += [name for name in node.output if name not in seen]
+                    seen |= set(node.output)
+        return result
+
+
+def _turn(graph: Any, value: Any) -> None:
+    """Give an image whose channels are last in the file, and which is turned before anything else is done, channels that are second."""
+    from onnx.helper import make_node
+
+    shape = value.type.tensor_type.shape
+    dims = [shape.dim[axis] for axis in TO_FIRST]
+    shape.CopyFrom(type(shape)(dim=dims))
+    last = free_name(f"{value.name}_last", {name for node in graph.node for name in node.output}.__contains__)
+    for node in graph.node:
+        node.input[:] = [last if name == value.name else name for name in node.input]
+    graph.node.insert(0, make_node("Transpose", [value.name], [last], perm=TO_LAST))
 
 
 def decode(path: Path, hint: str = "export it again") -> Any:
@@ -232,16 +312,14 @@ def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]
         sizes = [dim.dim_value for dim in dims]
         if value.name in requested:
             shape = requested[value.name]
-            need(
-                len(shape) == len(sizes),
-                f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given",
-                "give the shape that it has",
-            )
+            if len(shape) != len(sizes):
+                wrong = f"the input `{value.name}` of {path} has {len(sizes)} axes, a shape of {len(shape)} is given"
+                raise UsageError(wrong, "give the shape that it has")
             sizes = list(shape)
         elif sizes and not sizes[0]:
             sizes[0] = 1
         if not sizes or any(size < 1 for size in sizes):
-            raise StretchError(f"the size of the input `{value.name}` of {path} is open", "give it with --input, as 3x224x224")
+            raise UsageError(f"the size of the input `{value.name}` of {path} is open", "give it with --input, as 3x224x224")
         for dim, size in zip(dims, sizes, strict=True):
             dim.dim_value = size
 
@@ -302,7 +380,9 @@ class _OnnxLowering:
         name = self._append(node.name or f"{node.op_type}_{len(self._ops)}", self._step(seen, sources), sources, node.output[0])
         for output in node.output[1:]:
             if output in self._shapes:
-                self._append(output, ("view", {"shape": self._shapes[output]}), (name,), output)
+                part = ShapedNode("Slice", {}, (seen.shape,), (True,), self._shapes[output])
+                same = prod(part.shape or ()) == prod(seen.shape)
+                self._append(output, ("view", {"shape": part.shape}) if same else opaque(part), (name,), output)
 
     def _step(self, seen: ShapedNode, sources: tuple[str, ...]) -> Step:
         """The operator of a node, if its shape is the one that ONNX gives; else one of that shape."""

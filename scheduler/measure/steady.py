@@ -49,6 +49,10 @@ def _ends(value: float, logs: NDArray[np.float64], wider: float = 1.0) -> tuple[
 MOST_STARTS = len(T_975) + 1
 
 
+#: An interval whose upper end is so many times the lower one tells nothing.
+ENDLESS = 100.0
+
+
 @dataclass(frozen=True)
 class Known:
     """A positive number with its intervals; None for an end that too few rounds give."""
@@ -74,8 +78,10 @@ class Known:
         return max(self.high / self.value - 1, 1 - self.low / self.value)
 
     def __str__(self) -> str:
-        """``0.97–1.06``."""
-        return "unknown" if self.low is None or self.high is None else f"{self.low:.2f}–{self.high:.2f}"
+        """``0.97–1.06``; in words where there is no interval, or one that tells nothing."""
+        if self.low is None or self.high is None or self.high > ENDLESS * self.low:
+            return "too few rounds for an interval"
+        return f"{self.low:.2f}–{self.high:.2f}"
 
 
 def ratio_interval(times: Sequence[float], others: Sequence[float]) -> Known:

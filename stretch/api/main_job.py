@@ -1,6 +1,5 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import Message, OptionName, Spelling, as_argument, spelled
+from stretch.planning.messages import Message, OptionName, Spelling, as_argument, command_line, spelled
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
 from stretch.stages.design import BranchedAnswer, read_design
@@ -171,7 +170,7 @@ class Branched:
         self.warnings = [warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))]
         rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
         if rounded:
-            command = shlex.join(["stretch", "export", str(folder), "--images", "FOLDER", "--out", f"{folder}_int8"])
+            command = command_line("export", folder, "--images", "FOLDER", "--out", f"{folder}_int8")
             self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
         return folder
 
@@ -460,6 +459,10 @@ def branch(
     least = config.min_agreement
     check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
+    if images is not None:
+        from stretch.quantize.images import image_files
+
+        image_files(Path(images))
     if out is not None and not dry_run:
         from stretch.export.staging import check_target
 

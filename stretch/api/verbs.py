@@ -27,6 +27,7 @@ from stretch.parameters import (
     TrustCode,
     Weights,
     Word,
+    input_words,
     read_names,
 )
 from stretch.planning.config import PlanConfig
@@ -358,12 +359,10 @@ def predict(
     from stretch.stages.predict import predict_latency
 
     readout = read_graph(model, input_shape, weights=weights, trust_code=trust_code) if isinstance(model, str) else model
-    graph, said = readout.graph, []
+    graph, said = readout.graph, list(readout.warnings)
     if readout.refusal is not None:
-        opaque = sum(op.kind == "opaque" for op in graph.ops)
-        said.append(
-            f"{readout.refusal}: it is predicted from torch.export, {opaque} of its {len(graph.ops)} operators by their sizes alone"
-        )
+        opaque, count = sum(op.kind == "opaque" for op in graph.ops), sum(op.kind != "input" for op in graph.ops)
+        said.append(f"{readout.refusal}: it is predicted from {readout.instead}, {opaque} of its {count} operators by their sizes alone")
     answer = predict_latency(readout.name, graph, profile, names, precision, kernels=kernels, warnings=said)
     if guessed := not_measured(answer.device, ((name, row.origin) for name, row in answer.processors.items())):
         said.append(guessed)
@@ -724,7 +723,8 @@ def advise(
     with garbage_collection_paused(), torch_loaded(phase):
         graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
-        return answers(name, graph, profiles, precision, progress=tell)
+        words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
+        return answers(name, graph, profiles, precision, words=words, progress=tell)
 
 
 def _profiles(device: str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile]) -> list[DeviceProfile]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from predictors.errors import UsageError, need
+from predictors.errors import UsageError, WholeNumbersError, need
 from predictors.shapes import Shape
 from stretch.capture.results import tensors
 
@@ -86,13 +86,13 @@ def is_shape(arguments: Any) -> bool:
     return not isinstance(arguments, Mapping) and all(isinstance(argument, int) or hasattr(argument, "__index__") for argument in arguments)
 
 
-def whole_numbers(name: str, where: str) -> UsageError:
+def whole_numbers(name: str, where: str) -> WholeNumbersError:
     """What to say of a network whose inputs are whole numbers, such as those of words.
 
     Args:
         where: Which of them, or where that is seen, after a space.
     """
-    return UsageError(
+    return WholeNumbersError(
         f"`{name}` takes whole numbers{where}, and inputs are real numbers here",
         "fix that input to one value; where its numbers pick entries of an embedding, give the part behind that as `module:factory`",
     )

@@ -33,6 +33,12 @@ them into a sentence, a hint and an exit code. A verb that writes large files se
 remove unfinished files.
 """
 
+# isort: off
+from stretch.cli.start import end_at_interrupt
+
+end_at_interrupt()
+# isort: on
+
 import ast
 import contextlib
 import difflib
@@ -54,7 +60,7 @@ from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "interrupt", "options", "output", "pages"})
+PARTS = frozenset({"boards", "complete", "failures", "interrupt", "options", "output", "pages", "start"})
 
 #: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
 FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile", "web")

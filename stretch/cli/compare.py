@@ -1,8 +1,9 @@
 """`stretch compare`: compare bundles, plans, searches and runs by what they state, or files and bundles by timing them in turns."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +12,20 @@ import typer
 from predictors.errors import UsageError
 from scheduler.tools.bench import PANEL, BenchRequest, MeasurementLength
 from stretch.cli.options import Call, calls, settings
-from stretch.cli.output import Output, import_torch, no_flags, only_flags, verb
+from stretch.cli.output import Output, no_flags, only_flags, verb
 from stretch.cli.pages import Html
 from stretch.parameters import InputShape, TrustCode
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
+    from predictors.graph import OpGraph
     from scheduler.tools.bench.subject import InputShapes
     from stretch.comparison import ComparedRow
+    from stretch.stages.network import Readout
 
 #: Parameters of timing alone.
-TIMING = "runtimes cores rounds starts warmup width seed inputs"
+TIMING = "runtimes cores rounds starts warmup width seed"
 
 
 @verb
@@ -54,14 +57,18 @@ def compare(
 ) -> None:
     """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
     if measure:
-        only_flags("--measure", f"what measure html {TIMING}")
+        only_flags("--measure", f"what measure html inputs {TIMING}")
         _measure(out, request(what, inputs=_named_shapes(inputs), effort=length()), html)
     else:
+        from stretch.stages.network import read_graph
+
         no_flags("a comparison without --measure", TIMING, "add --measure")
-        _compare(out, what, device or [], config, html, trust_code)
+        _compare(out, what, device or [], config, html, partial(read_graph, shape=inputs, trust_code=trust_code))
 
 
-def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, trust_code: bool) -> None:
+def _compare(
+    out: Output, what: Sequence[str], devices: Sequence[str], request: PlanConfig, html: Path | None, read: "Callable[[str], Readout]"
+) -> None:
     """Compare by what bundles, results and plans state."""
     from predictors.devices import load_device
     from scheduler.bundle.load import load_bundle
@@ -76,6 +83,8 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
         )
     if devices and not models:
         raise UsageError("--device is for models, and none is compared", "leave it out, or name a model")
+    if not models:
+        no_flags("a comparison without models", "inputs")
     profiles = [load_device(name) for name in devices]
     rows: list[ComparedRow] = []
     with out.progress("comparing", total=len(what)) as step:
@@ -84,7 +93,7 @@ def _compare(out: Output, what: Sequence[str], devices: Sequence[str], request: 
             if Path(name).is_dir():
                 rows.append(bundle_row(name.rstrip("/"), load_bundle(Path(name))))
             else:
-                rows += rows_of_file(Path(name)) if _is_result(name) else _model_rows(name, profiles, request, trust_code)
+                rows += rows_of_file(Path(name)) if _is_result(name) else _model_rows(read(name).graph, profiles, request)
     out.show(CompareAnswer(rows=rows, warnings=warnings_of(rows)), comparison_page, html)
 
 
@@ -93,17 +102,13 @@ def _is_result(name: str) -> bool:
     return Path(name).is_dir() or name.endswith(".json")
 
 
-def _model_rows(name: str, profiles: "list[DeviceProfile]", request: PlanConfig, trust_code: bool) -> "list[ComparedRow]":
+def _model_rows(graph: "OpGraph", profiles: "list[DeviceProfile]", request: PlanConfig) -> "list[ComparedRow]":
     """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
-
-    import_torch()
     from stretch.comparison import plan_row, refused_row
     from stretch.planning.messages import as_flag, error_spelled
     from stretch.planning.plan import plan
-    from stretch.stages.network import read_graph
 
-    graph = read_graph(name, trust_code=trust_code).graph
     rows = []
     for profile in profiles:
         label = f"{graph.name} on {profile.id}"

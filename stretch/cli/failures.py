@@ -13,10 +13,9 @@ from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.files import readable
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
+from stretch.cli.start import INTERRUPTED, started
 from stretch.planning.messages import as_flag, error_spelled
 from stretch.plugins import culprit
-
-INTERRUPTED = 130
 
 #: Names the file that the first failed process of a run of many makes; `stretch train --gpus` sets it.
 SPEAKER_VARIABLE = "NN_STRETCH_SPEAKER"
@@ -45,6 +44,7 @@ def guard(
 ) -> int:
     """Do something and return the exit code of the command line's contract."""
     try:
+        started()
         with interruptible(lambda: _last_words(as_json=as_json), grace_s):
             code = action()
     except Exception as error:

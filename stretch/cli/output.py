@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 
 from predictors.errors import MissingBackendError, UsageError, install_line
+from stretch.cli.start import SCHEMA
 from stretch.parameters import Word
 from stretch.planning.messages import as_flag, spelled
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from predictors.graph import OpGraph
     from stretch.tools.report.html.page import Page
-
-#: Version of the JSON output; adding keys keeps it, renaming keys increments it.
-SCHEMA = 1
 
 #: Folder that contains nn-stretch's packages.
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

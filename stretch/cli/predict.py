@@ -1,5 +1,6 @@
 """`stretch predict`: predict the latency of a model on each processor of a device, without the device."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.devices import DeviceProfile
-    from stretch.capture.inputs import InputShapes
+    from stretch.stages.network import Readout
 
 
 @verb
@@ -51,11 +52,15 @@ def predict(
     """Predict the latency of a model, or of many, per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
     processor, precision, shape = (run.keywords[name] for name in ("processor", "precision", "input_shape"))
+    from stretch.stages.network import read_graph
+
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
-        _predict_many(out, model, [(profile, places(profile, processor, precision, every=False)) for profile in profiles], precision, shape)
+        asked = {name: run.keywords[name] for name in ("weights", "trust_code")}
+        where = [(profile, places(profile, processor, precision, every=False)) for profile in profiles]
+        _predict_many(out, model, where, precision, partial(read_graph, shape=shape, **asked))
         return
     [profile] = profiles
     names = places(profile, processor, precision)
@@ -64,7 +69,6 @@ def predict(
     from msgspec.structs import replace
 
     from predictors.predictor import LatencyPredictor
-    from stretch.stages.network import read_graph
     from stretch.stages.predict import ranked
 
     with out.progress("capturing"):
@@ -92,13 +96,12 @@ def _predict_many(
     pattern: str,
     places: "list[tuple[DeviceProfile, list[str]]]",
     precision: str | None,
-    shape: "InputShapes | None",
+    read: "Callable[[str], Readout]",
 ) -> None:
     """Predict every matching model on every processor, one row each."""
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
-    from stretch.stages.network import read_graph
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted
     from stretch.tools.report.prediction import predictions_page
 
@@ -111,8 +114,10 @@ def _predict_many(
     with out.progress("predicting", len(models)) as done:
         for model in models:
             try:
-                graph = read_graph(model, shape).graph
+                graph = read(model).graph
             except StretchError as error:
+                if not is_pattern(pattern):
+                    raise
                 failed.append(Unpredicted(model=model, reason=error.message))
             else:
                 for predictor, names in predictors:

@@ -22,6 +22,7 @@ from stretch.cli.boards import flags, where
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, only_flags, verb
+from stretch.planning.messages import command_line
 from stretch.tools.profiling.places import answer_board
 from stretch.tools.profiling.run import check_target
 
@@ -356,7 +357,7 @@ def _show(console: "Console", data: dict[str, Any]) -> None:
             f"the cpu takes ×{row['contention'][0]:.2f} and {family} ×{row['contention'][1]:.2f}, moving memory "
             f"×{row['contention_memory'][0]:.2f} and ×{row['contention_memory'][1]:.2f}"
         )
-    console.print(f"written: {data['file']}; try `stretch predict resnet18 --device {data['file']}`")
+    console.print(f"written: {data['file']}; try `{command_line('predict', 'resnet18', '--device', data['file'])}`")
 
 
 def _fit(

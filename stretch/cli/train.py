@@ -13,10 +13,12 @@ from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
 from stretch.api.refining import checkpoint_folder, refine_bundle
 from stretch.api.verbs import train as train_recipe
-from stretch.cli.failures import INTERRUPTED, SPEAKER_VARIABLE
+from stretch.cli.failures import SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, import_torch, only_flags, verb
+from stretch.cli.start import INTERRUPTED
+from stretch.planning.messages import command_line
 from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -175,4 +177,4 @@ def _lines(answer: "TrainAnswer", trusted: bool) -> "Iterator[str]":
     )
     if metrics.get("unreadable_images"):
         yield f"{metrics['unreadable_images']} images could not be read"
-    yield f"take it out with: stretch export {answer.run}{' --trust-code' * trusted}"
+    yield f"take it out with: {command_line('export', answer.run, *['--trust-code'] * trusted)}"

@@ -9,6 +9,7 @@ from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.exporters.code import TrustCode
+from stretch.planning.messages import command_line
 from stretch.tools.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _page(answer: "ExtractAnswer") -> Page:
             f"error {ranking.rmse:.2%}",
             f"plan with it: stretch branch MODEL --device DEVICE --set accuracy={ranking.file}",
         ]
-    return written_page((), (), [*lines, *([f"Next: stretch run {answer.bundle}"] if answer.bundle else [])])
+    return written_page((), (), [*lines, *([f"Next: {command_line('run', answer.bundle)}"] if answer.bundle else [])])
 
 
 exporters.register("run")(

@@ -212,7 +212,7 @@ _LARGE = 1024
 #: Names that a sentence lists.
 _LISTED = 8
 
-_ONE, _NAMED = "with --input 3x224x224", "with --input {}=1x3x224x224"
+_NAMED = "with --input {}=1x3x224x224"
 
 
 @dataclass(frozen=True)
@@ -282,13 +282,21 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
     result = {}
     for end in ends:
         shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
-        hint = _ONE if len(ends) == 1 else _NAMED.format(end.argument)
         if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
-            raise UsageError(f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it {hint}")
+            raise UsageError(f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}")
         if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape
     return result
+
+
+def _example(end: End, count: int) -> str:
+    """How a shape of an input may be written: an image alone without its batch, anything else with its name."""
+    usual = (1, 3, 224, 224)
+    sizes = [size.usual or (usual[axis] if len(end.sizes or ()) == len(usual) else 16) for axis, size in enumerate(end.sizes or ())]
+    sizes = sizes or list(usual)
+    alone = count == 1 and len(sizes) == len(usual) and sizes[0] == 1
+    return "x".join(map(str, sizes[1:])) if alone else f"{end.argument}={'x'.join(map(str, sizes))}"
 
 
 #: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
@@ -392,7 +400,7 @@ def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str,
     if len(shape) != len(end.sizes):
         raise UsageError(
             f"the input `{_cut(end.name)}` of {path} has {len(end.sizes)} axes, a shape of {len(shape)} is given",
-            "give all of them, the batch first",
+            f"give all of them, the batch first, as in --input {_example(end, 1)}",
         )
     for axis, (size, n) in enumerate(zip(end.sizes, shape, strict=True)):
         if size.fixed and n != size.usual:

@@ -4,8 +4,10 @@ import ast
 import importlib
 import importlib.util
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +94,7 @@ def load_model(
             return _from_family(name, *family, weights, generator if settled else None)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
-            return _from_factory(name, _factory(name, trust_code), weights, generator if settled else None, input_shape)
+            return _from_factory(name, trust_code, weights, generator if settled else None, input_shape)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
 
 
@@ -129,14 +131,17 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
 
 
 def _from_factory(
-    name: str, factory: Callable[[], Any], weights: str, generator: "torch.Generator | None", shape: "InputShapes | None"
+    name: str, trust_code: bool, weights: str, generator: "torch.Generator | None", shape: "InputShapes | None"
 ) -> LoadedModel:
     from torch import nn
 
-    try:
-        module = factory()
-    except Exception as error:
-        raise StretchError(f"`{name}` cannot be built: {first_line(error)}", "the factory is called without arguments") from error
+    where = name.rpartition(":")[0]
+    with _with_neighbours(Path(where)) if where.endswith(".py") else nullcontext():
+        factory = _factory(name, trust_code)
+        try:
+            module = factory()
+        except Exception as error:
+            raise StretchError(f"`{name}` cannot be built: {first_line(error)}", "the factory is called without arguments") from error
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
     return _given(name, module.eval(), weights, generator, "as the factory returned them", shape)
@@ -168,6 +173,31 @@ def _weighted(found: LoadedModel, weights: str, generator: "torch.Generator | No
     path = Path(weights)
     _fit(found.module, found.name, read_weights(path), str(path))
     return replace(found, weights_source="file", weights_detail=str(path))
+
+
+#: Modules that lie beside files whose code was executed, with their folders.
+_NEIGHBOURS: dict[str, str] = {}
+
+
+@contextmanager
+def _with_neighbours(file: Path) -> Iterator[None]:
+    """Let code import the modules that lie beside its file; those beside another file, which may be called alike, are forgotten."""
+    folder, path = str(file.resolve().parent), list(sys.path)
+    for name in [name for name, place in _NEIGHBOURS.items() if place != folder]:
+        sys.modules.pop(name, None)
+        del _NEIGHBOURS[name]
+    known = set(sys.modules)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in sys.modules.keys() - known:
+            module = sys.modules[name]
+            # a package without a file has folders
+            places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+            if any(place.startswith(os.path.join(folder, "")) and place != str(file.resolve()) for place in places):
+                _NEIGHBOURS[name] = folder
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:

@@ -4,7 +4,8 @@ An error does not contain ``--alpha 0.2``, but an `OptionName`, which is a flag,
 """
 
 import copy
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,12 @@ def as_flag(mention: OptionName) -> str:
     """As the command line has it: ``--alpha 0.2``, or ``--set merge=always`` where there is no flag."""
     flag, joined = ("--" + mention.option.replace("_", "-"), " ") if mention.option in FLAGS else (f"--set {mention.option}", "=")
     return flag if mention.value is None else f"{flag}{joined}{as_word(mention.value)}"
+
+
+def command_line(*words: object, options: Sequence[OptionName] = ()) -> str:
+    """A command as a shell reads it: `stretch`, words, and options."""
+    more = [word for option in options for word in as_flag(option).split(" ", 1)]
+    return shlex.join(["stretch", *map(str, words), *more])
 
 
 def as_key(mention: OptionName) -> str:

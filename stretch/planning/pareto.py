@@ -21,6 +21,7 @@ from stretch.planning.cost.makespan import run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import Message, OptionName
+from stretch.planning.network.segments import backbone_of
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
 from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
@@ -426,6 +427,9 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
         FrontAnswer,
         front,
         **control_fields(graph, singles[0], sequential),
+        # what lies beside the backbone is placed after the search
+        optimal=front.optimal and not backbone_of(graph).sides,
+        gap=None if backbone_of(graph).sides else front.gap,
         model=graph.name,
         device=problem.device.id,
         processors=list(config.processors),

@@ -140,7 +140,7 @@ def plan(
     result = designed(problem, choice)
     if losses is not None:
         result = _with_blocks(problem, choice, result, losses) or result
-    unused = unused_processors(problem, choice, result.design.processors)
+    unused = unused_processors(problem, choice, result.design.processors, result.run.makespan_ms)
     if problem.config.best_in.tried and problem.config.strategy != "evolve":
         said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         instead = (*instead, Message(said, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")))
@@ -301,6 +301,8 @@ def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDe
     """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
+    # what lies beside the backbone is placed after the search
+    proved = searched is not None and not config.tries and not backbone_of(graph).sides
     design = design or design_of(problem, searched)
     return PlanResult(
         graph,
@@ -313,8 +315,8 @@ def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDe
         sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
         ranked_singles(scaled_graph(graph, design), costs, config.processors)[0],
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
-        searched.optimal and not config.tries if searched else None,
-        None if searched is None or config.tries or isnan(searched.gap) else searched.gap,
+        searched.optimal and proved if searched else None,
+        None if searched is None or not proved or isnan(searched.gap) else searched.gap,
         searched.evaluated if searched else 1,
         choice.space.size_log10 if choice else None,
         source.answer(graph, design) if source is not None else None,
@@ -386,8 +388,8 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     return tuple(text for text in warnings if text)
 
 
-def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str]) -> tuple[UnusedProcessor, ...]:
-    """Every processor of the request that a design leaves out."""
+def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
+    """Every processor of the request that a design leaves out, which takes `best_ms`."""
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
@@ -396,8 +398,14 @@ def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence
         best = None
         if comparable:
             best = search_exact(choice.space, *problem.macs, choice.n_meet, using=lambda o, name=name: name in o.processors)
-        rule, ms, best_ms = _rule(choice.space, name), None if best is None else best.ms, choice.result.ms
-        reasons = [] if ms is None else [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
+        rule = _rule(choice.space, name)
+        ms = None if best is None else timeline(problem.graph, design_of(problem, best), problem.costs).makespan_ms
+        if ms is None:
+            reasons = []
+        elif ms < best_ms:
+            reasons = ["no design of the backbone that uses it is faster by itself"]
+        else:
+            reasons = [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
         reasons = [*reasons, *([rule] if rule else [])] or ["no design within the constraints uses it"]
         reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", name, *reasons)
         result.append(UnusedProcessor(processor=name, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason))

@@ -485,7 +485,8 @@ class PlanResult:
     @cached_property
     def certainty(self) -> compare.Certainty:
         """How sure the prediction is, and what the recommendation hangs on."""
-        return compare.certainty(self.recommendation, self.predicted_run, self._controls, f"single:{self.best_single.processor}")
+        single, split = f"single:{self.best_single.processor}", {"operator_split": self._uncertain(self.operator_split)}
+        return compare.certainty(self.recommendation, self.predicted_run, self._controls, single, split)
 
     def at_links(self, factor: float) -> compare.LinkFigure:
         """The design and the best single processor if every transfer took so many times what is stated."""
@@ -516,18 +517,21 @@ class PlanResult:
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
         """The timeline in parts that are uncertain; with parts beside the backbone all in one, each waiting for what the schedule has before it."""
-        if not self.run.sides:
-            return compare.uncertain_run(self.run.segments, self.device, self.run.output, self.run.handover)
+        return self._uncertain(self.run)
+
+    def _uncertain(self, run: Timeline) -> compare.PredictedRun:
+        if not run.sides:
+            return compare.uncertain_run(run.segments, self.device, run.output, run.handover)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
-        before, after = ([row.time for row in self.run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
-        rows = [job for row in self.run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
+        before, after = ([row.time for row in run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
+        rows = [job for row in run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
         branches = [
             compare.UncertainBranch.of(job.estimate, self.device, job.links, job.ms + job.contention_ms, job.together, waits)
             if isinstance(job, BranchTime)
             else compare.UncertainBranch({}, waits, job)
-            for job, waits in zip([*before, *rows, *after], self.run.waits, strict=True)
+            for job, waits in zip([*before, *rows, *after], run.waits, strict=True)
         ]
-        return compare.PredictedRun([branches], parts=compare.handed_over(self.run.handover, self.device))
+        return compare.PredictedRun([branches], parts=compare.handed_over(run.handover, self.device))
 
     @cached_property
     def _controls(self) -> dict[str, compare.PredictedRun]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.errors import MissingBackendError, StretchError
+from predictors.errors import MissingBackendError, StretchError, need
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 
 Array = NDArray[np.float32]
@@ -35,9 +35,7 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
     Args:
         shape: The model's input shape, batch (1) first.
     """
-    if not folder.is_dir():
-        raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
+    files = image_files(folder)
     images: list[Array] = []
     for file in files if len(files) <= limit else [files[i * len(files) // limit] for i in range(limit)]:
         if len(images) >= limit:
@@ -49,6 +47,15 @@ def load_images(folder: Path, shape: Sequence[int], limit: int, preprocessing: P
             f"add images that the model will meet ({', '.join((*ARRAYS, *PICTURES))})",
         )
     return images[:limit]
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The files of a folder that hold images, in the order of their names; refuses one that has none."""
+    if not folder.is_dir():
+        raise StretchError(f"there is no folder {folder} with calibration images", "give a folder of pictures or .npy arrays with --images")
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (*ARRAYS, *PICTURES) and path.is_file())
+    need(bool(files), f"{folder} has no calibration images", f"it holds files that end in {', '.join((*ARRAYS, *PICTURES))}")
+    return files
 
 
 def read_images(file: Path, shape: Sequence[int], preprocessing: Preprocessing = IMAGENET) -> list[Array]:

@@ -1,6 +1,5 @@
 """Should a network be branched? One answer for each of many devices, from the planner's own results."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -29,7 +28,8 @@ from stretch.planning.cost.compare import (
     interval,
     single_run,
 )
-from stretch.planning.messages import OptionName, as_flag
+from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
+from stretch.planning.messages import OptionName, command_line
 from stretch.planning.network.segments import components
 from stretch.planning.plan import MERGED_INSTEAD, PlanningProblem, choose, designed, merged_instead
 from stretch.planning.result import PlanResult, Single, ranked_singles
@@ -107,6 +107,7 @@ def advise(
     devices: Sequence[DeviceProfile],
     precision: str | None = None,
     *,
+    words: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Advice:
     """What to do with a network on each of some devices.
@@ -118,6 +119,7 @@ def advise(
         model: As it was named, for the commands.
         graph: The network, captured once.
         precision: ``fp32``, ``fp16`` or ``int8``, see `precisions_at`; the usual one of each processor if None.
+        words: What commands say of the network beside its name, such as ``--input 3x64x64``.
         progress: Called after each device.
 
     Raises:
@@ -128,7 +130,7 @@ def advise(
     request: PlanningProblem | None = None
     for device in devices:
         if planned := precisions_at(device, precision):
-            answer, request = _on_device(model, graph, device, planned, request)
+            answer, request = _on_device((model, *words), graph, device, planned, request)
             answers.append(answer)
         progress(device.id)
     guessed = ", ".join(sorted(answer.device for answer in answers if not answer.calibrated))
@@ -198,7 +200,7 @@ class _Planned:
 
 
 def _on_device(
-    model: str, graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
+    model: Sequence[str], graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
 ) -> tuple[DeviceAdvice, PlanningProblem | None]:
     """What to do on one device, with the processors that have a precision, and the request of the last one that was planned for."""
     names, usual = tuple(precision), precisions_at(device, None)
@@ -237,7 +239,7 @@ def _on_device(
         exact=exact.advice,
         stretched=stretched.advice,
         exact_at_most=at_most,
-        command=_command(model, device, kind, request, stretched.options if kind == STRETCHED else ()),
+        command=_command(model, device, kind, request, single, stretched.options if kind == STRETCHED else ()),
     )
     return answer, like
 
@@ -310,10 +312,12 @@ def _open(exact: _Planned, stretched: _Planned) -> str | None:
 def _gain(kind: str, planned: _Planned) -> str:
     """How fast branches are beside the best single processor."""
     assert planned.result is not None
-    rival, processor = planned.single, planned.result.best_single.processor
+    rival, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
+    handed_on = together_ms(computing_spans(run)) <= HANDED_ON * run.makespan_ms
     return (
         f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f} times as fast as "
         f"{processor} alone ({rival.low:.2f} to {rival.high:.2f} in nine of ten cases)"
+        + (", though hardly anything is computed side by side: parts run one after the other, each where it is fast" if handed_on else "")
     )
 
 
@@ -331,14 +335,16 @@ def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Sing
     return f"{alone} until the device is measured" if recommended == NO_CLEAR_WINNER else alone
 
 
-def _command(model: str, device: DeviceProfile, kind: str | None, request: PlanConfig, more: Sequence[OptionName]) -> str:
+def _command(
+    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: Single, more: Sequence[OptionName]
+) -> str:
     """What plans branches of a kind on the command line, or predicts one processor."""
+    where = (*model, "--device", device.word)
     if kind not in (EXACT, STRETCHED):
-        return shlex.join(["stretch", "predict", model, "--device", device.id])
+        return command_line("predict", *where, "--processor", single.processor, "--precision", single.precision)
     options = [OptionName("processors", request.processors)] if request.processors else []
     options.append(OptionName("lossless") if kind == EXACT else OptionName("kinds", ("stretch",)))
-    options += [OptionName("precision", request.precision), *more]
-    return " ".join([shlex.join(["stretch", "branch", model, "--device", device.id]), *map(as_flag, options)])
+    return command_line("branch", *where, options=[*options, OptionName("precision", request.precision), *more])
 
 
 def _ms(answer: DeviceAdvice) -> float:

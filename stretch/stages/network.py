@@ -3,15 +3,18 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UsageError, WholeNumbersError
 from predictors.graph import OpGraph
-from stretch.capture import Captured, capture
-from stretch.capture.inputs import InputShapes
-from stretch.capture.trace import capture_traced
 from stretch.models.load import LoadedModel, is_file, load_model
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stretch.capture import Captured
+    from stretch.capture.inputs import InputShapes
 
 #: Context manager of a named phase, which reports and times it.
 Phase = Callable[[str], AbstractContextManager[None]]
@@ -22,7 +25,7 @@ class CapturedNetwork:
     """The original network."""
 
     loaded: LoadedModel  # As a module, with the source of its weights.
-    captured: Captured  # As data, with its weights.
+    captured: "Captured"  # As data, with its weights.
 
     @property
     def graph(self) -> OpGraph:
@@ -32,7 +35,7 @@ class CapturedNetwork:
 
 def read_network(
     model: str | Callable[[], LoadedModel],
-    shape: InputShapes | Callable[[LoadedModel], Sequence[int]] | None = None,
+    shape: "InputShapes | Callable[[LoadedModel], Sequence[int]] | None" = None,
     *,
     weights: str = "default",
     seed: int = 0,
@@ -48,6 +51,8 @@ def read_network(
         weights: ``default``, ``none`` or a file.
         settled: As of `load_model`; where only the graph is read, it may be left out.
     """
+    from stretch.capture import capture
+
     with phase("load"):
         input_shape = None if callable(shape) else shape
         options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "settled": settled}
@@ -59,12 +64,12 @@ def read_network(
         return CapturedNetwork(loaded, capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, name))
 
 
-def _asked(model: object, shape: InputShapes | None) -> InputShapes | None:
+def _asked(model: object, shape: "InputShapes | None") -> "InputShapes | None":
     """The shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
     return None if isinstance(model, str) and is_file(model) else shape
 
 
-def check_numbers(module: nn.Module, name: str) -> None:
+def check_numbers(module: "nn.Module", name: str) -> None:
     """Refuse weights and statistics that are not finite: whatever is computed with them is nothing."""
     for kind, tensors in (("weight", module.named_parameters()), ("statistic or constant", module.named_buffers())):
         for key, tensor in tensors:
@@ -85,33 +90,64 @@ class Readout:
 
     name: str  # By which it was read.
     graph: OpGraph  # Its operators; some may be opaque.
-    refusal: str | None = None  # Why tracing refused it, so that it is predicted from `torch.export`; None where it did not.
+    refusal: str | None = None  # Why tracing refused it, or `stretch branch` does; None where it was traced.
+    instead: str = ""  # What it was read by then.
+    warnings: tuple[str, ...] = ()  # What a person should know of the file.
 
 
-def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "none", trust_code: bool = False) -> Readout:
-    """Load a model and capture what a prediction needs: every network that torch can export has a graph.
+#: What a network is read by that `stretch branch` does not read.
+BY_EXPORT, BY_SHAPES = "torch.export", "the shapes that ONNX infers"
+
+
+def read_graph(model: str, shape: "InputShapes | None" = None, *, weights: str = "none", trust_code: bool = False) -> Readout:
+    """Read a network as `stretch branch` reads it; one that it refuses, or an ONNX file without torch, is read for a prediction alone.
 
     Args:
         model: A name of `stretch list models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
-        shape: Of the input, batch first, or of several inputs; the model's usual one if None.
+        shape: Of the input, batch first, or of several inputs, images as N×C×H×W; the model's usual one if None.
+
+    Raises:
+        UsageError: If an input has no size, or cannot have the requested one.
+        StretchError: If nothing reads the network.
     """
     if model.endswith(".param"):
         from predictors.formats import read_ncnn
 
         return Readout(model, read_ncnn(model, shape))
-    if model.endswith(".onnx"):
-        from predictors.formats.onnx import read_onnx
+    if not model.endswith(".onnx"):
+        return _read(model, shape, weights, trust_code)
+    from predictors.formats.onnx import read_onnx
 
-        return Readout(model, read_onnx(model, shape))
-    loaded = load_model(model, weights="none" if weights == "default" else weights, trust_code=trust_code, input_shape=shape, settled=False)
-    requested = _asked(model, shape)
+    if find_spec("torch") is None:
+        return Readout(model, read_onnx(model, shape), "torch is not installed", BY_SHAPES)
+    try:
+        return _read(model, shape, weights, trust_code)
+    except StretchError as error:
+        if isinstance(error, UsageError) and not isinstance(error, WholeNumbersError):
+            raise
+        refused = error
+    try:
+        return Readout(model, read_onnx(model, shape), refused.message, BY_SHAPES)
+    except StretchError:
+        raise refused from None
+
+
+def _read(model: str, shape: "InputShapes | None", weights: str, trust_code: bool) -> Readout:
+    """Load a model and capture it; where only `torch.export` takes it, its graph alone."""
+    # what a file holds is not looked at, and trained weights need not be fetched
+    weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"
+    loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, settled=False)
+    from stretch.capture import capture
+
+    requested, warnings = _asked(model, shape), tuple(loaded.warnings)
     input_shape = loaded.input_shape if requested is None else requested
     try:
-        return Readout(model, capture_traced(loaded.module, input_shape, loaded.name).graph)
+        captured = capture(loaded.module, input_shape, loaded.name)
+        return Readout(model, captured.graph, captured.refusal or None, BY_EXPORT, warnings)
     except UsageError:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
         from stretch.capture.exported import capture_exported
 
-        return Readout(model, capture_exported(loaded.module, input_shape, loaded.name), error.message)
+        return Readout(model, capture_exported(loaded.module, input_shape, loaded.name), error.message, BY_EXPORT, warnings)

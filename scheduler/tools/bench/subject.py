@@ -264,7 +264,7 @@ def _state(value: Any, shape: Shape) -> None:
 def _onnx_macs(path: Path, shapes: Mapping[str, Shape]) -> int | None:
     """Multiply-accumulates as predictions count them; None where the file has what they cannot read."""
     try:
-        return read_onnx(path, dict(shapes)).macs
+        return read_onnx(path, dict(shapes), as_stored=True).macs
     except StretchError:
         return None
 

@@ -290,18 +290,19 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
     """The explanation that follows from a verdict."""
     on = {i for i, where in verdict.taken.items() if where == verdict.target}
     operators = [_operator(model, i, verdict, on) for i in range(len(model.ops))]
-    total = sum(op.macs for op in operators)
+    macs = [op.macs for op in operators]
+    total = None if None in macs else sum(filter(None, macs))
     off = {i for i, op in enumerate(operators) if op.taken is False}
     parts = _parts(operators, verdict)
     return RuntimeExplanation(
         file=model.path,
         runtime=verdict.runtime,
         device=verdict.device,
-        operators=[filled(RuntimeOperator, o, partition=parts.get(i)) for i, o in enumerate(operators)],
+        operators=[filled(RuntimeOperator, o, partition=parts.get(i)) for i, o in enumerate(operators) if o.op != "Constant"],
         partitions=len(set(parts.values())),
         obstacles=list(_unsupported_reasons(model, verdict, off)),
         copies=_crossings(model, on, off) + verdict.added,
-        share=None if not total else sum(op.macs for i, op in enumerate(operators) if i not in off) / total,
+        share=None if not total else sum(op.macs or 0 for i, op in enumerate(operators) if i not in off) / total,
         fix=None,
         log=_shortened(log),
         warnings=list(verdict.warnings),

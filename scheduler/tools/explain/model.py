@@ -37,7 +37,7 @@ class ForeignOp:
     attributes: Mapping[str, Any]  # Its attributes that are numbers, words or lists of them.
     types: tuple[str, ...]  # Element types of its inputs and outputs that are known.
     shapes: tuple[tuple[int | None, ...], ...]  # Shapes of its inputs and outputs that are known; an open size is None.
-    macs: int  # Multiply-accumulates; 0 where it has none or its shapes are open.
+    macs: int | None  # Multiply-accumulates; None where its shapes are open or do not tell.
 
     @property
     def dynamic(self) -> bool:
@@ -151,24 +151,29 @@ def _onnx_op(node: Any, known: Mapping[str, tuple[int, tuple[int | None, ...] | 
     )
 
 
-def _size(shape: tuple[int | None, ...] | None) -> int:
-    """Elements; 0 where a size is open."""
-    return 0 if shape is None else math.prod(size or 0 for size in shape)
+#: Operators of ONNX that multiply in ways that are not counted here.
+_UNCOUNTED = frozenset({"Attention", "DeformConv", "Einsum", "GRU", "LSTM", "MultiHeadAttention", "RNN"})
 
 
-def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int:
+def _product(*sizes: int | None) -> int | None:
+    """A product; None where a factor is not known."""
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
+
+
+def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int | None:
     """Multiply-accumulates of convolutions and matrices, whatever they are stored in."""
     first, output = reads[0] if reads else None, writes[0] if writes else None
     weight = reads[3] if op == "QLinearConv" and len(reads) > 3 else reads[1] if len(reads) > 1 else None
-    if op in ("Conv", "ConvInteger", "QLinearConv") and weight and output:
-        return _size(output) * _size(weight[1:])
-    if op == "ConvTranspose" and weight and first:
-        return _size(first) * _size(weight[1:])
-    if op == "Gemm" and first and output and len(first) == 2:
-        return _size(output) * ((first[0] if attributes.get("transA") else first[1]) or 0)
-    if op in ("MatMul", "MatMulInteger", "QLinearMatMul") and first and output:
-        return _size(output) * (first[-1] or 0)
-    return 0
+    if op in ("Conv", "ConvInteger", "QLinearConv"):
+        return _product(*output, *weight[1:]) if weight and output else None
+    if op == "ConvTranspose":
+        return _product(*first, *weight[1:]) if weight and first else None
+    if op == "Gemm":
+        return _product(*output, first[0] if attributes.get("transA") else first[1]) if first and output and len(first) == 2 else None
+    if op in ("MatMul", "MatMulInteger", "QLinearMatMul"):
+        return _product(*output, first[-1]) if first and output is not None else None
+    return None if op in _UNCOUNTED else 0
 
 
 def _tflite(path: Path) -> ForeignModel:
@@ -180,6 +185,7 @@ def _tflite(path: Path) -> ForeignModel:
         reads = [network.tensors[t] for t in operator.inputs if t is not None]
         writes = [network.tensors[t] for t in operator.outputs]
         shapes = [tuple(None if axis in t.opened else size for axis, size in enumerate(t.shape)) for t in (*reads, *writes)]
+        counted = tflite_operator_macs(network, operator)
         ops.append(
             ForeignOp(
                 name=f"{operator.name}_{i}",
@@ -195,7 +201,7 @@ def _tflite(path: Path) -> ForeignModel:
                 },
                 types=tuple(dict.fromkeys(t.kind for t in (*reads, *writes))),
                 shapes=tuple(shapes),
-                macs=tflite_operator_macs(network, operator) or 0,
+                macs=None if any(None in shape for shape in shapes) and counted else counted,
             )
         )
     return ForeignModel(path, "TFLite", tuple(ops), network=network)
@@ -209,7 +215,7 @@ class RuntimeOperator(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None  # Processor or provider, such as ``CPUExecutionProvider``; None if there is none, or the operator is folded.
     taken: bool | None  # Whether the target processor takes it; None if it is folded before partitioning.
     partition: int | None  # Index of its partition on that processor.
-    macs: int  # Multiply-accumulates; 0 where it has none, or its shapes are dynamic.
+    macs: int | None  # Multiply-accumulates; None where its shapes are dynamic or do not tell.
     reason: str  # Explanation of `taken`.
 
 

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from torch import fx
 
 from predictors.errors import StretchError, first_line, need
-from predictors.formats.onnx import MAX_BYTES, decode
+from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
 from predictors.registry import RuleTable
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
@@ -255,45 +255,8 @@ def _known(x: Any) -> Any:
 #: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
 
-#: Orders of axes that put channels second, and last.
-TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
-
-#: Operators that change no order of axes.
-_SINGLE = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Sub"})
-
 #: What exporters call axes of any length that have no name.
 _NAMELESS = frozenset({"None", "none", "unk"})
-
-
-class _Readers:
-    def __init__(self, nodes: Sequence[Any]) -> None:
-        self._by_name: dict[str, list[Any]] = {}
-        for node in nodes:
-            for name in dict.fromkeys(node.input):
-                self._by_name.setdefault(name, []).append(node)
-
-    def cast(self, tensor: str) -> bool:
-        """Whether all that reads a tensor first makes reals of it."""
-        value = self._by_name.get(tensor, [])
-        to = [attr.i for node in value for attr in node.attribute if attr.name == "to"]
-        return bool(value) and all(node.op_type == "Cast" for node in value) and len(to) == len(value) and set(to) <= REALS
-
-    def turn(self, tensor: str) -> bool:
-        """Whether all that reads a tensor first puts its last axis second, whatever is computed of single elements before."""
-        seen, waiting, result = {tensor}, [tensor], False
-        while waiting:
-            for node in self._by_name.get(waiting.pop(), []):
-                if node.op_type == "Transpose":
-                    orders = [list(item.ints) for item in node.attribute if item.name == "perm"]
-                    if orders != [list(TO_FIRST)]:
-                        return False
-                    result = True
-                elif node.op_type not in _SINGLE:
-                    return False
-                else:
-                    waiting += [name for name in node.output if name not in seen]
-                    seen |= set(node.output)
-        return result
 
 
 def _opset(path: Path, model: Any) -> int:
@@ -344,13 +307,13 @@ def array(path: Path, tensor: Any) -> np.ndarray:
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def _stated(value: Any, last: bool, readers: _Readers) -> End:
+def _stated(value: Any, last: bool, readers: Readers) -> End:
     """What the file states of an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
-    return End(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name))
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name, REALS))
 
 
 def _symbol(name: str) -> str:
@@ -400,7 +363,7 @@ class _Lowering:
         self._outputs = dict.fromkeys(value.name for value in graph.output)
         self._values: dict[str, Value] = {**_stored(path, graph)}
         # files of old list their weights among the inputs
-        inputs, readers = [value for value in graph.input if value.name not in self._values], _Readers(graph.node)
+        inputs, readers = [value for value in graph.input if value.name not in self._values], Readers(graph.node)
         last = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
         self._ends = named_ends(path, [_stated(*pair, readers) for pair in zip(inputs, last, strict=True)])
         self._shapes = settled(path, self._ends, input_shape)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from predictors.errors import StretchError, need
+from predictors.formats.onnx import TO_FIRST, TO_LAST
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES, there
 from stretch.models.builder import Builder, chosen, shape_of, turned
 from stretch.models.onnx.computing import linear
-from stretch.models.onnx.network import TO_FIRST, TO_LAST
 from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, plain, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.

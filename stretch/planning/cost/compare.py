@@ -29,6 +29,9 @@ from predictors.structs import Answer
 from stretch.planning.cost.branch import Floats
 from stretch.planning.cost.makespan import SegmentTime
 
+#: Relative difference of two times of one design.
+_SAME = 1e-9
+
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000
 
@@ -193,7 +196,9 @@ class UncertainBranch:
             return cls(moving, waits, computing=alone)
         longer, stated = computing_ms / estimate.computing_ms, device.processors[kind].contention
         contended = {
-            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(estimate.computing.shares)
+            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(
+                estimate.computing.shares
+            )
             * min(1.0, together[other] / computing_ms)
             for other, one in stated.items()
             if together.get(other) and one.low < one.high
@@ -242,7 +247,11 @@ class PredictedRun:
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 waits = branches[number].waits
                 behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))]
+            busy = [
+                number
+                for number, branch in enumerate(branches)
+                if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))
+            ]
             if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
                 return True
         return False
@@ -304,7 +313,7 @@ class Certainty(Answer, frozen=True, kw_only=True):
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.
     makespan_high_ms: float  # Upper end.
-    #: That the branched run is faster: than each rival by its name without the processor, and than ``all``.
+    #: That the branched run is faster: than each rival by its name without the processor, and than ``all`` that is told beside it.
     probability_faster: dict[str, float]
     #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
@@ -410,13 +419,27 @@ def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
 
 
 def certainty(
-    recommendation: Recommendation, branched: PredictedRun, controls: Mapping[str, PredictedRun], single: str | None
+    recommendation: Recommendation,
+    branched: PredictedRun,
+    controls: Mapping[str, PredictedRun],
+    single: str | None,
+    others: Mapping[str, PredictedRun] = MappingProxyType({}),
 ) -> Certainty:
-    """How sure a recommendation is, and what it hangs on; `single` names the control that is the best single processor."""
+    """How sure a recommendation is, and what it hangs on.
+
+    Args:
+        single: Names the control that is the best single processor.
+        others: What is told beside the controls: the branched run is faster than all only if it is no slower than these too.
+    """
     alone = controls.get(single) if single else None
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
     near = min(recommendation.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
     faster = {rival.name.partition(":")[0]: rival.probability for rival in recommendation.rivals}
+    every = {**controls, **others}
+    factors = drawn(key for run in (branched, *every.values()) for key in run.unknowns)
+    ours = branched.drawn_ms(factors)
+    # a design that is its own rival is no slower than that
+    behind = [ours < run.drawn_ms(factors) * (1 + (_SAME if name in others else 0.0)) for name, run in every.items()]
     beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
     draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
     groups = sorted({key.group for key in draws if key.group})
@@ -424,7 +447,7 @@ def certainty(
         expected_ms=recommendation.expected_ms,
         makespan_low_ms=recommendation.low_ms,
         makespan_high_ms=recommendation.high_ms,
-        probability_faster={**faster, "all": recommendation.probability},
+        probability_faster={**faster, "all": share(np.all(behind, axis=0)) if behind else 1.0},
         measure_next=near.measure if near else None,
         links=tuple(at_links(branched, alone, end) for end in ends),
         changes=tuple(_changed(group, factor, branched, beatable, draws) for group, factor in product(groups, FACTORS)),

@@ -13,6 +13,7 @@ one that runs whole on another processor takes that processor's hand-over instea
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 
 from predictors.devices import DeviceProfile
@@ -215,6 +216,25 @@ def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
 def busy_ms(run: Timeline) -> dict[str, float]:
     """How long each processor computes in a run, ms."""
     return computed([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
+
+
+#: Of a run's time the share below which computing at once is not what it gains by.
+HANDED_ON = 0.02
+
+
+def together_ms(spans: Iterable[tuple[str, float, float]]) -> float:
+    """How long at least two processors compute at once, ms; a span is a processor, when it begins and when it ends."""
+    spans = list(spans)
+    times = sorted({at for _, *ends in spans for at in ends})
+    shared = (b - a for a, b in pairwise(times) if len({name for name, start, end in spans if start <= a and b <= end}) > 1)
+    return sum(shared)
+
+
+def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
+    """When each branch and side of a run computes, for `together_ms`."""
+    jobs = [(row.start_ms, branch) for row in run.segments for branch in row.branches] + [(0.0, side.time) for side in run.sides]
+    begun = [(job, at + job.start_ms + job.in_ms) for at, job in jobs]
+    return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begun]
 
 
 # How often a design can run where many inferences are in flight: as often as its busiest processor can. Then no processor waits for

@@ -1,6 +1,5 @@
 """The reports of `stretch run`, `simulate` and `explain`."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from scheduler.measure.benchmark import Timing
 from scheduler.runtime.trace import Trace, typical
 from scheduler.tools.explain.model import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
+from stretch.planning.messages import command_line
 from stretch.stages.explain import Explanation
 from stretch.tools.report.html.page import Bar, Chart, ChartInterval, Fact, Grid, Page, Section, histogram, intervals, over_time, timeline
 
@@ -150,13 +150,13 @@ def _in_short(answer: RunAnswer) -> Iterator[str]:
     yield f"Measured {here}: the bundle takes {answer.median_ms:.2f} ms{beside}{stand_in}."
     if missing:
         yield (
-            f"For times on a phone, connect it and run `stretch run {answer.bundle} --adb` with `--benchmark-model FILE`; for a Linux board, "
-            f"`stretch run {answer.bundle} --on user@host`."
+            f"For times on a phone, connect it and run `{command_line('run', answer.bundle, '--adb')}` with `--benchmark-model FILE`; for a Linux board, "
+            f"`{command_line('run', answer.bundle, '--on', 'user@host')}`."
         )
     elif answer.winner == "sequential":
         yield f"To run the network fastest {here}, take the sequential network, not this bundle."
     else:
-        yield f"`stretch run {answer.bundle} --trace FILE` writes a timeline of this run."
+        yield f"`{command_line('run', answer.bundle, '--trace', 'FILE')}` writes a timeline of this run."
 
 
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace) -> Page:
@@ -274,8 +274,9 @@ def phone_page(answer: "PhoneAnswer") -> Page:
     if (runner := answer.runner) is not None:
         notes.append(f"all branches: {runner.median_ms:.3f} ms, the median of {runner.runs}; the output differs by {runner.max_error:.1e}")
     if answer.measurements is not None:
-        folder = shlex.quote(answer.measurements if "/" in answer.measurements else f"./{answer.measurements}")
-        command = f"stretch profile --fit {folder} --device {shlex.quote(answer.profile)} --measured-on {answer.phone} --out {answer.phone}.fit.json"
+        folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
+        more = "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"
+        command = command_line("profile", "--fit", folder, *more)
         notes += [f"added to {answer.measurements}; once there are enough networks, fit them:", f"  {command}"]
     return Page(
         title=f"{answer.model} on {answer.phone}",
@@ -314,7 +315,7 @@ def runtime_page(explanation: RuntimeExplanation) -> Page:
     rows = []
     for op in explanation.operators:
         part, why = "" if op.partition is None else str(op.partition), f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason
-        rows.append((op.name, op.op, op.target or "", part, f"{op.macs:,}", why))
+        rows.append((op.name, op.op, op.target or "", part, "unknown" if op.macs is None else f"{op.macs:,}", why))
     grid = Grid("Where each operator runs", ("operator", "kind", "runs on", "part", "MACs", "why"), rows, right=(3, 4))
     return Page(
         title=f"{explanation.file} on {explanation.runtime}",

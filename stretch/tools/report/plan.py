@@ -1,6 +1,5 @@
 """The report of `stretch branch`: a plan, what it was compared with, how certain that is, and what was built and measured."""
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,8 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import BRANCHED, CONTENTION, LEAST_GAIN, NO_CLEAR_WINNER
-from stretch.planning.messages import chance
+from stretch.planning.cost.makespan import HANDED_ON, together_ms
+from stretch.planning.messages import chance, command_line
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.tools.report.html.page import (
     Bar,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from predictors.models.roofline import Origin
     from stretch.stages.design import BranchedAnswer
     from stretch.transform.refine import Refined
+
+#: What to say of a design whose processors hardly compute at once.
+HAND_ON = "Parts of the network run one after the other, each where it is fast"
 
 #: Figures that a page shows first.
 _FIRST = ("makespan", "best single processor", "sequential, same MACs", "MACs", "computes", "faster than all of these")
@@ -107,17 +110,24 @@ def refined_words(refinement: "Refined") -> str:
 def bundle_lines(bundle: object, checks: Mapping[str, Any], *options: str) -> Iterator[str]:
     """What was compared as a bundle was written, and the command that runs it."""
     yield f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
-    yield f"Next: {shlex.join(['stretch', 'run', str(bundle), *options])}"
+    yield f"Next: {command_line('run', bundle, *options)}"
 
 
 def _lead(plan: PlanAnswer) -> str:
     predicted = plan.predicted
-    processors = joined(list(dict.fromkeys(b.processor for s in plan.segments for b in s.branches)))
+    processors = joined(list(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides])))
     overlapping = plan.n_meet > 0 or bool(plan.sides)
-    return (
-        f"{'Branched over' if overlapping else 'Without branches, on'} {processors}, an inference is predicted to take {predicted.makespan_ms:.2f} ms, "
+    at_once = together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+    how = (
+        "Without branches, on" if not overlapping else "Branched over" if at_once > HANDED_ON * predicted.makespan_ms else "Handed on among"
+    )
+    text = (
+        f"{how} {processors}, an inference is predicted to take {predicted.makespan_ms:.2f} ms, "
         f"the original on the {predicted.best_single_processor} {predicted.best_single_ms:.2f} ms; MACs: {plan.macs_ratio:.1%} of the original's."
     )
+    if how.startswith("Handed"):
+        text += f" {HAND_ON}: only {at_once:.2f} ms are computed side by side."
+    return text
 
 
 def headline(plan: PlanAnswer) -> str:
@@ -133,8 +143,13 @@ def headline(plan: PlanAnswer) -> str:
 
 
 def instead(plan: PlanAnswer) -> Iterator[str]:
-    """Yield what is recommended instead of branches, or what would decide, and why; nothing where branches are recommended."""
+    """Yield what is faster than the design, and where branches are not recommended what is instead, or what would decide, and why."""
     predicted = plan.predicted
+    if _split_wins(plan):
+        yield (
+            f"The original with its operators split over the processors is predicted to take {predicted.operator_split_ms:.2f} ms, less than "
+            "this design: no constraint binds it, and `operator_split_design` of --json holds it."
+        )
     if plan.recommended == BRANCHED:
         return
     if plan.recommended == NO_CLEAR_WINNER:
@@ -273,7 +288,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
             + (", to be trained" if plan.exact else ""),
         ),
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
-        ("operators split", control(predicted.operator_split_ms, None)),
+        ("operators split", control(predicted.operator_split_ms, None) + (", faster than the design" if _split_wins(plan) else "")),
         ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
         *([("best in", _best_in(plan.objective))] if plan.objective.requested != "latency" else []),
         ("search", _search(plan)),
@@ -285,6 +300,11 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
         *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
     ]
+
+
+def _split_wins(plan: PlanAnswer) -> bool:
+    """Whether the original with its operators split is predicted to be faster than the design."""
+    return plan.predicted.makespan_ms > 1.005 * plan.predicted.operator_split_ms
 
 
 def _pays(predicted: Predicted) -> str | None:
@@ -358,8 +378,10 @@ def _best_in(objective: ObjectiveAnswer) -> str:
 def _search(plan: PlanAnswer) -> str:
     predicted, latency = plan.predicted, plan.objective.requested == "latency"
     size = "" if plan.space_log10 is None else f", of 10^{plan.space_log10:.1f}"
+    if plan.sides:
+        return f"parts beside the backbone are placed after it is searched, so that no design is proved to be the best{size}"
     if predicted.optimal:
-        return f"no design of the space is {'faster' if latency else 'better'}{size}"
+        return f"no design within the constraints is {'faster' if latency else 'better'}{size}"
     if predicted.gap is not None:
         return f"at most {predicted.gap * 100:.2f} % {'slower' if latency else 'worse'} than the best{size}"
     if plan.objective.strategy == "evolve":

@@ -206,6 +206,13 @@ def test_interval_holds_its_ratio_and_turns_round_with_the_contestants(pairs):
     assert one.side == -other.side
 
 
+def test_two_rounds_that_disagree_have_no_interval():
+    few, many = ratio_interval([1.0, 30.0], [2.0, 2.0]), ratio_interval([1.0, 1.1, 1.0, 1.1], [1.0] * 4)
+    assert few.low < 0.01 < 100 < few.high
+    assert str(few) == str(ratio_interval([1.0], [2.0])) == "too few rounds for an interval"
+    assert str(many) == f"{many.low:.2f}–{many.high:.2f}"
+
+
 SIZES = [(1_000, 1_000), (1_000_000, 1_000), (1_000, 1_000_000), (4_000_000, 4_000_000)]
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stretch.cli import app
+from stretch.cli import VERBS, app
 
 #: A tiny network branches only where an exchange may take longer than its segment.
 LOOSE = ("--alpha", "100")
@@ -68,3 +70,21 @@ def spawn(code: str, *words: object, cwd: Path | None = None) -> Outcome:
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, hidden ones included, and every empty folder."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}
+
+
+#: Words of a printed command that stand for something of the user's.
+PLACES = frozenset({"FOLDER", "FILE", "DIR", "user@host"})
+
+
+def printed(text: str) -> list[list[str]]:
+    """The words of every command in a text that can be run as it is: within backticks, or at the end of a line."""
+    found = re.findall(rf"`stretch ([^`]*)`|\bstretch ((?:{'|'.join(VERBS)}) [^`\n]*)$", text, re.MULTILINE)
+    commands = [shlex.split(one or other) for one, other in found]
+    return [words for words in commands if len(words) > 1 and not PLACES & set(words)]
+
+
+def follow(capsys: pytest.CaptureFixture[str], text: str, *more: object) -> list[Outcome]:
+    """Run every command in a text, with words behind each; there is one at least, and all succeed."""
+    commands = printed(text)
+    assert commands, text
+    return [succeed(capsys, *words, *more) for words in commands]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.cores import available_cores
+from tests.stretch.cli.commands import spawn
 
 HANG = '''
 import ctypes
@@ -197,3 +198,31 @@ def test_interrupt_ends_a_child_that_is_stopped(start):
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert gone(result[0])
+
+
+#: Sends Ctrl-C to itself when a module is about to be imported.
+AT_IMPORT = """
+import os, signal, sys
+sys.argv[0] = "stretch"
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {0!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize("module", ["typer", "numpy", "stretch.cli.predict", "stretch.api.verbs"])
+def test_ctrl_c_while_the_command_line_is_imported_ends_with_a_sentence_and_its_code(module, json):
+    done = spawn(AT_IMPORT.format(module), "predict", "tiny_resnet", "--device", "mi9", *(["--json"] if json else []))
+    assert done.code == 130
+    if json:
+        assert (done.data["error"], done.data["schema"]) == ("interrupted", 1)
+    else:
+        assert (done.out, done.err) == ("", "error: interrupted\n")

@@ -25,6 +25,8 @@ REFUSALS = {
         ("--set n_meet=0", 2, "--set n_meet"),
         ("--set synthetic=9", 2, "images made from the network are used beside others"),
         ("--input 32", 2, "--input"),
+        ("--images nowhere --dry-run", 1, "there is no folder nowhere"),
+        ("--images bundle --dry-run", 1, "bundle has no calibration images"),
         ("--precision int8", 2, "--precision"),
         ("--processors cpu", 2, "two processors"),
         ("--set preprocessing.mean=[1,2]", 2, "Expected `array` of length 3, got 2 - at `$.mean`"),

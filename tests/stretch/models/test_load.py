@@ -118,6 +118,28 @@ def test_file_of_code_is_executed_with_trust_alone(tmp_path):
     assert model.weights_source == "given"
 
 
+LATE = "from torch import nn\n\n\ndef net():\n    from {0} import width\n    return nn.Conv2d(3, width, 3)\n"
+EARLY = "from torch import nn\nfrom {0} import width\n\n\ndef net():\n    return nn.Conv2d(3, width, 3)\n"
+
+
+@pytest.mark.parametrize("code", [EARLY, LATE], ids=["when it is read", "when it is called"])
+@pytest.mark.parametrize("beside", ["near_by", "near_package.parts"])
+def test_file_of_code_imports_what_lies_beside_it_and_nothing_of_another_folder(tmp_path, code, beside):
+    before = list(sys.path)
+    for folder, width in (("one", 5), ("two", 7), ("three", 9)):
+        place = tmp_path / folder / f"{beside.replace('.', '/')}.py"
+        place.parent.mkdir(parents=True)
+        place.write_text(f"width = {width}\n")
+        (tmp_path / folder / "net.py").write_text(code.format(beside))
+        assert load_model(f"{tmp_path}/{folder}/net.py:net", trust_code=True).module.out_channels == width
+        assert sys.path == before
+    (tmp_path / "four").mkdir()
+    (tmp_path / "four" / "net.py").write_text(code.format(beside))
+    with pytest.raises(StretchError, match="near"):
+        load_model(f"{tmp_path}/four/net.py:net", trust_code=True)
+    assert sys.path == before
+
+
 def test_onnx_file_may_have_random_weights_or_those_of_another_file(tmp_path):
     path, weight = tmp_path / "net.onnx", random((5, 3, 3, 3))
     conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])

@@ -108,6 +108,17 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
         assert result.obstacles[0].operator == f"n{states.index('off')}"
 
 
+def test_work_of_open_sizes_is_unknown_and_constants_are_no_operators(tmp_path):
+    stored = onnx.numpy_helper.from_array(np.ones((4, 1, 1), np.float32))
+    nodes = [conv(), node("Constant", "", "k", "two", value=stored), node("Mul", "c k", "y", "scale")]
+    for height, work in (("rows", None), (8, 4 * 8 * 8 * 27)):
+        path = tmp_path / "m.onnx"
+        onnx.save(model(*nodes, shape=(1, 3, height, 8), out=(1, 4, height, 8)), path)
+        told = judge(open_model(path), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 2: "T"}, gone={1: "folded"}))
+        assert [(op.name, op.macs, op.partition) for op in told.operators] == [("conv", work, 0), ("scale", 0, 0)]
+        assert told.share == (None if work is None else 1)
+
+
 def test_refusal_that_names_no_operator_is_about_the_file():
     verdict = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", refused="too large"))
     assert verdict.obstacles[0].cause == "the file as a whole"

@@ -1,0 +1,93 @@
+"""Every command that a verb prints runs as it is, and answers the question that was asked."""
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+pytest.importorskip("torch")
+
+from tests.predictors.specified import kept
+from tests.scheduler.bundles import onnx_model
+from tests.stretch.cli.commands import LOOSE, call, follow, printed, succeed
+from tests.stretch.stages.test_one_reader import FILES, FIRST, conv
+
+pytestmark = pytest.mark.torch
+
+#: Two towers whose forward names its inputs.
+CODE = """
+from torch import nn
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
+
+    def forward(self, left, right):
+        return self.a(left) * self.b(right)
+
+
+def make():
+    return Towers()
+"""
+
+MODELS = {
+    "name": ("tiny_resnet",),
+    "name and size": ("tiny_resnet", "--input", "3x64x64"),
+    "file": ("last.onnx", "--input", "3x8x12"),
+    "open size": ("my open.onnx", "--input", "3x24x24"),
+    "code": ("my nets/net.py:make", "--trust-code", "--input", "left=1x3x16x16", "--input", "right=1x3x16x16"),
+}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(FILES["channels last"], "last.onnx")
+    onnx.save(
+        onnx_model([conv("x", "c", "a"), helper.make_node("Relu", ["c"], ["y"])], {"x": [1, 3, "h", "w"]}, {"y": None}, FIRST),
+        "my open.onnx",
+    )
+    Path("my nets").mkdir()
+    Path("my nets/net.py").write_text(CODE)
+    shutil.copy(kept("pixel6"), "my board.toml")
+
+
+@pytest.mark.parametrize("precision", [None, "fp16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_prediction_that_is_advised_has_the_time_that_was_told(capsys, home, model, precision):
+    words = (*MODELS[model], "--device", "mi9,my board.toml", *(() if precision is None else ("--precision", precision)))
+    answers = json.loads(succeed(capsys, "advise", *words, "--json", "--quiet").out)["answers"]
+    assert len(answers) == 2
+    for answer in answers:
+        [done] = follow(capsys, answer["command"], "--json", "--quiet", *(["--dry-run"] if " branch " in answer["command"] else []))
+        kind = {"--lossless": "exact", "--kinds": "stretched"}
+        told = next((answer[kind[word]] for word in kind if word in answer["command"]), answer["best_single"])
+        told_ms = told.get("ms")
+        if " branch " in answer["command"]:
+            assert done.data["predicted"]["makespan_ms"] == pytest.approx(told_ms)
+        else:
+            [row] = done.data["processors"].values()
+            assert (row["latency_ms"], row["precision"]) == (pytest.approx(told_ms), answer["best_single"]["precision"])
+
+
+@pytest.mark.parametrize("model", ["name", "open size", "code"])
+def test_table_of_advice_ends_with_commands_that_run(capsys, home, model):
+    follow(capsys, succeed(capsys, "advise", *MODELS[model], "--device", "mi9").out)
+
+
+def test_bundle_in_a_folder_with_a_space_runs_as_it_is_said(capsys, home):
+    words = ("tiny_resnet", "--weights", "none", "--device", "my board.toml", *LOOSE, "--out", "my runs/one")
+    done = succeed(capsys, "branch", *words)
+    [ran] = follow(capsys, done.out, "--repeat", 2, "--warmup", 0)
+    assert "my runs/one" in ran.out
+    assert all(command[1] == "my runs/one" for command in printed(ran.out))
+
+
+def test_device_with_one_processor_is_told_a_verb_that_answers(capsys, home):
+    hint = call(capsys, "branch", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu").hint
+    assert "MODEL" not in hint

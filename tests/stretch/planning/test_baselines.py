@@ -1,0 +1,108 @@
+"""What is told beside a design takes part in what is said of it: operators split, networks that would be trained, parts beside the backbone."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.devices import load_device
+from predictors.graph import Op, OpGraph
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
+from stretch.planning.pareto import front, front_answer
+from stretch.planning.plan import plan
+from stretch.stages.advise import EXACT, _gain, _Planned
+from stretch.tools.report.plan import figures, plan_bars, plan_page
+from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.specified import specified
+
+DEVICE = load_device("rk3588")
+
+
+def conv(name, read, channels, stride=1):
+    attrs = {"out_channels": channels, "kernel": (3, 3), "stride": (stride, stride), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    return Op(name, "conv", (read,), {**attrs, "groups": 1, "bias": False})
+
+
+def towers():
+    """Two towers of convolutions, each with an input of its own, whose results are multiplied."""
+    ops = []
+    for tower in "ab":
+        ops.append(Op(tower, "input", (), {"shape": (1, 3, 112, 112)}))
+        last = tower
+        for number, channels in enumerate((32, 64, 64, 128, 128)):
+            ops.append(conv(f"{tower}{number}", last, channels, 1 + number % 2))
+            last = ops[-1].name
+    return OpGraph.build("towers", [*ops, Op("mul", "mul", ("a4", "b4"), {})], "mul")
+
+
+@pytest.fixture(scope="module")
+def sided():
+    return plan(towers(), DEVICE, PlanConfig(processors=("cpu", "gpu"), lossless=True))
+
+
+@pytest.fixture(scope="module", params=[small_resnet, resnet50])
+def exact(request):
+    return plan(request.param(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
+
+
+def test_design_with_parts_beside_its_backbone_is_never_said_to_be_proved(sided):
+    assert sided.run.sides
+    assert (sided.optimal, sided.gap) == (False, None)
+    assert "within the constraints is faster" not in dict(figures(sided.answer()))["search"]
+    found = front(towers(), DEVICE, PlanConfig(processors=("cpu", "gpu"), lossless=True), ("latency", "macs"), 2)
+    assert not front_answer(found, {}).optimal
+
+
+def test_probability_of_being_faster_than_all_is_at_most_that_of_each(sided, exact):
+    for result in (sided, exact):
+        predicted = result.predicted
+        assert predicted.probability_faster["all"] <= min(rival.probability for rival in result.recommendation.rivals) + 1e-9
+
+
+def test_faster_split_of_operators_is_told_and_makes_the_design_unlikely_to_be_fastest(sided):
+    answer = sided.answer()
+    predicted = msgspec.structs.replace(answer.predicted, operator_split_ms=0.9 * answer.predicted.makespan_ms)
+    changed = msgspec.structs.replace(answer, predicted=predicted, recommended="branched")
+    assert dict(figures(changed))["operators split"].endswith("faster than the design")
+    assert any("operators split" in line for line in plan_page(changed, origins={}).lead)
+    slower = msgspec.structs.replace(changed, predicted=msgspec.structs.replace(predicted, operator_split_ms=predicted.makespan_ms))
+    assert not any("operators split" in line for line in plan_page(slower, origins={}).lead)
+
+
+def test_operator_split_counts_where_it_is_the_faster_one():
+    result = plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), alpha=100.0, beta=100.0))
+    split, ms = result.operator_split.makespan_ms, result.run.makespan_ms
+    named = min(result.recommendation.rivals, key=lambda rival: rival.probability).probability
+    together = result.predicted.probability_faster["all"]
+    assert together < 0.5 if split < 0.97 * ms else together <= named
+
+
+SPANS = st.lists(st.tuples(st.sampled_from(["cpu", "gpu", "dsp"]), st.integers(0, 30), st.integers(0, 10)), max_size=8)
+
+
+@given(SPANS)
+def test_time_that_processors_compute_at_once_is_that_of_counting_ticks(spans):
+    busy = [{name for name, start, length in spans if start <= tick < start + length} for tick in range(41)]
+    assert together_ms([(name, start, start + length) for name, start, length in spans]) == sum(len(names) > 1 for names in busy)
+
+
+def test_bars_of_a_report_compute_at_once_as_long_as_the_run_does(sided, exact):
+    for result in (sided, exact):
+        bars = [(bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(result.answer()) if bar.kind == "computing"]
+        assert together_ms(bars) == pytest.approx(together_ms(computing_spans(result.run)), abs=1e-6)
+
+
+def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
+    """The same design with nothing to compute for one of two branches."""
+    answer = exact.answer()
+    assert together_ms(computing_spans(exact.run)) > HANDED_ON * exact.run.makespan_ms
+    assert any(line.startswith("Branched over") for line in plan_page(answer, origins={}).lead)
+    assert "side by side" not in _gain(EXACT, _Planned(exact))
+
+    def idle(branch):
+        return msgspec.structs.replace(branch, predicted_ms=0.0, contention_ms=0.0)
+
+    segments = [msgspec.structs.replace(s, branches=[s.branches[0], *map(idle, s.branches[1:])]) for s in answer.segments]
+    lead = plan_page(msgspec.structs.replace(answer, segments=segments), origins={}).lead
+    assert any(line.startswith("Handed on among") and "0.00 ms are computed side by side" in line for line in lead)
