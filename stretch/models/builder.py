@@ -296,14 +296,15 @@ _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithme
 
 
 @contextlib.contextmanager
-def reading(path: Path, what: str, hint: str | None = None) -> Iterator[None]:
-    """Whatever is raised while one operator of a file is read, as an error that names it."""
+def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Whatever is raised while one operator of a file is read, as an error that names it and what the file states of it."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:
         reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
-        stated = error.hint if isinstance(error, StretchError) else None
-        raise StretchError(f"{what} of {path} cannot be read: {reason}", stated or hint) from error
+        own = error.hint if isinstance(error, StretchError) else None
+        said = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_LISTED])
+        raise StretchError(f"{what} of {path} cannot be read: {reason}{said and f' (it states {said})'}", own or hint) from error
 
 
 def by_name(results: Sequence[tuple[str, Any]]) -> Any:
