@@ -1,7 +1,7 @@
 """An ONNX file as a torch network, node by node: what the rule of an operator reads, what is known of that, and how it writes."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -137,9 +137,11 @@ class Attributes(Mapping[str, Any]):
         """The same attributes with other values; asking for those is asking for these."""
         return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
 
-    def unasked(self, usual: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
-        """Attributes that no rule asked for and that are not what they are where they are left out."""
-        return ((name, value) for name, value in self._values.items() if name not in self.asked and value != usual(name))
+    def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
+        """Refuse those that no rule asked for: they may change what is computed, unless they are as `usual` or `harmless`."""
+        for name, value in self._values.items():
+            if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
+                raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
 
 #: What a node reads: a tensor of the running network, a stored one, or nothing.
@@ -547,10 +549,7 @@ class _Lowering:
                 return None
             return _word(helper.get_attribute_value(stated)) if stated.type else None
 
-        meant = HARMLESS.get(node.op_type.removeprefix("QLinear"), ())
-        other = next(((name, value) for name, value in attrs.unasked(usual) if name not in meant), None)
-        if other is not None:
-            raise StretchError(f"its attribute `{other[0][:60]}` is {str(other[1])[:60]}, and that is not understood")
+        attrs.check(usual, HARMLESS.get(node.op_type.removeprefix("QLinear"), ()))
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Attributes by name; stored tensors as arrays."""

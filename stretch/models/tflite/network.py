@@ -14,7 +14,7 @@ from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
 from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.onnx.shapes.node import there
-from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
+from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.models.builder import (
     Builder,
@@ -31,10 +31,13 @@ from stretch.models.builder import (
     turned,
 )
 from stretch.models.onnx.network import RULES as ONNX
-from stretch.models.onnx.network import OnnxSite
+from stretch.models.onnx.network import Attributes, OnnxSite
 
 #: Version of ONNX's operators that rules call.
 _OPSET = 22
+
+#: Settings that tensors tell as well: their types, how many there are, and their shapes.
+HARMLESS = ("in_data_type", "out_data_type", "output_type", "values_count", "num", "num_splits", "depth_multiplier", "new_shape", "keep_num_dims")
 
 #: Where each axis of N×H×W×C stands in N×C×H×W.
 FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
@@ -253,8 +256,14 @@ class _TfliteLowering:
             raise StretchError("there is no rule for this operator")
         if not any(isinstance(read, TfliteView) for read in reads):
             return self._computed(operator, reads, kinds)
-        result = rule(TfliteSite(reads, operator.code, self._name(operator), operator.settings, len(kinds), self._builder, kinds))
-        return list(result) if isinstance(result, list) else [result]
+        return list(self._ruled(operator, reads, self._name(operator), self._builder, kinds))
+
+    def _ruled(self, operator: TfliteOperator, reads: list[Value], name: str, builder: Builder, kinds: list[str]) -> list[TfliteView]:
+        """The results of an operator by its rule, which has to ask for all of its settings that are not as usual."""
+        settings = Attributes(operator.settings)
+        result = RULES[operator.code](TfliteSite(reads, operator.code, name, settings, len(kinds), builder, kinds))
+        settings.check(lambda name: DEFAULTS.get(name, 0), HARMLESS)
+        return result if isinstance(result, list) else [result]
 
     def _computed(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
         """The results of an operator that reads nothing but stored tensors, computed by its own rule."""
@@ -268,8 +277,7 @@ class _TfliteLowering:
         # What is whole may be a shape or axes, which rules need to know.
         if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
             computed[0] = TfliteView(builder.stored(computed[0], "x0"))
-        result = RULES[operator.code](TfliteSite(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
-        return [builder.evaluated(plain(builder, item)) for item in (result if isinstance(result, list) else [result])]
+        return [builder.evaluated(plain(builder, item)) for item in self._ruled(operator, computed, "known", builder, kinds)]
 
     def _turned_at_once(self, tensor: int) -> bool:
         """Whether all that reads a tensor first puts its channels last: then they are second in the file, too."""

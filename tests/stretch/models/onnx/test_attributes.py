@@ -141,12 +141,12 @@ WORDS = {
 }
 LISTS = [[2, 1], [1, 2], [1], [2, 0, 1], [0, 2, 1], [1, 1, 1, 1], [13, 11], [12, 10], [2, 2], [3, 2]]
 WHOLE = {
-    **dict.fromkeys(("axis", "batch_dims", "start", "end", "k"), [-1, 0, 1, 2]),
-    **dict.fromkeys(("to", "dtype"), [TensorProto.FLOAT, TensorProto.INT64, TensorProto.DOUBLE]),
-    **dict.fromkeys(("blocksize", "group", "num_groups", "num_heads", "num_outputs", "p", "size"), [1, 2, 3, 4]),
-    **dict.fromkeys(("kv_num_heads", "q_num_heads", "rotary_embedding_dim"), [1, 2, 4]),
-    **dict.fromkeys(("left_window_size", "right_window_size", "qk_matmul_output_mode"), [1, 2]),
-    **dict.fromkeys(("stash_type", "softmax_precision"), [1, TensorProto.FLOAT16]),
+    **{key: [-1, 0, 1, 2] for key in ("axis", "batch_dims", "start", "end", "k")},
+    **{key: [TensorProto.FLOAT, TensorProto.INT64, TensorProto.DOUBLE] for key in ("to", "dtype")},
+    **{key: [1, 2, 3, 4] for key in ("blocksize", "group", "num_groups", "num_heads", "num_outputs", "p", "size")},
+    **{key: [1, 2, 4] for key in ("kv_num_heads", "q_num_heads", "rotary_embedding_dim")},
+    **{key: [1, 2] for key in ("left_window_size", "right_window_size", "qk_matmul_output_mode")},
+    **{key: [1, TensorProto.FLOAT16] for key in ("stash_type", "softmax_precision")},
     "hidden_size": [4],
 }
 
