@@ -168,7 +168,9 @@ class Branched:
         how = {"controls": controls, "agreeing": agreeing, "progress": tell}
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
-        self.warnings = [warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))]
+        self.warnings = [
+            warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))
+        ]
         rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
         if rounded:
             command = shlex.join(["stretch", "export", str(folder), "--images", "FOLDER", "--out", f"{folder}_int8"])
@@ -397,9 +399,7 @@ def branch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
     only_if_faster: Annotated[
         bool,
-        typer.Option(
-            "--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."
-        ),
+        typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
     ] = False,
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
@@ -470,12 +470,15 @@ def branch(
         from stretch.sensitivity.blocks import block_losses
         from stretch.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
+        from stretch.stages.own_file import check_own_file
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
         from stretch.transform.refine import Refinement, fingerprint
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
+        with phase("compare with the file"):
+            loaded.warnings.extend(check_own_file(loaded))
         read = requested_preprocessing(loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
         fitted = None
         if images is not None and not dry_run:

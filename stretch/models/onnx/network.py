@@ -18,17 +18,21 @@ from predictors.registry import RuleTable
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
+from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
+from stretch.capture.results import keyed
 from stretch.models.builder import (
     MAX_KNOWN,
     Builder,
     End,
     OperatorInputs,
+    OwnNetwork,
     Size,
     by_name,
     finished,
     named_ends,
+    ordered,
     reading,
     settled,
     shape_of,
@@ -452,7 +456,8 @@ class _Lowering:
         if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
             raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
         self._path, self._nodes, self._opset = path, list(graph.node), _opset(path, model)
-        self._outputs = dict.fromkeys(value.name for value in graph.output)
+        self._outputs = [value.name for value in graph.output]
+        self._halves = any(tensor.data_type == FLOAT16 for tensor in graph.initializer)
         self._values: dict[str, Value] = {**_stored(path, graph)}
         # files of old list their weights among the inputs
         inputs, readers = [value for value in graph.input if value.name not in self._values], _Readers(graph.node)
@@ -471,12 +476,34 @@ class _Lowering:
     def network(self) -> fx.GraphModule:
         """The network."""
         for i, node in enumerate(self._nodes):
-            what = f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
             stated = {item.name: _word(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN}
-            with reading(self._path, what, "export the network without it, or give the module itself as `module:factory`", stated):
+            with reading(self._path, self._what(i), "export the network without it, or give the module itself as `module:factory`", stated):
                 self._lower(node)
-        returned = by_name([(name, self._result(name)) for name in self._outputs])
-        return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings())
+        returned = by_name(self._builder, [(name, self._result(name)) for name in self._outputs])
+        keys = [key for key, _ in keyed(returned)]
+        own = OwnNetwork(self._own(keys), [(self._what(i), self._places(node)) for i, node in enumerate(self._nodes)])
+        return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
+
+    def _what(self, i: int) -> str:
+        """What a sentence calls a node."""
+        node = self._nodes[i]
+        return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
+
+    def _places(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What gives the results of a node in the network; none of those that the file rounds."""
+        values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
+        return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
+
+    def _own(self, keys: Sequence[str]) -> Own:
+        """The ends of the file, and how precisely it computes."""
+        turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
+        inputs = [
+            OwnEnd(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
+            for end in self._ends
+        ]
+        shapes = [shape_of(self._result(name)) for name in self._outputs]
+        outputs = [OwnEnd(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
+        return Own(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""

@@ -12,18 +12,22 @@ from torch import fx
 
 from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
+from scheduler.bundle.manifest import Own, OwnEnd
 from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.onnx.shapes.node import there
 from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
+from stretch.capture.results import keyed
 from stretch.models.builder import (
     Builder,
     End,
     OperatorInputs,
+    OwnNetwork,
     Size,
     by_name,
     finished,
     named_ends,
+    ordered,
     reading,
     rearranged,
     settled,
@@ -37,7 +41,20 @@ from stretch.models.onnx.network import Attributes, OnnxSite
 _OPSET = 22
 
 #: Settings that tensors tell as well: their types, how many there are, and their shapes.
-HARMLESS = ("in_data_type", "out_data_type", "output_type", "values_count", "num", "num_splits", "depth_multiplier", "new_shape", "keep_num_dims")
+HARMLESS = (
+    "in_data_type",
+    "out_data_type",
+    "output_type",
+    "values_count",
+    "num",
+    "num_splits",
+    "depth_multiplier",
+    "new_shape",
+    "keep_num_dims",
+)
+
+#: Axes of N×C×H×W in the order of N×H×W×C.
+_LAST = (0, 2, 3, 1)
 
 #: Where each axis of N×H×W×C stands in N×C×H×W.
 FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
@@ -218,12 +235,42 @@ class _TfliteLowering:
         """The network."""
         path = self._network.path
         for operator in self._network.operators:
-            with reading(path, f"operator `{self._name(operator)[:80]}` ({operator.code})"):
+            with reading(path, self._what(operator)):
                 self._lower(operator)
-        returned = by_name([(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
+        returned = by_name(self._builder, [(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
         rounded = sum(tensor.quantisation is not None and tensor.stored is None for tensor in self._network.tensors)
         warnings = [f"{path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
-        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [])
+        keys = [key for key, _ in keyed(returned)]
+        own = OwnNetwork(
+            self._own(keys, bool(rounded)), [(self._what(operator), self._places(operator)) for operator in self._network.operators]
+        )
+        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [], own)
+
+    def _what(self, operator: TfliteOperator) -> str:
+        """What a sentence calls an operator."""
+        return f"operator `{self._name(operator)[:80]}` ({operator.code})"
+
+    def _places(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What gives the results of an operator in the network, and the order of their axes."""
+        values = {i: self._values[i] for i in operator.outputs}
+        seen = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
+        return {str(i): (value.node.name, _LAST if value.form == "image" else ()) for i, value in seen.items()}
+
+    def _own(self, keys: Sequence[str], rounded: bool) -> Own:
+        """The ends of the file, and how precisely it computes."""
+        ends = []
+        for i, name, shape in [
+            *((i, end.argument, self._shapes[end.argument]) for i, end in zip(self._network.inputs, self._ends, strict=True)),
+            *((i, key, shape_of(self._result(i))) for i, key in zip(self._network.outputs, keys, strict=True)),
+        ]:
+            tensor, value = self._network.tensors[i], self._values[i]
+            order = _LAST if isinstance(value, TfliteView) and value.form == "image" else ()
+            steps = tensor.quantisation
+            rounding = {} if steps is None else {"scale": float(steps.scales[0]), "zero_point": int(steps.zero_points[0])}
+            ends.append(OwnEnd(str(i), name, ordered(shape, order), tensor.kind, order, **rounding))
+        halves = any(tensor.kind == "float16" and tensor.stored is None for tensor in self._network.tensors)
+        count = len(self._network.inputs)
+        return Own(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
 
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""
