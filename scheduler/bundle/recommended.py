@@ -25,9 +25,7 @@ def as_recommended(bundle: Bundle) -> Bundle:
     name = "original" if kind == "single" else kind
     file = manifest.whole if kind == "whole_graph" else manifest.controls.get(name)
     if file is None:
-        raise StretchError(
-            f"{bundle.path} recommends `{name[:80]}` and does not contain it", "write the bundle again with `stretch branch`"
-        )
+        raise StretchError(f"{bundle.path} recommends `{name[:80]}` and does not contain it", "write the bundle again with `stretch branch`")
     return whole_on(bundle, name, file, processor or str(manifest.predicted.get(f"{kind}_processor") or HOST))
 
 

@@ -40,9 +40,7 @@ class Benchmark:
     """Measured times of a bundle and its controls on the same cores."""
 
     branched: Timing  # The bundle.
-    sequential: (
-        Timing | None
-    )  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
+    sequential: Timing | None  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
     same_macs: Timing | None  # The original rescaled to the bundle's MACs; None if there is none.
     whole: Timing  # The same branched net as one graph on all the cores.
     others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.

@@ -444,9 +444,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     timed = {base.processor(row.processor).family for row in rows}
     others = [base.processor(name) for name in base.usual if name not in timed]
     if guessed := [one.name for one in others if origin_of(one, one.default_precision) not in MEASURED]:
-        out.warn(
-            f"no network was timed on the {' and the '.join(guessed)} of {target.stem}: speed-ups compare measured times with estimates"
-        )
+        out.warn(f"no network was timed on the {' and the '.join(guessed)} of {target.stem}: speed-ups compare measured times with estimates")
     return {
         name: _fit_row(new.prior, new.prior.left_out, new.prior.left_out.chips, measure_next=new.next_network) for name, new in news.items()
     }

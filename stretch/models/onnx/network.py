@@ -15,10 +15,10 @@ from torch import fx
 from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, decode
 from predictors.registry import RuleTable
+from scheduler.bundle.manifest import Own, OwnEnd
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.bundle.manifest import Own, OwnEnd
 from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
 from stretch.capture.results import keyed

@@ -193,9 +193,7 @@ class UncertainBranch:
             return cls(moving, waits, computing=alone)
         longer, stated = computing_ms / estimate.computing_ms, device.processors[kind].contention
         contended = {
-            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(
-                estimate.computing.shares
-            )
+            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(estimate.computing.shares)
             * min(1.0, together[other] / computing_ms)
             for other, one in stated.items()
             if together.get(other) and one.low < one.high
@@ -244,11 +242,7 @@ class PredictedRun:
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
                 waits = branches[number].waits
                 behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-            busy = [
-                number
-                for number, branch in enumerate(branches)
-                if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))
-            ]
+            busy = [number for number, branch in enumerate(branches) if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))]
             if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
                 return True
         return False
