@@ -43,6 +43,10 @@ class OwnFile:
             self._run.compute()
         return {end.tensor: _from_file(end, self._run.get(end.name)) for end in self.own.outputs if end.tensor}
 
+    def taken(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs as the file can have them: whole numbers and bytes are rounded."""
+        return {end.tensor: _from_file(end, _to_file(end, inputs[end.tensor])) for end in self.own.inputs if end.tensor}
+
     def seen(self, names: Sequence[str]) -> dict[str, Array]:
         """Tensors of the last run as they are in the file."""
         return {name: self._run.get(name) for name in names}
@@ -61,11 +65,9 @@ def _to_file(end: OwnEnd, array: Array | None) -> NDArray[Any]:
     if array is None:
         return np.zeros(end.shape, kind)
     turned = array.transpose(end.order) if end.order else array
-    if end.scale is not None:
+    if kind.kind in "iu":
         limits = np.iinfo(kind)
-        turned = np.clip(np.round(turned / end.scale) + end.zero_point, limits.min, limits.max)
-    elif kind.kind in "iu":
-        turned = np.round(turned)
+        turned = np.clip(np.round(turned / (end.scale or 1)) + end.zero_point, limits.min, limits.max)
     return np.ascontiguousarray(turned.reshape(end.shape), kind)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.load import Bundle
+    from scheduler.bundle.manifest import Own
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
@@ -84,6 +85,7 @@ class Branched:
         mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
         built: Fingerprint of `model` as it was built; None after a dry run.
+        own: The file that the original was read from, where it is one that another runtime than torch runs, and its ends.
         ranges: Scales and zero points that it was refined with in int8, by subgraph and tensor.
     """
 
@@ -106,6 +108,7 @@ class Branched:
     mapping: Mapping[str, str] = field(default_factory=dict)
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
+    own: "tuple[Path, Own] | None" = field(default=None, repr=False)
     ranges: "Ranges" = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -165,9 +168,12 @@ class Branched:
         calibrated_on = images.fingerprints if images else ()
         known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
         facts = BundleFacts.of(self.plan, *self._weights(trained), **known)
-        how = {"controls": controls, "agreeing": agreeing, "progress": tell}
+        own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
+        how = {"controls": controls, "own": own, "agreeing": agreeing, "progress": tell}
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
+        if own is not None and controls and self.manifest.own is None:
+            self.warnings.append(f"controls/original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
         self.warnings = [
             warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))
         ]
@@ -478,7 +484,8 @@ def branch(
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
         with phase("compare with the file"):
-            loaded.warnings.extend(check_own_file(loaded))
+            warnings, own = check_own_file(loaded)
+            loaded.warnings.extend(warnings)
         read = requested_preprocessing(loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
         fitted = None
         if images is not None and not dry_run:
@@ -502,6 +509,7 @@ def branch(
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
+            branched.own = own
             branched.preprocessing, branched.run_images, branched.mapping = read, run_images, dict(mapping or {})
             if captured.refusal:
                 branched.warnings.append(

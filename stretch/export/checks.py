@@ -84,10 +84,10 @@ def check_export(
                 tolerance = max(tolerance, MARGIN * own_error)
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
-            own_errors = own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, inputs)
+            errors_of = own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, inputs)
             rounding = {
                 name: own_error
-                for name, own_error in zip(_run(model, manifest, inputs), own_errors, strict=True)
+                for name, own_error in zip(_run(model, manifest, inputs), errors_of, strict=True)
                 if own_error * MARGIN > TOLERANCE
             }
     return {

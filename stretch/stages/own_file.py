@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import OwnEnd
+from scheduler.bundle.manifest import Own, OwnEnd
 from scheduler.runtime.sequential import MARGIN, distance
 from stretch.capture.inputs import Inputs
 from stretch.capture.results import keyed
@@ -29,37 +29,36 @@ _SCALES = (1.0, 0.3, 3.0, 1.0)
 Arrays = Mapping[str, Any]
 
 
-def check_own_file(loaded: LoadedModel) -> list[str]:
+def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | None]:
     """Compare a network with the file that it was read from, on several random inputs.
 
     Returns:
-        What a person should know: that the file could not be run, or that it rounds otherwise. Nothing for networks of no file.
+        What a person should know: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran
+        in a runtime that bundles are run with too.
 
     Raises:
         StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
     """
     path, known = Path(loaded.name), getattr(loaded.module, "own", None)
     if not isinstance(known, OwnNetwork) or loaded.weights_source != "given":
-        return []
+        return [], None
     unknown = f"whether the network computes what {path} does is not known"
     inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
     try:
         file = known.open(path)
         compared = [(x, file.run(x), file.run(x)) for x in _inputs(known, inputs)]
     except StretchError as error:
-        return [f"{unknown}: {error.message}" + (f" ({error.hint})" if error.hint else "")]
+        return [f"{unknown}: {error.message}" + (f" ({error.hint})" if error.hint else "")], None
     if not all(np.array_equal(value, again[name], equal_nan=True) for _, want, again in compared for name, value in want.items()):
-        return [f"{unknown}: the file gives other numbers each time"]
+        return [f"{unknown}: the file gives other numbers each time"], None
     for x, want, _ in compared:
         apart, name = _difference(known, loaded, inputs, x, want)
         best = min(best, apart)
         if known.own.precision == "fp32" and not apart <= CLOSE["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
             raise _refusal(known, loaded, name, apart, x)
-    if known.own.precision != "fp32" and not best <= CLOSE[known.own.precision]:
-        return [
-            f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
-        ]
-    return []
+    far = known.own.precision != "fp32" and not best <= CLOSE[known.own.precision]
+    what = f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    return [what] * far, (path, known.own) if known.operators else None
 
 
 def _inputs(known: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
