@@ -29,10 +29,11 @@ from predictors import system
 from predictors.errors import MissingBackendError, StretchError, install_line, upgrade_line
 from predictors.files import open_regular, read_bytes
 from predictors.joins import meetings
-from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, SubgraphEntry, Tensor
+from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, Own, SubgraphEntry, Tensor
 from scheduler.bundle.rows import ROW_AXIS, Rows, cut_shape
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.formats.onnx.file import MAX_WORK
+from scheduler.formats.tflite import open_tflite
 
 #: How often a folder that is just being removed is looked for again, and after how long.
 _TRIES, _PAUSE_S = 200, 0.005
@@ -403,11 +404,13 @@ def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
         if not name.endswith(".onnx"):
             continue
         try:
+            if manifest.own is not None and name == manifest.own.file:
+                check_own(held.root / name, manifest.own)
             opened = open_onnx(held.root / name)
             if stray := _stray_location(opened, name, manifest):
                 yield f"{path / name} keeps weights in `{stray}`, which is not a file of the bundle"
             # code for a DSP is one opaque operator, and runs only if its user trusts it
-            elif name not in compiled:
+            elif name not in compiled and (manifest.own is None or name != manifest.own.file):
                 work[name] = opened.demand.work
                 yield from _end_problems(path, opened, name, manifest)
         except StretchError as error:
@@ -415,6 +418,24 @@ def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
     total = sum(work.get(entry.file, 0) for entry in manifest.subgraphs)
     if total > MAX_WORK:
         yield f"{path / 'bundle.json'}: its subgraphs take {total:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed"
+
+
+def check_own(path: Path, own: Own) -> set[str]:
+    """Refuse the user's own file where running it is no bounded work; gives where its weights lie that are outside of it."""
+    if path.suffix == ".tflite":
+        open_tflite(path)
+        return set()
+    opened = open_onnx(path)
+    sizes = {end.name: end.shape for end in (*own.inputs, *own.outputs)}
+    for value in (*opened.proto.graph.input, *opened.proto.graph.output):
+        shape = value.type.tensor_type.shape
+        if value.name in sizes:
+            # sizes that the file leaves open are those that the bundle has
+            del shape.dim[:]
+            for size in sizes[value.name]:
+                shape.dim.add().dim_value = size
+    _ = opened.demand
+    return opened.external
 
 
 def inside(name: str) -> bool:
@@ -432,6 +453,7 @@ def inside(name: str) -> bool:
 
 def _used(manifest: Manifest) -> list[str]:
     used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values()]
+    used += [manifest.own.file] if manifest.own is not None else []
     if manifest.tflite is not None:
         used.append(manifest.tflite)
     used += [name for files in manifest.contexts.values() for name in files.values()]

@@ -107,6 +107,28 @@ class ModelInfo(_ManifestStruct, frozen=True):
     preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
 
 
+class OwnEnd(_ManifestStruct, frozen=True):
+    """An input or output of the user's own file, and the tensor of the bundle that it is."""
+
+    name: str  # In the file; of a TFLite file the number of its tensor.
+    tensor: str  # Of the bundle; empty for an input that the network does not read.
+    shape: tuple[int, ...]  # In the file.
+    dtype: str = "float32"  # Element type in the file.
+    order: tuple[int, ...] = ()  # The bundle's axis for each axis of the file; empty where they are the same.
+    scale: float | None = None  # Of rounded reals: a real is (number - zero point) * scale.
+    zero_point: int = 0
+
+
+class Own(_ManifestStruct, frozen=True):
+    """The file that the original was read from."""
+
+    inputs: tuple[OwnEnd, ...]  # All inputs of the file, in its order.
+    outputs: tuple[OwnEnd, ...]  # All outputs of the file, in its order.
+    precision: Precision = "fp32"  # The least precise numbers that it computes with.
+    file: str = ""  # Where it lies in the bundle.
+    exact: bool = False  # Whether the bundle's outputs are to be those of the file.
+
+
 class WeightsInfo(_ManifestStruct, frozen=True):
     """Where the weights came from."""
 
@@ -145,6 +167,7 @@ class Manifest(_ManifestStruct, frozen=True):
     #: What the outputs are called for those who run the model, in their order, such as the keys of what the original returns; empty where
     #: they are called like their tensors.
     results: tuple[str, ...] = ()
+    own: Own | None = None  # The user's own file, if the original was read from one that the bundle holds.
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
 
     def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:

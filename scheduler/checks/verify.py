@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from predictors.errors import StretchError, first_line
+from predictors.errors import MissingBackendError, StretchError, first_line
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
 from scheduler.bundle.manifest import SubgraphEntry
 from scheduler.bundle.rows import read_by
@@ -26,6 +26,7 @@ from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress, silent
 from scheduler.runtime.inputs import Values, as_arrays, plain
+from scheduler.runtime.own import OwnFile
 from scheduler.runtime.sequential import TOLERANCES, Sequential, allowed, distance, max_error, relative
 from scheduler.runtime.session import Session
 
@@ -152,6 +153,9 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
                 edges(open_onnx(bundle.file(entry.file)).proto)
         progress("its whole model")
         expected = bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
+        wrong = own_problems(bundle, x)
+        if wrong:
+            return Verification(tuple(wrong), None)
         progress("its subgraphs")
         compared = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
@@ -202,6 +206,32 @@ def _difference(
     moved = distance(got, expected, "int8")
     problem = f"{what} in {', '.join(lower)} move the output {moved:.2f} of its size away from {whole}, {ROUNDING} is allowed"
     return (None if moved <= ROUNDING else problem), error
+
+
+def own_problems(bundle: Bundle, x: Values) -> list[str]:
+    """Where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
+
+    The file is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
+    """
+    manifest, own = bundle.manifest, bundle.manifest.own
+    if own is None or "original" not in manifest.controls:
+        return []
+    try:
+        file = OwnFile(bundle.file(own.file), own)
+    except MissingBackendError:
+        return []
+    inputs = file.taken(as_arrays(x, manifest.inputs))
+    name = manifest.whole if own.exact else manifest.controls["original"]
+    computed = Sequential(bundle.file(name)).run(plain(inputs))
+    got = dict(zip(manifest.outputs, computed.values() if isinstance(computed, Mapping) else [computed], strict=True))
+    problems = []
+    for tensor, want in file.run(inputs).items():
+        there = np.isfinite(want)
+        error = distance(got[tensor][there], want[there], own.precision) if got[tensor].shape == want.shape and there.any() else 0.0
+        most = allowed(manifest.checks, tensor, own.precision, TOLERANCE if own.precision == "fp32" else None)
+        if got[tensor].shape != want.shape or not error <= most:
+            problems.append(f"{name} differs from the file that was branched, {own.file}, by {error:.1e} of its output, {most:.0e} is allowed")
+    return problems
 
 
 def random_input(bundle: Bundle, seed: int = 0) -> Any:
@@ -298,9 +328,12 @@ def judge(session: Session, x: Values) -> Judgement:
     check_output(session, plain(output), plain(final))
     worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
+    for problem in own_problems(session.bundle, x):
+        raise StretchError(problem, "write the bundle again with `stretch branch`")
+    against = manifest.whole if manifest.own is None else f"{manifest.whole}, and that against the file, {manifest.own.file}"
     largest = max_error(output, final)
     tolerance = max(allowed(checks, name, precision) for name in expected)
-    return Judgement(manifest.whole, measure, worst, tolerance, largest, compared, stored, plain(final))
+    return Judgement(against, measure, worst, tolerance, largest, compared, stored, plain(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:

@@ -104,21 +104,21 @@ class CpuDelegate(CoreDelegate):
 
     def compile(self, model: Path) -> SessionCompiled:
         """Load `model` into a session, optimised for this machine."""
-        session = open_session(model, _PROVIDERS, *self._options())
+        session = open_session(model, _PROVIDERS, *self.options())
         return SessionCompiled(session, *open_onnx(model).ends)
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into."""
 
         def session(prefix: str) -> Any:
-            settings, options = self._options()
+            settings, options = self.options()
             options.enable_profiling = True
             options.profile_file_prefix = prefix
             return open_session(model, _PROVIDERS, settings, options)
 
         return place_kernels(open_onnx(model).nodes, profile_kernels(session))
 
-    def _options(self) -> tuple[dict[str, str], Any]:
+    def options(self) -> tuple[dict[str, str], Any]:
         """Settings and options of a session."""
         onnxruntime = load_runtime()
         options = onnxruntime.SessionOptions()

@@ -251,17 +251,22 @@ def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return parts
 
 
-def open_interpreter(content: bytes, threads: int, what: str, shapes: Mapping[int, tuple[int, ...]] | None = None) -> Any:
+def open_interpreter(
+    content: bytes, threads: int, what: str, shapes: Mapping[int, tuple[int, ...]] | None = None, *, inner: bool = False
+) -> Any:
     """An interpreter of a TFLite file with its tensors allocated.
 
     Args:
         content: The file, whose structure was checked: runtimes follow it without a second look.
         shapes: Shapes of inputs, by their tensors' numbers, where they are not the file's.
+        inner: Whether all tensors keep their numbers for those who look afterwards.
     """
     make = _interpreter()
     try:
         with quiet(*_NOTES):
-            interpreter = make(model_content=content, num_threads=max(1, threads))
+            interpreter = make(
+                model_content=content, num_threads=max(1, threads), **({"experimental_preserve_all_tensors": True} if inner else {})
+            )
             for index, shape in (shapes or {}).items():
                 interpreter.resize_tensor_input(index, list(shape))
             interpreter.allocate_tensors()

@@ -9,13 +9,14 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from predictors.errors import StretchError
+from predictors.errors import MissingBackendError, StretchError
 from predictors.host import is_host
 from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
 from scheduler.measure.steady import Known, play_round, ratio_interval
 from scheduler.placement.mapping import bundle_precisions
 from scheduler.runtime.inputs import Values, as_arrays, plain
+from scheduler.runtime.own import OwnFile
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
@@ -149,10 +150,25 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for used in dict.fromkeys((cores, cores[:1])):
-            model = Sequential(session.bundle.file(file), used)
-            model.run(x)
+            model = _original(session, x, used) if control == "original" else None
+            if model is None:
+                model = Sequential(session.bundle.file(file), used)
+                model.run(x)
             controls[f"{control}, {_threads(used)}"] = model.time
     return controls
+
+
+def _original(session: Session, x: Values, cores: tuple[int, ...]) -> OwnFile | None:
+    """The user's own file, if the bundle holds it and its runtime is here."""
+    manifest = session.bundle.manifest
+    if manifest.own is None:
+        return None
+    try:
+        file = OwnFile(session.bundle.file(manifest.own.file), manifest.own, cores)
+    except MissingBackendError:
+        return None
+    file.run(as_arrays(x, manifest.inputs))
+    return file
 
 
 class _Rounds:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.load import Bundle
+    from scheduler.bundle.manifest import Own
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
@@ -83,6 +84,7 @@ class Branched:
         mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
         built: Fingerprint of `model` as it was built; None after a dry run.
+        own: The file that the original was read from, where it is one that another runtime than torch runs, and its ends.
         ranges: Scales and zero points that it was refined with in int8, by subgraph and tensor.
     """
 
@@ -105,6 +107,7 @@ class Branched:
     mapping: Mapping[str, str] = field(default_factory=dict)
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
+    own: "tuple[Path, Own] | None" = field(default=None, repr=False)
     ranges: "Ranges" = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -164,10 +167,15 @@ class Branched:
         calibrated_on = images.fingerprints if images else ()
         known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
         facts = BundleFacts.of(self.plan, *self._weights(trained), **known)
-        how = {"controls": controls, "agreeing": agreeing, "progress": tell}
+        own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
+        how = {"controls": controls, "own": own, "agreeing": agreeing, "progress": tell}
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
-        self.warnings = [warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))]
+        if own is not None and controls and self.manifest.own is None:
+            self.warnings.append(f"controls/original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
+        self.warnings = [
+            warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))
+        ]
         rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
         if rounded:
             command = command_line("export", folder, "--images", "FOLDER", "--out", f"{folder}_int8")
@@ -396,9 +404,7 @@ def branch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
     only_if_faster: Annotated[
         bool,
-        typer.Option(
-            "--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."
-        ),
+        typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
     ] = False,
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
@@ -473,12 +479,16 @@ def branch(
         from stretch.sensitivity.blocks import block_losses
         from stretch.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
+        from stretch.stages.own_file import check_own_file
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
         from stretch.transform.refine import Refinement, fingerprint
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
+        with phase("compare with the file"):
+            warnings, own = check_own_file(loaded)
+            loaded.warnings.extend(warnings)
         read = requested_preprocessing(loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
         fitted = None
         if images is not None and not dry_run:
@@ -502,6 +512,7 @@ def branch(
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
+            branched.own = own
             branched.preprocessing, branched.run_images, branched.mapping = read, run_images, dict(mapping or {})
             if captured.refusal:
                 branched.warnings.append(

@@ -1,5 +1,6 @@
 """Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,13 +8,25 @@ from typing import Any, Literal
 
 import msgspec
 
+from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import SCHEMA, Alternative, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
+from scheduler.bundle.load import Bundle, check_own
+from scheduler.bundle.manifest import (
+    SCHEMA,
+    Alternative,
+    FileEntry,
+    JoinEntry,
+    Manifest,
+    ModelInfo,
+    Own,
+    SubgraphEntry,
+    Tensor,
+    WeightsInfo,
+)
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
@@ -92,17 +105,20 @@ def export_bundle(
     version: str,
     *,
     controls: bool = True,
+    own: tuple[Path, Own] | None = None,
     agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
 
     Args:
+        own: The file that the original was read from, and its ends by the arguments and keys of the original.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
     """
     with staged(out) as folder:
         written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)
-        manifest = _manifest(original, model, facts, version, written)
+        ends = None if own is None or not controls else _write_own(folder, own, original, model, written)
+        manifest = msgspec.structs.replace(_manifest(original, model, facts, version, written), own=ends)
         progress("export checks")
         checks = check_export(folder, manifest, original, model, sequential if controls else None)
         manifest = msgspec.structs.replace(manifest, checks=checks)
@@ -158,6 +174,33 @@ def _write_graphs(
             file_properties = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
             _write(folder, written.controls[name], graph, to_numpy(tensors), file_properties, written.files)
     return written
+
+
+def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: BranchedModel, written: _Written) -> Own | None:
+    """Put the user's own file in the place of the original written again; None where a bundle cannot hold it."""
+    source, ends = own
+    names = dict(zip((end.tensor for end in ends.inputs), (op.name for op in original.graph.inputs), strict=False))
+    outputs = dict(zip(original.graph.outputs, model.graph.outputs, strict=True))
+    names |= {result.key: outputs[result.name] for result in original.returned.results}
+    inputs, results = (tuple(msgspec.structs.replace(end, tensor=names.get(end.tensor, "")) for end in side) for side in (ends.inputs, ends.outputs))
+    name = f"controls/original{source.suffix}"
+    entry = msgspec.structs.replace(ends, inputs=inputs, outputs=results, file=name)
+    try:
+        beside = check_own(source, entry)
+    except StretchError:
+        return None
+    captured = "controls/captured.onnx"
+    for old in (path for path in list(written.files) if path.startswith(written.controls["original"])):
+        new = old.replace(written.controls["original"], captured)
+        (folder / old).rename(folder / new)
+        written.files[new] = written.files.pop(old)
+    written.controls["original"] = captured
+    for file in (source.name, *beside):
+        target = name if file == source.name else f"controls/{file}"
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.parent / file, folder / target)
+        written.files[target] = file_entry(folder / target)
+    return entry
 
 
 def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties: Mapping[str, str], files: dict[str, FileEntry]) -> None:

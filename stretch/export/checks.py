@@ -78,16 +78,16 @@ def check_export(
         for file in files:
             errors[file.name] = error = file.error(folder)
             if not error <= TOLERANCE:
-                own_error = max(_own_errors(file.call, file.module, file.reads))
+                own_error = max(own_errors(file.call, file.module, file.reads))
                 if own_error > MAX_ROUNDING or not error <= MARGIN * own_error:
                     raise _refused(file.name, error, own_error)
                 tolerance = max(tolerance, MARGIN * own_error)
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
-            own_errors = _own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, inputs)
+            errors_of = own_errors(lambda net, x: list(_run(net, manifest, x).values()), model, inputs)
             rounding = {
                 name: own_error
-                for name, own_error in zip(_run(model, manifest, inputs), own_errors, strict=True)
+                for name, own_error in zip(_run(model, manifest, inputs), errors_of, strict=True)
                 if own_error * MARGIN > TOLERANCE
             }
     return {
@@ -144,8 +144,13 @@ def _refused(name: str, error: float, own_error: float) -> StretchError:
     return StretchError(what, "please report this with the model's name")
 
 
-def _own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads: Tensors) -> list[float]:
-    """Distance of torch's fp32 results from float64, per result the largest over several roundings of the input."""
+def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads: Tensors) -> list[float]:
+    """Distance of torch's fp32 results from float64, per result the largest over several roundings of the input.
+
+    Args:
+        call: Gives the results of a module for inputs.
+        reads: The inputs.
+    """
     try:
         exact = call(copy.deepcopy(module).double(), [x.double() if x.is_floating_point() else x for x in reads])
     except RuntimeError:  # a module that casts to fp32 itself: only the effect of rounding its input is known

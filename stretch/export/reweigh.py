@@ -64,6 +64,9 @@ def export_reweighed(
                 files[str(written.relative_to(folder))] = file_entry(written)
         new_manifest = msgspec.structs.replace(manifest, weights=weights, files=files, tflite=None, aot={}, contexts={}, agreement=None)
         new_manifest = msgspec.structs.replace(new_manifest, calibrated_on=tuple(dict.fromkeys((*manifest.calibrated_on, *calibrated_on))))
+        if manifest.own is not None:
+            # with other weights the outputs are others
+            new_manifest = msgspec.structs.replace(new_manifest, own=msgspec.structs.replace(manifest.own, exact=False))
         progress("export checks")
         new_manifest = msgspec.structs.replace(new_manifest, checks=_checks(folder, new_manifest, original, model))
         new_manifest = msgspec.structs.replace(new_manifest, agreement=agreeing(Bundle(folder, new_manifest)))

@@ -20,10 +20,12 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import StretchError, UsageError, first_line, need
+from predictors.errors import MissingBackendError, StretchError, UsageError, first_line, need
 from predictors.graph import free_name
 from predictors.shapes import Shape
+from scheduler.bundle.manifest import Own
 from scheduler.formats.onnx.file import MAX_ALIVE
+from scheduler.runtime.own import OwnFile
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
 
 #: How a format's rules see a tensor of the running network.
@@ -179,6 +181,11 @@ def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
     return builder.call(torch.permute, x, order)
 
 
+def ordered(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """A shape with its axes in another order; in the same one if none is given."""
+    return tuple(shape[axis] for axis in order) if order else tuple(shape)
+
+
 def rearranged(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
     """A tensor seen in one shape, its axes put into another order, and seen in a last shape."""
     return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
@@ -202,6 +209,31 @@ def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
 
 #: What the code that fx writes of a network calls so itself.
 _TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """What is known of the file that a network was read from."""
+
+    own: Own  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
+    #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
+    #: the node of the network that gives it, and the order of its axes in the file.
+    operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
+
+    def open(self, path: Path, inner: Sequence[str] = ()) -> OwnFile:
+        """The file in its own runtime.
+
+        Args:
+            inner: Names of tensors within it that will be looked at.
+
+        Raises:
+            MissingBackendError: If its runtime is not installed, or does not take the file.
+        """
+        try:
+            return OwnFile(path, self.own, inner=inner)
+        except StretchError as error:
+            raise MissingBackendError(error.message, error.hint) from error
+
 
 #: Types that are reals of single precision here.
 _REALS = ("float32", "float16", "bfloat16")
@@ -304,34 +336,38 @@ _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithme
 
 
 @contextlib.contextmanager
-def reading(path: Path, what: str, hint: str | None = None) -> Iterator[None]:
-    """Whatever is raised while one operator of a file is read, as an error that names it."""
+def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Whatever is raised while one operator of a file is read, as an error that names it and what the file states of it."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:
         reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
-        stated = error.hint if isinstance(error, StretchError) else None
-        raise StretchError(f"{what} of {path} cannot be read: {reason}", stated or hint) from error
+        own = error.hint if isinstance(error, StretchError) else None
+        said = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_LISTED])
+        raise StretchError(f"{what} of {path} cannot be read: {reason}{said and f' (it states {said})'}", own or hint) from error
 
 
-def by_name(results: Sequence[tuple[str, Any]]) -> Any:
+def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
     """What a network returns for outputs that have names: one as it is, several in a dictionary.
 
     Args:
-        results: Name and value of each, in order; a name that comes again gets a number.
+        results: Name and value of each, in order; a name that comes again gets a number, a value that does is copied.
     """
     if len(results) == 1:
         return results[0][1]
-    built: dict[str, Any] = {}
+    built: dict[str, fx.Node] = {}
     for name, value in results:
-        built[free_name(name, built.__contains__)] = value
+        again = value in built.values()
+        built[free_name(name, built.__contains__)] = builder.call(operator.mul, value, 1) if again else value
     return built
 
 
 def finished(
-    path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str]
+    path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str], own: Any = None
 ) -> fx.GraphModule:
     """The network of a file, which says of itself what its inputs are.
+
+    Its attribute `own` is a `OwnNetwork` where the file itself can be run beside it.
 
     Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
     forward's arguments; its attribute `warnings` are sentences for the user.
@@ -339,6 +375,7 @@ def finished(
     (output,) = network.graph.find_nodes(op="output")
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
     network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
+    network.own = own
     network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
     return network
 

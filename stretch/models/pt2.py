@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line, need
+from scheduler.bundle.manifest import Own, OwnEnd
 from stretch.capture.inputs import InputShapes
-from stretch.models.builder import End, Size, finished, named_ends, settled
+from stretch.capture.results import keyed
+from stretch.models.builder import End, OwnNetwork, Size, finished, named_ends, settled
 
 #: Types of half precision, which is computed in single.
 HALF = (torch.float16, torch.bfloat16)
@@ -54,10 +57,50 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
         elif node.op == "call_function":
             _evaluate(node)
             _as_layer(network, node)
+    specs_of = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    told = [getattr(arg, "value", None) for arg in specs_of]
     (output,) = graph.find_nodes(op="output")
     output.args = (pytree.tree_unflatten(output.args[0], program.call_spec.out_spec),)
     graph.set_codegen(fx.graph.CodeGen())
-    return finished(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [])
+    own = Own(
+        tuple(OwnEnd(end.name, end.argument, shapes[end.argument], end.kind) for end in ends),
+        tuple(OwnEnd(key, key, ()) for key, _ in keyed(output.args[0])),
+        "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
+    )
+    return finished(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
+
+
+@dataclass(frozen=True)
+class _Archive(OwnNetwork):
+    """What is known of an archive."""
+
+    numbers: Sequence[Any] = ()  # Its arguments that are no tensors, None where one is.
+
+    def open(self, path: Path, inner: Sequence[str] = ()) -> "_Program":
+        """The network of the archive as torch has it."""
+        need(not inner, "torch tells no tensors within an archive")
+        return _Program(_loaded(path), self)
+
+
+class _Program:
+    """An archive's network in torch."""
+
+    def __init__(self, program: torch.export.ExportedProgram, archive: _Archive) -> None:
+        self._call, self._spec = program.module(check_guards=False), program.call_spec.in_spec
+        self._archive = archive
+
+    @torch.inference_mode()
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Its outputs by keys, of inputs by the forward's arguments."""
+        ends = iter(self._archive.own.inputs)
+        flat = [_given(next(ends), inputs) if number is None else number for number in self._archive.numbers]
+        args, kwargs = pytree.tree_unflatten(flat, self._spec)
+        return {key: tensor.float().numpy() for key, tensor in keyed(self._call(*args, **kwargs))}
+
+
+def _given(end: OwnEnd, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """An input of an archive, in its own type."""
+    return torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype))
 
 
 class _Reason(logging.Filter):

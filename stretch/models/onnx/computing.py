@@ -100,17 +100,20 @@ _PLAIN = {
             *("Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"),
         )
     },
-    **{name: getattr(F, name.lower()) for name in ("HardSwish", "Mish", "Selu", "Softplus", "Softsign")},
+    **{name: getattr(F, name.lower()) for name in ("HardSwish", "Mish", "Softplus", "Softsign")},
     "BitwiseNot": torch.bitwise_not,
     "Not": torch.logical_not,
 }
 
 _PAIRS = {
-    **{"Div": operator.truediv, "Pow": operator.pow, "Sub": operator.sub},
+    **{"Pow": operator.pow, "Sub": operator.sub},
     **{"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor},
     **{"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor},
     **{"Equal": torch.eq, "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le},
 }
+
+#: Alpha and gamma of SELU (Klambauer et al., Self-Normalizing Neural Networks, equation 14).
+_SELU = (1.6732632423543772, 1.0507009873554805)
 
 #: Of two tensors, never a number.
 _LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
@@ -158,6 +161,23 @@ RULES.update({name: partial(_pair, function=function) for name, function in _PAI
 def _of_several(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
     """What a function makes of all inputs, one after the other."""
     return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
+
+
+@rule("Div")
+def _quotient(site: OnnxSite) -> fx.Node:
+    """A quotient; of whole numbers the whole one towards zero, as in C."""
+    if _type_of(site.value(0)).is_floating_point:
+        return _pair(site, operator.truediv)
+    return site.builder.call(torch.div, operand(site, 0), operand(site, 1), rounding_mode="trunc")
+
+
+@rule("Selu")
+def _selu(site: OnnxSite) -> fx.Node:
+    """Gamma · elu(x, alpha); torch's own has the numbers of its paper, as ONNX where it leaves them out."""
+    alpha, gamma = float(site.attrs.get("alpha", _SELU[0])), float(site.attrs.get("gamma", _SELU[1]))
+    if abs(alpha - _SELU[0]) < 1e-6 and abs(gamma - _SELU[1]) < 1e-6:
+        return site.builder.call(F.selu, site.x)
+    return site.builder.call(operator.mul, site.builder.call(F.elu, site.x, alpha), gamma)
 
 
 @rule("Add", "Mul")
@@ -245,12 +265,19 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
     return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
 
 
+def _kept(site: OnnxSite) -> fx.Node:
+    """What is read: nothing is dropped where nothing is trained."""
+    training = site.optional(2, "training mode")
+    need(training is None or not training.any(), "it is in training mode")
+    return site.x
+
+
 RULES.update(
     {
         # half precision is computed in single
         "Cast": lambda site: _as_type(site, there(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
         "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
-        "Dropout": lambda site: site.x,
+        "Dropout": _kept,
         "Identity": lambda site: site.x,
         "Max": partial(_of_several, function=torch.maximum),
         "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
@@ -272,7 +299,7 @@ _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.B
 
 @rule("BatchNormalization")
 def _batch_norm(site: OnnxSite) -> fx.Node:
-    need(site.results <= 1 or not site.attrs.get("training_mode", 0), "it is in training mode")
+    need(not site.attrs.get("training_mode", 0), "it is in training mode")
     module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
     names = ("weight", "bias", "running_mean", "running_var")
     return site.builder.module(filled(module, **{name: site.known(i, name) for i, name in enumerate(names, 1)}), site.x, site.name)

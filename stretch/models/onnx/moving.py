@@ -185,10 +185,17 @@ _ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+#: Attributes of a resizing that one mode alone reads.
+_RESIZES = {"nearest": ("nearest_mode",), "cubic": ("cubic_coeff_a", "exclude_outside")}
+
+
 @rule("Upsample", "Resize")
 def _resize(site: OnnxSite) -> fx.Node:
     """Before opset 11 pixels are counted from the corner."""
     mode, coordinates = site.attrs.get("mode", "nearest"), site.attrs.get("coordinate_transformation_mode", "half_pixel")
+    # what the other modes alone read
+    for name in {"nearest_mode", "cubic_coeff_a", "exclude_outside"} - set(_RESIZES.get(mode, ())):
+        site.attrs.get(name)
     if site.op == "Upsample" or site.opset < 11:
         coordinates = "asymmetric"
     size, scales = _resized(site)
@@ -205,14 +212,44 @@ def _resize(site: OnnxSite) -> fx.Node:
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
     current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
-    if mode == "linear" and not smooth and not (current and (aligned or exact)):
-        return blended(site.builder, site.x, _places(site, coordinates, wanted, factors), site.name)
-    need(bool(current), f"it resizes with coordinates `{coordinates}`")
-    if not (aligned or exact):
-        raise StretchError(f"it resizes {list(site.shape)} by {', '.join(f'{factor:g}' for factor in factors)}, no whole number of pixels")
-    need(mode != "cubic" or abs(site.attrs.get("cubic_coeff_a", -0.75) + 0.75) <= 1e-6, "its cubic function is not torch's")
-    named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
-    return site.builder.call(F.interpolate, site.x, size=wanted, mode=named, align_corners=aligned, antialias=smooth)
+    cubic, outside = float(site.attrs.get("cubic_coeff_a", -0.75)), not site.attrs.get("exclude_outside", 0)
+    usual = mode == "linear" or (abs(cubic + 0.75) <= 1e-6 and outside)
+    if current and (aligned or exact) and usual and not smooth:
+        named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
+        return site.builder.call(F.interpolate, site.x, size=wanted, mode=named, align_corners=aligned, antialias=False)
+    places = _places(site, coordinates, wanted, factors)
+    if mode == "linear" and not smooth:
+        return blended(site.builder, site.x, places, site.name)
+    function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
+    need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
+    rows, columns = (
+        _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
+        for at, old, factor in zip(places, site.shape[2:], factors, strict=True)
+    )
+    mixed = site.builder.call(torch.matmul, site.builder.stored(rows, f"{site.name}_rows"), site.x)
+    return site.builder.call(torch.matmul, mixed, site.builder.stored(columns.T, f"{site.name}_columns"))
+
+
+def _tent(x: np.ndarray) -> np.ndarray:
+    return np.maximum(0, 1 - np.abs(x))
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """The convolution kernel of Keys, Cubic Convolution Interpolation for Digital Image Processing, equation 15."""
+    x = np.abs(x)
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    return np.where(x <= 1, ((a + 2) * x - (a + 3)) * x * x + 1, np.where(x < 2, far, 0))
+
+
+def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarray], np.ndarray], *, outside: bool) -> np.ndarray:
+    """How much of each old pixel is in each new one, new × old; those `outside` count as the border, or not at all."""
+    reach = int(np.ceil(2 * width)) + old
+    pixels = np.arange(-reach, old + reach)
+    shares = function((pixels - at[:, None].astype(np.float64)) / width)
+    shares = shares if outside else np.where((pixels >= 0) & (pixels < old), shares, 0)
+    result = np.zeros((old, len(at)))
+    np.add.at(result, np.clip(pixels, 0, old - 1), (shares / shares.sum(1, keepdims=True)).T)
+    return result.T.astype(np.float32)
 
 
 def _places(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
@@ -444,8 +481,9 @@ class Window:
         """The window of a node; padding is worked out where the file leaves it to the runtime."""
         axes, auto = len(kernel), site.attrs.get("auto_pad", "NOTSET")
         stride, dilation = tuple(site.pair("strides")), tuple(site.pair("dilations"))
+        stated = [int(n) for n in site.attrs.get("pads", [0] * 2 * axes)]
         if auto in ("NOTSET", "VALID"):
-            pads = tuple(int(n) for n in site.attrs.get("pads", [0] * 2 * axes)) if auto == "NOTSET" else (0,) * 2 * axes
+            pads = tuple(stated) if auto == "NOTSET" else (0,) * 2 * axes
             need(len(pads) == 2 * axes and min(pads) >= 0, f"its pads are {list(pads)} for {axes} axes")
         else:
             pads = same_padding(site.shape[2:], kernel, stride, dilation, odd_first=auto == "SAME_LOWER")
@@ -497,6 +535,8 @@ def _weighted(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
     weight, bias = site.known(1, "weight"), site.optional(2, "bias")
     if weight.ndim != len(site.shape) or weight.ndim not in _CONVOLUTIONS:
         raise StretchError(f"its input and weight have the shapes {list(site.shape)} and {list(weight.shape)}")
+    kernel = list(site.attrs.get("kernel_shape", weight.shape[2:]))
+    need(kernel == list(weight.shape[2:]), f"its kernel_shape is {kernel}, its weight has the shape {list(weight.shape)}")
     return weight, bias
 
 

@@ -1,7 +1,7 @@
 """An ONNX file as a torch network, node by node: what the rule of an operator reads, what is known of that, and how it writes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,20 +15,24 @@ from torch import fx
 from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
 from predictors.registry import RuleTable
-from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, stored_tensor
+from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import FLOAT, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
+from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
+from stretch.capture.results import keyed
 from stretch.models.builder import (
     MAX_KNOWN,
     Builder,
     End,
     OperatorInputs,
+    OwnNetwork,
     Size,
     by_name,
     finished,
     named_ends,
+    ordered,
     reading,
     settled,
     shape_of,
@@ -107,6 +111,41 @@ def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
     need(op in MOVING, "it computes with bytes, and not with the numbers that they stand for")
     need(all(item.same(result[0]) for item in result), "it reads bytes that were rounded with several scales")
     return result[0]
+
+
+class Attributes(Mapping[str, Any]):
+    """Attributes of an operator by name, which remember which of them a rule asked for.
+
+    Args:
+        asked: Those that were asked for, there or not.
+    """
+
+    def __init__(self, values: Mapping[str, Any], asked: set[str] | None = None) -> None:
+        self._values = dict(values)
+        self.asked: set[str] = set() if asked is None else asked
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an attribute."""
+        self.asked.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names, which does not count as asking for them."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._values)
+
+    def turned(self, function: Callable[[Any], Any]) -> "Attributes":
+        """The same attributes with other values; asking for those is asking for these."""
+        return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
+
+    def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
+        """Refuse those that no rule asked for: they may change what is computed, unless they are as `usual` or `harmless`."""
+        for name, value in self._values.items():
+            if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
+                raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
 
 #: What a node reads: a tensor of the running network, a stored one, or nothing.
@@ -234,7 +273,9 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
 
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
     """What the rules that check bundles say of a node."""
-    seen = {key: value.encode() if isinstance(value, str) else _known(value) for key, value in attrs.items()}
+    seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).turned(
+        lambda value: value.encode() if isinstance(value, str) else _known(value)
+    )
     return SHAPES[op](ShapeNode(tuple(map(_known, inputs)), seen, results))
 
 
@@ -254,6 +295,24 @@ def _known(x: Any) -> Any:
 
 #: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
+
+#: Attributes that change nothing of what a network computes here: of training, of types, or told by shapes as well.
+HARMLESS: dict[str, tuple[str, ...]] = {
+    "Attention": ("q_num_heads", "kv_num_heads"),
+    "BatchNormalization": ("momentum",),
+    "Cast": ("saturate", "round_mode"),
+    "CastLike": ("saturate", "round_mode"),
+    "DequantizeLinear": ("axis",),
+    "Dropout": ("ratio", "seed"),
+    "Gemm": ("beta",),
+    "QuantizeLinear": ("axis", "saturate", "precision"),
+    "RotaryEmbedding": ("num_heads",),
+    "Split": ("num_outputs",),
+    **{
+        f"Reduce{op}": ("noop_with_empty_axes",)
+        for op in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
 
 #: What exporters call axes of any length that have no name.
 _NAMELESS = frozenset({"None", "none", "unk"})
@@ -360,7 +419,8 @@ class _Lowering:
         if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
             raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
         self._path, self._nodes, self._opset = path, list(graph.node), _opset(path, model)
-        self._outputs = dict.fromkeys(value.name for value in graph.output)
+        self._outputs = [value.name for value in graph.output]
+        self._halves = any(tensor.data_type == FLOAT16 for tensor in graph.initializer)
         self._values: dict[str, Value] = {**_stored(path, graph)}
         # files of old list their weights among the inputs
         inputs, readers = [value for value in graph.input if value.name not in self._values], Readers(graph.node)
@@ -379,11 +439,34 @@ class _Lowering:
     def network(self) -> fx.GraphModule:
         """The network."""
         for i, node in enumerate(self._nodes):
-            what = f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
-            with reading(self._path, what, "export the network without it, or give the module itself as `module:factory`"):
+            stated = {item.name: _word(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN}
+            with reading(self._path, self._what(i), "export the network without it, or give the module itself as `module:factory`", stated):
                 self._lower(node)
-        returned = by_name([(name, self._result(name)) for name in self._outputs])
-        return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings())
+        returned = by_name(self._builder, [(name, self._result(name)) for name in self._outputs])
+        keys = [key for key, _ in keyed(returned)]
+        own = OwnNetwork(self._own(keys), [(self._what(i), self._places(node)) for i, node in enumerate(self._nodes)])
+        return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
+
+    def _what(self, i: int) -> str:
+        """What a sentence calls a node."""
+        node = self._nodes[i]
+        return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
+
+    def _places(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What gives the results of a node in the network; none of those that the file rounds."""
+        values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
+        return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
+
+    def _own(self, keys: Sequence[str]) -> Own:
+        """The ends of the file, and how precisely it computes."""
+        turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
+        inputs = [
+            OwnEnd(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
+            for end in self._ends
+        ]
+        shapes = [shape_of(self._result(name)) for name in self._outputs]
+        outputs = [OwnEnd(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
+        return Own(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
@@ -420,12 +503,14 @@ class _Lowering:
         attrs = self._attributes(node)
         op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
         function = RULES.get(op)
-        words = {key: value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in attrs.items()}
+        words = Attributes({key: _word(value) for key, value in attrs.items()})
         known = [read for read in reads if not isinstance(read, fx.Node)]
         if len(known) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
                 return computed(node, known, attrs, self._opset)
-            return by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._opset, Builder((1,))))
+            made = by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._opset, Builder((1,))))
+            self._check_asked(node, words)
+            return made
         if function is None:
             where = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
             raise StretchError(REASONS.get(op, f"there is no rule for this operator{where}"))
@@ -435,6 +520,7 @@ class _Lowering:
         if shared is not None:
             reads = [shared.reals(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads]
         built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
+        self._check_asked(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             reals = [isinstance(result, fx.Node) and result.meta["val"].is_floating_point() for result in results]
@@ -442,12 +528,30 @@ class _Lowering:
         self._rounded += "DynamicQuantize" in op or any(isinstance(result, Rounded) for result in results)
         return results
 
+    def _check_asked(self, node: Any, attrs: Attributes) -> None:
+        """Refuse attributes that its rule did not ask for: they may change what is computed."""
+
+        def usual(name: str) -> Any:
+            try:
+                stated = onnx.defs.get_schema(node.op_type, self._opset, "").attributes[name].default_value
+            # of a domain that states nothing, or unknown there
+            except (onnx.defs.SchemaError, KeyError):
+                return None
+            return _word(helper.get_attribute_value(stated)) if stated.type else None
+
+        attrs.check(usual, HARMLESS.get(node.op_type.removeprefix("QLinear"), ()))
+
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Attributes by name; stored tensors as arrays."""
         need(all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute), "it holds a graph")
         return {
             item.name: array(self._path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item) for item in node.attribute
         }
+
+
+def _word(value: Any) -> Any:
+    """An attribute's value, words as strings."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _plain_name(name: str, op: str) -> str:

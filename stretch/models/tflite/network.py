@@ -12,18 +12,22 @@ from torch import fx
 
 from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
+from scheduler.bundle.manifest import Own, OwnEnd
 from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.onnx.shapes.node import there
-from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
+from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
+from stretch.capture.results import keyed
 from stretch.models.builder import (
     Builder,
     End,
     OperatorInputs,
+    OwnNetwork,
     Size,
     by_name,
     finished,
     named_ends,
+    ordered,
     reading,
     rearranged,
     settled,
@@ -31,10 +35,26 @@ from stretch.models.builder import (
     turned,
 )
 from stretch.models.onnx.network import RULES as ONNX
-from stretch.models.onnx.network import OnnxSite
+from stretch.models.onnx.network import Attributes, OnnxSite
 
 #: Version of ONNX's operators that rules call.
 _OPSET = 22
+
+#: Settings that tensors tell as well: their types, how many there are, and their shapes.
+HARMLESS = (
+    "in_data_type",
+    "out_data_type",
+    "output_type",
+    "values_count",
+    "num",
+    "num_splits",
+    "depth_multiplier",
+    "new_shape",
+    "keep_num_dims",
+)
+
+#: Axes of N×C×H×W in the order of N×H×W×C.
+_LAST = (0, 2, 3, 1)
 
 #: Where each axis of N×H×W×C stands in N×C×H×W.
 FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
@@ -215,12 +235,42 @@ class _TfliteLowering:
         """The network."""
         path = self._network.path
         for operator in self._network.operators:
-            with reading(path, f"operator `{self._name(operator)[:80]}` ({operator.code})"):
+            with reading(path, self._what(operator)):
                 self._lower(operator)
-        returned = by_name([(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
+        returned = by_name(self._builder, [(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
         rounded = sum(tensor.quantisation is not None and tensor.stored is None for tensor in self._network.tensors)
         warnings = [f"{path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
-        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [])
+        keys = [key for key, _ in keyed(returned)]
+        own = OwnNetwork(
+            self._own(keys, bool(rounded)), [(self._what(operator), self._places(operator)) for operator in self._network.operators]
+        )
+        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [], own)
+
+    def _what(self, operator: TfliteOperator) -> str:
+        """What a sentence calls an operator."""
+        return f"operator `{self._name(operator)[:80]}` ({operator.code})"
+
+    def _places(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What gives the results of an operator in the network, and the order of their axes."""
+        values = {i: self._values[i] for i in operator.outputs}
+        seen = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
+        return {str(i): (value.node.name, _LAST if value.form == "image" else ()) for i, value in seen.items()}
+
+    def _own(self, keys: Sequence[str], rounded: bool) -> Own:
+        """The ends of the file, and how precisely it computes."""
+        ends = []
+        for i, name, shape in [
+            *((i, end.argument, self._shapes[end.argument]) for i, end in zip(self._network.inputs, self._ends, strict=True)),
+            *((i, key, shape_of(self._result(i))) for i, key in zip(self._network.outputs, keys, strict=True)),
+        ]:
+            tensor, value = self._network.tensors[i], self._values[i]
+            order = _LAST if isinstance(value, TfliteView) and value.form == "image" else ()
+            steps = tensor.quantisation
+            rounding = {} if steps is None else {"scale": float(steps.scales[0]), "zero_point": int(steps.zero_points[0])}
+            ends.append(OwnEnd(str(i), name, ordered(shape, order), tensor.kind, order, **rounding))
+        halves = any(tensor.kind == "float16" and tensor.stored is None for tensor in self._network.tensors)
+        count = len(self._network.inputs)
+        return Own(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
 
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""
@@ -253,8 +303,14 @@ class _TfliteLowering:
             raise StretchError("there is no rule for this operator")
         if not any(isinstance(read, TfliteView) for read in reads):
             return self._computed(operator, reads, kinds)
-        result = rule(TfliteSite(reads, operator.code, self._name(operator), operator.settings, len(kinds), self._builder, kinds))
-        return list(result) if isinstance(result, list) else [result]
+        return list(self._ruled(operator, reads, self._name(operator), self._builder, kinds))
+
+    def _ruled(self, operator: TfliteOperator, reads: list[Value], name: str, builder: Builder, kinds: list[str]) -> list[TfliteView]:
+        """The results of an operator by its rule, which has to ask for all of its settings that are not as usual."""
+        settings = Attributes(operator.settings)
+        result = RULES[operator.code](TfliteSite(reads, operator.code, name, settings, len(kinds), builder, kinds))
+        settings.check(lambda name: DEFAULTS.get(name, 0), HARMLESS)
+        return result if isinstance(result, list) else [result]
 
     def _computed(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
         """The results of an operator that reads nothing but stored tensors, computed by its own rule."""
@@ -268,8 +324,7 @@ class _TfliteLowering:
         # What is whole may be a shape or axes, which rules need to know.
         if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
             computed[0] = TfliteView(builder.stored(computed[0], "x0"))
-        result = RULES[operator.code](TfliteSite(computed, operator.code, "known", operator.settings, len(kinds), builder, kinds))
-        return [builder.evaluated(plain(builder, item)) for item in (result if isinstance(result, list) else [result])]
+        return [builder.evaluated(plain(builder, item)) for item in self._ruled(operator, computed, "known", builder, kinds)]
 
     def _turned_at_once(self, tensor: int) -> bool:
         """Whether all that reads a tensor first puts its channels last: then they are second in the file, too."""

@@ -1,0 +1,141 @@
+"""The file that a network was read from, run by its own runtime on what the networks of a bundle read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictors.errors import StretchError, first_line, need
+from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.cores import pinned
+from scheduler.delegates.base import Array
+from scheduler.delegates.cpu import CpuDelegate
+from scheduler.delegates.litert import open_interpreter
+from scheduler.delegates.ort_session import open_session
+from scheduler.formats.onnx import open_onnx
+
+
+class OwnFile:
+    """An ONNX or TFLite file of any exporter.
+
+    Args:
+        own: How its ends are those of the bundle's networks.
+        cores: Cores it may use, one thread each; empty for one thread anywhere.
+        inner: Tensors within it that `seen` tells, by their names in the file.
+
+    Raises:
+        MissingBackendError: If its runtime is not installed.
+        StretchError: If its runtime does not load it.
+    """
+
+    def __init__(self, path: Path, own: Own, cores: tuple[int, ...] = (), *, inner: Sequence[str] = ()) -> None:
+        self.own, self.cores = own, cores
+        run = _Interpreter if path.suffix == ".tflite" else _Session
+        self._run = run(path, own, cores, inner)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Its outputs by the bundle's tensors, of inputs by theirs, in the order of axes and the types that the bundle has."""
+        self._run.put([_to_file(end, inputs.get(end.tensor)) for end in self.own.inputs])
+        with pinned(self.cores[:1]):
+            self._run.compute()
+        return {end.tensor: _from_file(end, self._run.get(end.name)) for end in self.own.outputs if end.tensor}
+
+    def taken(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs as the file can have them: whole numbers and bytes are rounded."""
+        return {end.tensor: _from_file(end, _to_file(end, inputs[end.tensor])) for end in self.own.inputs if end.tensor}
+
+    def seen(self, names: Sequence[str]) -> dict[str, Array]:
+        """Tensors of the last run as they are in the file."""
+        return {name: self._run.get(name) for name in names}
+
+    def time(self) -> float:
+        """Milliseconds of one run on the last input."""
+        with pinned(self.cores[:1]):
+            start = perf_counter_ns()
+            self._run.compute()
+            return (perf_counter_ns() - start) / 1e6
+
+
+def _to_file(end: OwnEnd, array: Array | None) -> NDArray[Any]:
+    """An input as the file has it; zeros where the network does not read it."""
+    kind = np.dtype(end.dtype)
+    if array is None:
+        return np.zeros(end.shape, kind)
+    turned = array.transpose(end.order) if end.order else array
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        turned = np.clip(np.round(turned / (end.scale or 1)) + end.zero_point, limits.min, limits.max)
+    return np.ascontiguousarray(turned.reshape(end.shape), kind)
+
+
+def _from_file(end: OwnEnd, array: NDArray[Any]) -> Array:
+    """An output as the bundle has it."""
+    reals = np.asarray(array, np.float32)
+    reals = reals if end.scale is None else (reals - end.zero_point) * np.float32(end.scale)
+    return reals.transpose(np.argsort(end.order)) if end.order else reals
+
+
+def _telling(path: Path, names: Sequence[str]) -> bytes:
+    """An ONNX file that gives tensors within it as well."""
+    file = open_onnx(path)
+    need(not file.external, f"{path} keeps weights beside it")
+    there = {value.name for value in file.proto.graph.output}
+    file.proto.graph.output.extend(type(file.proto.graph.output[0])(name=name) for name in names if name not in there)
+    content: bytes = file.proto.SerializeToString()
+    return content
+
+
+class _Session:
+    """An ONNX file in ONNX Runtime."""
+
+    def __init__(self, path: Path, own: Own, cores: tuple[int, ...], inner: Sequence[str]) -> None:
+        settings, options = CpuDelegate(cores).options()
+        content = _telling(path, inner) if inner else None
+        self._session = open_session(path, ["CPUExecutionProvider"], settings, options, content)
+        self._names = list(dict.fromkeys(value.name for value in self._session.get_outputs()))
+        self._inputs, self._binding = own.inputs, self._session.io_binding()
+        self._feed: list[NDArray[Any]] = []
+
+    def put(self, arrays: list[NDArray[Any]]) -> None:
+        self._feed = arrays
+        for end, array in zip(self._inputs, arrays, strict=True):
+            self._binding.bind_cpu_input(end.name, array)
+        for name in self._names:
+            self._binding.bind_output(name, "cpu")
+
+    def compute(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding)
+        # ONNX Runtime's exceptions share no base class of their own
+        except Exception as error:
+            raise StretchError(f"ONNX Runtime cannot run the file: {first_line(error)[:160]}") from error
+
+    def get(self, name: str) -> NDArray[Any]:
+        result: NDArray[Any] = self._binding.get_outputs()[self._names.index(name)].numpy()
+        return result
+
+
+class _Interpreter:
+    """A TFLite file in LiteRT."""
+
+    def __init__(self, path: Path, own: Own, cores: tuple[int, ...], inner: Sequence[str]) -> None:
+        shapes = {int(end.name): end.shape for end in own.inputs}
+        self._run = open_interpreter(path.read_bytes(), len(cores), str(path), shapes, inner=bool(inner))
+        self._inputs = [int(end.name) for end in own.inputs]
+
+    def put(self, arrays: list[NDArray[Any]]) -> None:
+        for number, array in zip(self._inputs, arrays, strict=True):
+            self._run.set_tensor(number, array)
+
+    def compute(self) -> None:
+        try:
+            self._run.invoke()
+        except RuntimeError as error:
+            raise StretchError(f"LiteRT cannot run the file: {first_line(error)[:160]}") from error
+
+    def get(self, name: str) -> NDArray[Any]:
+        result: NDArray[Any] = self._run.get_tensor(int(name))
+        return result

@@ -1,0 +1,169 @@
+"""Whether a network computes what the file does that it was read from: the file itself, run by its own runtime, is the judge."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from predictors.errors import StretchError
+from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.runtime.sequential import MARGIN, distance
+from stretch.capture.inputs import Inputs
+from stretch.capture.results import keyed
+from stretch.export.checks import own_errors
+from stretch.models.builder import OwnNetwork
+from stretch.models.load import LoadedModel
+
+#: Largest difference from the file, relative to its largest element; in lower precision root mean square, of the inputs that fit best.
+CLOSE = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3}
+
+#: How far a tensor within the file may be from the network's where none of it is at fault.
+_INNER = 1e-3
+
+#: Normal numbers times each are compared, of the last one without their signs.
+_SCALES = (1.0, 0.3, 3.0, 1.0)
+
+Arrays = Mapping[str, Any]
+
+
+def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | None]:
+    """Compare a network with the file that it was read from, on several random inputs.
+
+    Returns:
+        What a person should know: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran
+        in a runtime that bundles are run with too.
+
+    Raises:
+        StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
+    """
+    path, known = Path(loaded.name), getattr(loaded.module, "own", None)
+    if not isinstance(known, OwnNetwork) or loaded.weights_source != "given":
+        return [], None
+    unknown = f"whether the network computes what {path} does is not known"
+    inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
+    try:
+        file = known.open(path)
+        compared = [(x, file.run(x), file.run(x)) for x in _inputs(known, inputs)]
+    except StretchError as error:
+        return [f"{unknown}: {error.message}" + (f" ({error.hint})" if error.hint else "")], None
+    if not all(np.array_equal(value, again[name], equal_nan=True) for _, want, again in compared for name, value in want.items()):
+        return [f"{unknown}: the file gives other numbers each time"], None
+    for x, want, _ in compared:
+        apart, name = _difference(known, loaded, inputs, x, want)
+        best = min(best, apart)
+        if known.own.precision == "fp32" and not apart <= CLOSE["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
+            raise _refusal(known, loaded, name, apart, x)
+    far = known.own.precision != "fp32" and not best <= CLOSE[known.own.precision]
+    what = f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    return [what] * far, (path, known.own) if known.operators else None
+
+
+def _inputs(known: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
+    """Inputs by the forward's arguments, of the kinds that the file reads."""
+    rng = np.random.default_rng(0)
+    for number, scale in enumerate(_SCALES):
+        shapes = dict(zip((end.tensor for end in known.own.inputs), inputs.shapes.values(), strict=True))
+        drawn = {end.tensor: _numbers(rng, end, shapes[end.tensor], scale) for end in known.own.inputs}
+        yield {name: np.abs(x) if number + 1 == len(_SCALES) else x for name, x in drawn.items()}
+
+
+def _numbers(rng: np.random.Generator, end: OwnEnd, shape: tuple[int, ...], scale: float) -> Any:
+    """Numbers of one input: any reals, whole numbers of its type, or what its bytes can stand for."""
+    if not end.dtype.startswith(("int", "uint")):
+        return (rng.standard_normal(shape) * scale).astype(np.float32)
+    limits = np.iinfo(end.dtype)
+    low, high = (limits.min, limits.max) if limits.bits == 8 else (0, 9)
+    whole = rng.integers(low, high, shape, endpoint=True)
+    return ((whole - end.zero_point) * (end.scale or 1)).astype(np.float32)
+
+
+def _ran(loaded: LoadedModel, inputs: Inputs, x: Arrays, module: Any = None) -> dict[str, torch.Tensor]:
+    """What the network gives, by keys."""
+    with torch.inference_mode():
+        return dict(keyed(inputs.call(module or loaded.module, [torch.from_numpy(array.copy()) for array in x.values()])))
+
+
+def _difference(known: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
+    """The largest difference of an output, and the name of that output in the file."""
+    got = _ran(loaded, inputs, x)
+    return max((_apart(got[end.tensor].numpy(), want[end.tensor], known.own.precision), end.name) for end in known.own.outputs)
+
+
+def _apart(got: Any, want: Any, precision: str) -> float:
+    """How far one tensor is from another; infinitely where one has numbers and the other has none."""
+    if got.shape != want.shape:
+        return float("inf")
+    got, want = np.asarray(got, np.float32), np.asarray(want, np.float32)
+    there = np.isfinite(want)
+    if not np.array_equal(there, np.isfinite(got)):
+        return float("inf")
+    return distance(got[there], want[there], precision) if there.any() else 0.0
+
+
+@torch.inference_mode()
+def _noise(loaded: LoadedModel, inputs: Inputs, x: Arrays) -> float:
+    """How much of an output of the network is rounding in fp32."""
+    return max(
+        own_errors(
+            lambda module, reads: list(dict(keyed(inputs.call(module, [read.clone() for read in reads]))).values()),
+            loaded.module,
+            [torch.from_numpy(array.copy()) for array in x.values()],
+        )
+    )
+
+
+def _refusal(known: OwnNetwork, loaded: LoadedModel, name: str, error: float, x: Arrays) -> StretchError:
+    first = _first(known, loaded, x)
+    return StretchError(
+        f"what was read of {loaded.name} gives other numbers than the file: its output `{name[:80]}` differs by {error:.2g} of its largest number"
+        + (f", and the first difference is at {first}" if first else ""),
+        "export the network without that operator, or give the module itself as `module:factory`; please report the operator",
+    )
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a network and keeps tensors of it.
+
+    Attributes:
+        kept: What nodes of these names gave.
+    """
+
+    def __init__(self, module: fx.GraphModule, names: set[str]) -> None:
+        super().__init__(module)
+        self.kept: dict[str, Any] = {}
+        self._names = names
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Compute a node."""
+        result = super().run_node(n)
+        if n.name in self._names and isinstance(result, torch.Tensor):
+            self.kept[n.name] = result.numpy().copy()
+        return result
+
+
+@torch.inference_mode()
+def _first(known: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
+    """The first operator of the file whose result is another than the network's; empty where that cannot be told."""
+    if not known.operators:
+        return ""
+    assert isinstance(loaded.module, fx.GraphModule)
+    places = {name: place for _, results in known.operators for name, place in results.items()}
+    recorder = _Recorder(loaded.module, {node for node, _ in places.values()})
+    recorder.run(*(torch.from_numpy(array.copy()) for array in x.values()))
+    there = [name for name, (node, _) in places.items() if node in recorder.kept]
+    try:
+        file = known.open(Path(loaded.name), there)
+        file.run(x)
+        seen = file.seen(there)
+    except StretchError:
+        return ""
+    for what, results in known.operators:
+        for name, (node, order) in results.items():
+            if name in seen and node in recorder.kept:
+                got = recorder.kept[node]
+                if not _apart(got.transpose(order) if order else got, seen[name], "fp32") <= _INNER:
+                    return what
+    return ""
