@@ -14,8 +14,8 @@ from predictors.errors import StretchError
 from predictors.kinds import KernelWork
 from predictors.operators import kind_of
 from predictors.rows import Band, Rows, height
-from predictors.shapes import Attr, Shape
-from predictors.slices import Channels, Slice, width
+from predictors.shapes import Attr, Shape, width
+from predictors.slices import Channels, Slice
 
 MAX_OPS = 100_000
 
