@@ -25,6 +25,10 @@ class Result:
     key: str  # Its name among the results: the keys and positions that lead to it, such as ``out``, ``boxes_0`` or ``output_1``.
     dtype: torch.dtype = torch.float32  # Of the tensor that the network returns; operators compute it as reals.
 
+    def of(self, value: Any) -> Any:
+        """A value as the network returns it."""
+        return value if self.dtype == torch.float32 else value.to(self.dtype)
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -53,7 +57,7 @@ class Returned:
     def filled(self, values: Mapping[str, Any]) -> Any:
         """The structure with a value in place of each `Result`."""
         held = (leaf for _, leaf in leaves(self.template))
-        return rebuilt(self.template, iter([values[leaf.name].to(leaf.dtype) if isinstance(leaf, Result) else leaf for leaf in held]))
+        return rebuilt(self.template, iter([leaf.of(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in held]))
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
