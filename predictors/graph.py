@@ -36,6 +36,11 @@ _known_facts: dict[tuple[object, ...], OperatorFacts] = {}
 _MOST_FACTS = 1 << 16
 
 
+#: Tag of an operator that has weights in common with others, such as ``weight=0 bias=1``: a number for each weight of the network that
+#: several operators have.
+SHARED = "shared"
+
+
 @dataclass(frozen=True)
 class Op:
     """One operator with one output tensor, which carries the operator's name."""
@@ -218,6 +223,31 @@ class OpGraph:
         if graph != raw:
             raise StretchError(f"`{raw.name}` states shapes that its operators do not have")
         return graph
+
+
+class SharedWeight(NamedTuple):
+    """A weight that several operators have in common."""
+
+    holders: tuple[tuple[str, str], ...]  # Each operator, and what it calls the weight.
+    copies: int  # Learned numbers that would be added if each operator had its own.
+
+
+def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
+    """The weights that operators share (`SHARED`): none that two operators have in other shapes, or one operator twice."""
+    found: dict[str, list[tuple[str, str, Shape]]] = {}
+    for graph in graphs:
+        for op in graph.ops:
+            weights = graph.op_weights(op) if SHARED in op.tags else {}
+            for word in op.tags.get(SHARED, "").split():
+                key, _, number = word.partition("=")
+                found.setdefault(number, []).append((op.name, key, weights.get(key, ())))
+    result = []
+    for members in found.values():
+        names, (shape, *others) = {(name, key): key for name, key, _ in members}, {shape for *_, shape in members}
+        if 1 < len(names) == len(members) and not others:
+            learned = not any(key.startswith("running_") for key in names.values())
+            result.append(SharedWeight(tuple(names), (len(names) - 1) * prod(shape) if learned else 0))
+    return result
 
 
 def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:

@@ -504,6 +504,7 @@ def branch(
                 branched.warnings.append(
                     f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
                 )
+            branched.warnings += planned.sharing
             if images is None and not planned.exact:
                 branched.warnings.append(UNKNOWN_ACCURACY)
             branched.withheld = only_if_faster and planned.recommended != BRANCHED

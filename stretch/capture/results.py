@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError, need
-from predictors.graph import Op, OpGraph
+from predictors.graph import SHARED, Op, OpGraph
 from stretch.operators.capturing import Refusal
 
 #: Nested deeper, a structure is refused.
@@ -158,6 +158,25 @@ class Captured:
     def opaque(self) -> tuple[str, ...]:
         """Names of the operators that no family describes: nothing scales or divides them."""
         return tuple(op.name for op in self.graph.ops if op.kind == "opaque")
+
+
+def with_shared(captured: Captured) -> Captured:
+    """The network with the tag `SHARED` on the operators that have the same tensors as others, as where a module is called twice."""
+    numbers: dict[Any, list[tuple[str, str]]] = {}
+    for op, tensors in captured.weights.items():
+        for key, tensor in tensors.items():
+            if tensor.numel():
+                place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+                numbers.setdefault(place, []).append((op, key))
+    words: dict[str, list[str]] = {}
+    for number, holders in enumerate(holders for holders in numbers.values() if len(holders) > 1):
+        for op, key in holders:
+            words.setdefault(op, []).append(f"{key}={number}")
+    if not words:
+        return captured
+    graph = captured.graph
+    ops = [dataclasses.replace(op, tags={**op.tags, SHARED: " ".join(words[op.name])}) if op.name in words else op for op in graph.ops]
+    return dataclasses.replace(captured, graph=dataclasses.replace(graph, ops=tuple(ops)))
 
 
 def returned_by(graph: OpGraph) -> Returned:

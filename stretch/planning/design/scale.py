@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from predictors.channels import Narrowed, Pieces
 from predictors.devices import DeviceProfile
 from predictors.errors import StretchError, UnknownNameError
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op, OpGraph, SharedWeight, shared_weights
 from predictors.host import host_among
 from predictors.joins import DEFAULT, JoinKind, join_of, joins_that, meeting_of
 from predictors.kinds import unscaled
@@ -27,6 +27,7 @@ from stretch.planning.design.branch_design import (
     SegmentDraft,
     SideDesign,
     safe_name,
+    undivided,
 )
 from stretch.planning.design.division import WORDS, Taken, check_division, divisions, shares_of
 from stretch.planning.network.segments import (
@@ -400,6 +401,12 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
         result.append(scale_branches(segment, part, channels))
         channels = join_width(segment, part)
     return result
+
+
+def still_shared(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
+    """The weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
+    branches = [branch.graph for branches in scaled_branches(graph, undivided(design)) for branch in branches]
+    return shared_weights([*branches, *backbone_of(graph).sides])
 
 
 def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:

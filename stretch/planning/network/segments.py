@@ -330,7 +330,7 @@ def backbone_of(graph: OpGraph) -> Backbone:
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
-    ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
+    ops += [replace(op, tags=op.tags | _tags(op.name in read)) for op in map(graph.by_name.__getitem__, names[1:])]
     needed = cone(graph, names[:1])
     before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
     sides = [part_graph(graph, f"side{number}", part, handed_on(graph, part)) for number, part in enumerate([*before, *after], start=1)]
