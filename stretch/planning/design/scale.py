@@ -1,7 +1,7 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights; and a design file completed for a graph."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from predictors.channels import Narrowed, Pieces
 from predictors.devices import DeviceProfile
 from predictors.errors import StretchError, UnknownNameError
-from predictors.graph import Op, OpGraph, SharedWeight, shared_weights
+from predictors.graph import SHARED, Op, OpGraph, SharedWeight, shared_weights
 from predictors.host import host_among
 from predictors.joins import DEFAULT, JoinKind, join_of, joins_that, meeting_of
 from predictors.kinds import unscaled
@@ -449,7 +449,15 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
         names[part.end] = at
     add_sides(backbone.after)
+    if any(SHARED in op.tags for op in ops):
+        shared = {holder for weight in still_shared(graph, design) for holder in weight.holders}
+        ops = [replace(op, tags={**op.tags, SHARED: _still(op, shared)}) if SHARED in op.tags else op for op in ops]
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
+
+
+def _still(op: Op, shared: Collection[tuple[str, str]]) -> str:
+    """Of the weights that an operator shares in the original, those that it shares in a design."""
+    return " ".join(word for word in op.tags[SHARED].split() if (op.tags["origin"], word.partition("=")[0]) in shared)
 
 
 def host_processor(design: BranchDesign) -> str:
