@@ -13,8 +13,9 @@ from predictors.channels import OperatorView
 from predictors.errors import StretchError
 from predictors.kinds import KernelWork
 from predictors.operators import kind_of
+from predictors.operators.opaque import FIXED
 from predictors.rows import Band, Rows, height
-from predictors.shapes import Attr, Shape, width
+from predictors.shapes import Attr, Shape, integer, width
 from predictors.slices import Channels, Slice
 
 MAX_OPS = 100_000
@@ -199,12 +200,7 @@ class OpGraph:
     @cached_property
     def params(self) -> int:
         """Learned numbers; batch-norm statistics are not counted."""
-        total = 0
-        for op in self.ops:
-            for key, shape in self.op_weights(op).items():
-                if not key.startswith("running_"):
-                    total += prod(shape)
-        return total
+        return sum(self.op_facts(op).params for op in self.ops)
 
     def to_json(self) -> bytes:
         """The graph as JSON."""
@@ -253,7 +249,7 @@ def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
 def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
     kind = kind_of(op.kind)
     sizes = {name: prod(shape) for name, shape in kind.weights(shapes, op.attrs).items()}
-    params = sum(size for name, size in sizes.items() if not name.startswith("running_"))
+    params = sum(size for name, size in sizes.items() if not name.startswith("running_")) - integer(op.attrs, FIXED, 0)
     weights = 0 if kind.folds else sum(sizes.values())
     return OperatorFacts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 

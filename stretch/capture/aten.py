@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import fx
 
-from predictors.operators.opaque import CALLS, attributes
+from predictors.operators.opaque import CALLS, FIXED, attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
 from stretch.opaque.calls import Call, Calls, CallTensor, plain
@@ -420,7 +420,8 @@ class CallRecorder:
         weights = {f"constant_{i}": tensor for i, tensor in enumerate(tensors)}
         shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
         text, count = Calls(reads, constants, tuple(calls)).text(), sum(tensor.numel() for tensor in tensors)
-        return AtenStep("opaque", {**attrs, CALLS: text, "weights": count, **shapes}, tuple(self._reads), weights)
+        fixed: dict[str, Attr] = {FIXED: sum(prod(spec.shape) for spec in constants if not spec.learned)}
+        return AtenStep("opaque", {**attrs, CALLS: text, "weights": count, **(fixed if fixed[FIXED] else {}), **shapes}, tuple(self._reads), weights)
 
 
 def conversion(of: dict[str, int], dtype: torch.dtype | None) -> Call:

@@ -165,7 +165,8 @@ def with_shared(captured: Captured) -> Captured:
     numbers: dict[Any, list[tuple[str, str]]] = {}
     for op, tensors in captured.weights.items():
         for key, tensor in tensors.items():
-            if tensor.numel():
+            # of what calls of torch read, such as masks, nothing that is not learned
+            if tensor.numel() and (isinstance(tensor, nn.Parameter) or captured.graph.by_name[op].kind != "opaque"):
                 place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
                 numbers.setdefault(place, []).append((op, key))
     words: dict[str, list[str]] = {}
