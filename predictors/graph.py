@@ -225,6 +225,7 @@ class SharedWeight(NamedTuple):
     """A weight that several operators have in common."""
 
     holders: tuple[tuple[str, str], ...]  # Each operator, and what it calls the weight.
+    size: int  # Its numbers.
     copies: int  # Learned numbers that would be added if each operator had its own.
 
 
@@ -242,7 +243,7 @@ def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
         names, (shape, *others) = {(name, key): key for name, key, _ in members}, {shape for *_, shape in members}
         if 1 < len(names) == len(members) and not others:
             learned = not any(key.startswith("running_") for key in names.values())
-            result.append(SharedWeight(tuple(names), (len(names) - 1) * prod(shape) if learned else 0))
+            result.append(SharedWeight(tuple(names), prod(shape), (len(names) - 1) * prod(shape) if learned else 0))
     return result
 
 
