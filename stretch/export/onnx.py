@@ -25,7 +25,7 @@ from stretch.planning.divisions.rows import PADDING_TAG
 IR_VERSION = 10
 
 #: Node attributes a scheduler reads (paper 003, section 3: meeting point and processor).
-NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "processor", "stretch.subgraph": "subgraph", SHARING: SHARED}
+NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "processor", "stretch.subgraph": "subgraph"}
 
 #: Node attribute of a band: padding (top, left, bottom, right) of the operator in the whole segment, if it differs.
 WHOLE_PADDING = "stretch.whole_padding"
@@ -75,7 +75,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         name_of[op.name] = op.name
         state(writer.nodes[-1], op.kind, op.attrs)
         for node in writer.nodes[before:]:
-            for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG)):
+            for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG), (SHARING, SHARED)):
                 if op.tags.get(tag):
                     entry = node.metadata_props.add()
                     entry.key, entry.value = prop, op.tags[tag]
