@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from predictors.shapes import Attrs, Shape
+from predictors.shapes import Attrs, Shape, width
 
 Piece = tuple[int, int]
 Pieces = tuple[Piece, ...]
@@ -122,7 +122,7 @@ ChannelRule = Callable[[Groups, OperatorView, Sequence[Pieces]], Pieces]
 
 def fresh(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Channels of their own: any of them may be left out."""
-    return ((groups.new(view.shape[1]), 1),)
+    return ((groups.new(width(view.shape)), 1),)
 
 
 def same_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
@@ -134,7 +134,7 @@ def freeze_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pie
     """Nothing is known: neither what is read nor what is written may be scaled."""
     for pieces in ins:
         groups.freeze(pieces)
-    return ((groups.new(view.shape[1] if len(view.shape) > 1 else 1, frozen=True), 1),)
+    return ((groups.new(width(view.shape), frozen=True), 1),)
 
 
 def side_by_side(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
@@ -144,9 +144,9 @@ def side_by_side(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> P
 
 def tied(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
-    wide = [pieces for pieces, shape in zip(ins, view.inputs, strict=True) if shape[1] == view.shape[1]]
+    wide = [pieces for pieces, shape in zip(ins, view.inputs, strict=True) if width(shape) == width(view.shape)]
     for pieces, shape in zip(ins, view.inputs, strict=True):
-        if shape[1] != view.shape[1]:
+        if width(shape) != width(view.shape):
             groups.freeze(pieces)
     first = wide[0]
     for other in wide[1:]:

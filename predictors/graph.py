@@ -13,9 +13,10 @@ from predictors.channels import OperatorView
 from predictors.errors import StretchError
 from predictors.kinds import KernelWork
 from predictors.operators import kind_of
+from predictors.operators.opaque import FIXED
 from predictors.rows import Band, Rows, height
-from predictors.shapes import Attr, Shape
-from predictors.slices import Channels, Slice, width
+from predictors.shapes import Attr, Shape, integer, width
+from predictors.slices import Channels, Slice
 
 MAX_OPS = 100_000
 
@@ -34,6 +35,11 @@ _known_facts: dict[tuple[object, ...], OperatorFacts] = {}
 
 #: Operators whose facts are kept.
 _MOST_FACTS = 1 << 16
+
+
+#: Tag of an operator that has weights in common with others, such as ``weight=0 bias=1``: a number for each weight of the network that
+#: several operators have.
+SHARED = "shared"
 
 
 @dataclass(frozen=True)
@@ -194,12 +200,7 @@ class OpGraph:
     @cached_property
     def params(self) -> int:
         """Learned numbers; batch-norm statistics are not counted."""
-        total = 0
-        for op in self.ops:
-            for key, shape in self.op_weights(op).items():
-                if not key.startswith("running_"):
-                    total += prod(shape)
-        return total
+        return sum(self.op_facts(op).params for op in self.ops)
 
     def to_json(self) -> bytes:
         """The graph as JSON."""
@@ -220,10 +221,36 @@ class OpGraph:
         return graph
 
 
+class SharedWeight(NamedTuple):
+    """A weight that several operators have in common."""
+
+    holders: tuple[tuple[str, str], ...]  # Each operator, and what it calls the weight.
+    size: int  # Its numbers.
+    copies: int  # Learned numbers that would be added if each operator had its own.
+
+
+def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
+    """The weights that operators share (`SHARED`): none that two operators have in other shapes, or one operator twice."""
+    found: dict[str, list[tuple[str, str, Shape]]] = {}
+    for graph in graphs:
+        for op in graph.ops:
+            weights = graph.op_weights(op) if SHARED in op.tags else {}
+            for word in op.tags.get(SHARED, "").split():
+                key, _, number = word.partition("=")
+                found.setdefault(number, []).append((op.name, key, weights.get(key, ())))
+    result = []
+    for members in found.values():
+        names, (shape, *others) = {(name, key): key for name, key, _ in members}, {shape for *_, shape in members}
+        if 1 < len(names) == len(members) and not others:
+            learned = not any(key.startswith("running_") for key in names.values())
+            result.append(SharedWeight(tuple(names), prod(shape), (len(names) - 1) * prod(shape) if learned else 0))
+    return result
+
+
 def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
     kind = kind_of(op.kind)
     sizes = {name: prod(shape) for name, shape in kind.weights(shapes, op.attrs).items()}
-    params = sum(size for name, size in sizes.items() if not name.startswith("running_"))
+    params = sum(size for name, size in sizes.items() if not name.startswith("running_")) - integer(op.attrs, FIXED, 0)
     weights = 0 if kind.folds else sum(sizes.values())
     return OperatorFacts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 

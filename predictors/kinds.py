@@ -6,13 +6,12 @@ Layout is NCHW throughout; padding is (top, left, bottom, right).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 from predictors.channels import ChannelRule, Narrowed, freeze_all
 from predictors.registry import Registry
 from predictors.rows import RowRule, all_rows
-from predictors.shapes import Attrs, Shape
+from predictors.shapes import Attrs, Shape, pixels, width
 from predictors.slices import Additive, SliceRule, all_channels
 
 
@@ -32,14 +31,9 @@ def per_channel(kind: str) -> "WorkRule":
     """A kernel of this kind that does a step for each element of its result."""
 
     def work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-        return KernelWork(kind, 1, 1, out[1] if len(out) > 1 else 1, 1, pixels(out))
+        return KernelWork(kind, 1, 1, width(out), 1, pixels(out))
 
     return work
-
-
-def pixels(shape: Shape) -> int:
-    """Positions of a tensor, batch included."""
-    return shape[0] * prod(shape[2:])
 
 
 def same_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:

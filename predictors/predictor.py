@@ -17,6 +17,7 @@ from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
 from predictors.rewrites import laid_out
 from predictors.rewrites.grouped import GROUPED, owner_of
+from predictors.shapes import pixels, width
 from predictors.side_by_side import Shares
 
 # What it costs to move a tensor between two processors of a device.
@@ -300,9 +301,8 @@ class LatencyPredictor:
         meeting = meeting_of(kind)
         if not meeting.copies(self.device.processor(host).profile.layout):
             return 0.0
-        channels, pixels = shape[1], shape[0] * prod(shape[2:])
-        written = pixels * channels
-        cost = KernelCost(meeting.kernel, 1, 1, channels, 1, pixels, written * meeting.reads(branches), written, 0)
+        written = prod(shape)
+        cost = KernelCost(meeting.kernel, 1, 1, width(shape), 1, pixels(shape), written * meeting.reads(branches), written, 0)
         return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
 
     def _model(self, processor: str, precision: str | None) -> KernelModel:

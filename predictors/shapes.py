@@ -1,7 +1,7 @@
 """Shapes and attributes of operators: their types, reading them with a check, and windows that slide over an image."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor
+from math import ceil, floor, prod
 
 Shape = tuple[int, ...]
 Attr = bool | int | float | str | tuple[int, ...]
@@ -71,3 +71,18 @@ def same_padding(
     totals = [max(0, (n - 1) // s * s + d * (k - 1) + 1 - n) for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (*large, *small) if odd_first else (*small, *large)
+
+
+def width(shape: Shape) -> int:
+    """Channels of a tensor; one without an axis for them has one."""
+    return shape[1] if len(shape) > 1 else 1
+
+
+def with_width(shape: Shape, channels: int) -> Shape:
+    """The shape of a tensor with other channels; one without an axis for them as it is."""
+    return (shape[0], channels, *shape[2:]) if len(shape) > 1 else shape
+
+
+def pixels(shape: Shape) -> int:
+    """Positions of a tensor, batch included."""
+    return prod(shape) // width(shape)

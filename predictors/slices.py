@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from predictors.channels import OperatorView
-from predictors.shapes import Attrs, Shape, integer
+from predictors.shapes import Attrs, Shape, integer, width
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,6 @@ class Additive:
 
 #: From what a rule may look at, and channels of the output.
 SliceRule = Callable[[OperatorView, Channels], Slice]
-
-
-def width(shape: Shape) -> int:
-    """Channels of a tensor."""
-    return shape[1] if len(shape) > 1 else 1
 
 
 def weight_rows(channels: Channels, width: int, count: int) -> Channels:

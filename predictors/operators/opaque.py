@@ -17,6 +17,8 @@ PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matm
 
 #: Attribute: the calls of torch that compute an operator, as `stretch.opaque.calls` writes them.
 CALLS = "calls"
+#: Attribute: how many numbers of those tensors nobody learned, such as states that a recurrent layer begins with; left out where there are none.
+FIXED = "fixed"
 #: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read beside the operator's inputs.
 CONSTANT = "constant_"
 

@@ -5,9 +5,9 @@ from functools import partial
 from math import prod
 
 from predictors.channels import same_channels
-from predictors.kinds import KernelWork, Kind, kinds, pixels
+from predictors.kinds import KernelWork, Kind, kinds
 from predictors.rows import same_rows, window_rows
-from predictors.shapes import Attrs, Shape, ints, rank4, window_shape
+from predictors.shapes import Attrs, Shape, ints, pixels, rank4, window_shape
 from predictors.slices import Additive, same_slice
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, fresh
-from predictors.kinds import KernelWork, Kind, kinds, pixels
+from predictors.kinds import KernelWork, Kind, kinds
 from predictors.rows import window_rows
-from predictors.shapes import Attrs, Shape, integer, ints, rank4, window_shape
+from predictors.shapes import Attrs, Shape, integer, ints, pixels, rank4, window_shape
 from predictors.slices import columns, filters
 
 

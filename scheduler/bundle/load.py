@@ -320,7 +320,7 @@ def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writ
         for tensor_name in names:
             readers.setdefault(tensor_name, set()).add(step)
     for tensor in manifest.tensors:
-        if not tensor.shape or min(tensor.shape) < 1 or math.prod(tensor.shape) > MAX_TENSOR_ELEMENTS:
+        if min(tensor.shape, default=1) < 1 or math.prod(tensor.shape) > MAX_TENSOR_ELEMENTS:
             yield f"tensor `{tensor.name}` has the shape {list(tensor.shape)}, which is empty or too large"
         if tensor.layout == "NC" and len(tensor.shape) != 2:
             yield f"tensor `{tensor.name}` has layout NC and {len(tensor.shape)} axes"

@@ -476,6 +476,8 @@ def branch(
     with torch_loaded(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
+        from stretch.opaque.calls import calls_of
+        from stretch.opaque.snippets import prepare
         from stretch.sensitivity.blocks import block_losses
         from stretch.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
@@ -518,9 +520,12 @@ def branch(
                 branched.warnings.append(
                     f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
                 )
+            branched.warnings += planned.sharing
             if images is None and not planned.exact:
                 branched.warnings.append(UNKNOWN_ACCURACY)
             branched.withheld = only_if_faster and planned.recommended != BRANCHED
+            if dry_run and weights != "none":
+                prepare((calls_of(op.attrs), op.shape) for op in captured.graph.ops if op.kind == "opaque")
             if dry_run or branched.withheld:
                 return branched
             with phase("transform"):

@@ -4,7 +4,7 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.results import Captured
+from stretch.capture.results import Captured, with_shared
 from stretch.capture.trace import capture_traced
 
 __all__ = ["Captured", "capture"]
@@ -29,7 +29,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     """
     arguments = Inputs.of(input_shape, module)
     try:
-        return capture_traced(module, arguments, name)
+        return with_shared(capture_traced(module, arguments, name))
     except UsageError:
         raise
     except StretchError as error:
@@ -38,7 +38,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     from stretch.capture.runnable import capture_runnable
 
     try:
-        return capture_runnable(module, arguments, name or type(module).__name__, refused.message)
+        return with_shared(capture_runnable(module, arguments, name or type(module).__name__, refused.message))
     except UsageError:
         raise
     except StretchError as error:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import fx
 
-from predictors.operators.opaque import CALLS, attributes
+from predictors.operators.opaque import CALLS, FIXED, attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
 from stretch.opaque.calls import Call, Calls, CallTensor, plain
@@ -390,13 +390,28 @@ class CallRecorder:
             at = len(there) - 1
         return {key: at}
 
-    def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call]) -> AtenStep:
+    def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> AtenStep:
         """An opaque operator that is computed by some calls with what was collected.
+
+        Tensors between operators are real (`held`): calls that compute with whole numbers stand between conversions.
 
         Args:
             attrs: What else it states.
+            result: Type of what the last call gives.
         """
-        reads = tuple(CallTensor(_name(value.dtype), value.shape) for value in self._reads)
+        reads = tuple(CallTensor(_name(held(value.dtype)), value.shape) for value in self._reads)
+        others = [i for i, value in enumerate(self._reads) if held(value.dtype) != value.dtype]
+        before = [conversion({"read": i}, self._reads[i].dtype) for i in others]
+        place = {i: {"call": number} for number, i in enumerate(others)}
+
+        def behind(to: dict[str, Any]) -> dict[str, Any]:
+            if "call" in to:
+                return {**to, "call": to["call"] + len(before)}
+            return place.get(to.get("read", -1), to)
+
+        calls = [*before, *(call.referring(behind) for call in calls)]
+        if held(result) != result:
+            calls.append(conversion({"call": len(calls) - 1, "result": calls[-1].result}, held(result)))
         tensors = [_finite(value.tensor) for value in self._constants if value.tensor is not None]
         constants = tuple(
             CallTensor(_name(tensor.dtype), tuple(tensor.shape), value.learned and tensor.is_floating_point())
@@ -405,7 +420,23 @@ class CallRecorder:
         weights = {f"constant_{i}": tensor for i, tensor in enumerate(tensors)}
         shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
         text, count = Calls(reads, constants, tuple(calls)).text(), sum(tensor.numel() for tensor in tensors)
-        return AtenStep("opaque", {**attrs, CALLS: text, "weights": count, **shapes}, tuple(self._reads), weights)
+        fixed: dict[str, Attr] = {FIXED: sum(prod(spec.shape) for spec in constants if not spec.learned)}
+        return AtenStep("opaque", {**attrs, CALLS: text, "weights": count, **(fixed if fixed[FIXED] else {}), **shapes}, tuple(self._reads), weights)
+
+
+def conversion(of: dict[str, int], dtype: torch.dtype | None) -> Call:
+    """The call that gives a tensor in another type."""
+    return Call("_to_copy.default", (of,), {"dtype": {"dtype": _name(dtype)}})
+
+
+def held(dtype: torch.dtype | None) -> torch.dtype:
+    """The type in which a tensor passes from operator to operator: 32-bit reals for whole numbers, truth values and short reals."""
+    return torch.float32 if dtype is None or dtype.itemsize < 4 or not (dtype.is_floating_point or dtype.is_complex) else dtype
+
+
+def as_held(value: AtenValue) -> AtenValue:
+    """A tensor in the type in which it passes from operator to operator, for those that only move its elements."""
+    return replace(value, dtype=held(value.dtype))
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:
@@ -648,11 +679,9 @@ def _attention(call: AtenCall) -> Made:
 def _recurrent(call: AtenCall) -> Made:
     """All steps of all layers as one product of what a step reads with its gates' weights."""
     x, weights = call.tensors[0], [item.shape for item in call.arguments["params"] if len(item.shape) == 2]
-    steps = prod(x.shape[:-1])
-    # each direction of each layer has a matrix for its input and one for its state
-    pairs = len(weights) // 2
-    cin = (weights[0][1] + weights[1][1]) if pairs else 1
-    return [opaque(call, "linear", (cin, weights[0][0], max(1, pairs), 1, steps))]
+    # each direction of each layer has a matrix for its input, one for its state, and one where its state is projected
+    gates = weights[0][0]
+    return [opaque(call, "linear", (sum(map(prod, weights)) // gates, gates, 1, 1, prod(x.shape[:-1])))]
 
 
 @_add("batch_norm", "_native_batch_norm_legit_no_training")

@@ -103,8 +103,9 @@ def checked_shape(name: str, arguments: Any) -> Shape:
     try:
         shape = tuple(operator.index(size) for size in arguments)
     except TypeError:
-        shape = ()
-    if not shape or min(shape) < 1:
+        shape = (0,)
+    # a number by itself is no image: only one of several inputs
+    if min(shape, default=int(name != ONLY)) < 1:
         raise UsageError(f"the input `{name}` has {arguments!r}, which is no shape", "give whole numbers from 1, such as (1, 3, 224, 224)")
     return shape
 

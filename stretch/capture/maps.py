@@ -21,6 +21,7 @@ from stretch.capture.aten import (
     Of,
     Unmapped,
     common,
+    held,
     map_axes,
     mapped,
     need_mapped,
@@ -272,7 +273,7 @@ class Maps:
     def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
         """An operator of some calls on a whole map."""
         known = CallRecorder()
-        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=value.dtype)
+        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=held(value.dtype))
         built = calls(known, known(whole))
         step = known.step(over_elements(shape, "copy", "permute"), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError, need
-from predictors.graph import Op, OpGraph
+from predictors.graph import SHARED, Op, OpGraph
 from stretch.operators.capturing import Refusal
 
 #: Nested deeper, a structure is refused.
@@ -23,6 +23,11 @@ class Result:
 
     name: str  # Of the operator that computes it, or of the input that it is.
     key: str  # Its name among the results: the keys and positions that lead to it, such as ``out``, ``boxes_0`` or ``output_1``.
+    dtype: torch.dtype = torch.float32  # Of the tensor that the network returns; operators compute it as reals.
+
+    def of(self, value: Any) -> Any:
+        """A value as the network returns it."""
+        return value if self.dtype == torch.float32 else value.to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class Returned:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one tensor and nothing else."""
-        return isinstance(self.template, Result)
+        """Whether it is one tensor as its operator computes it and nothing else."""
+        return isinstance(self.template, Result) and self.template.dtype == torch.float32
 
     def keys(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
         """The name of each of a graph's outputs among the results: the first, where one is returned twice."""
@@ -52,7 +57,7 @@ class Returned:
     def filled(self, values: Mapping[str, Any]) -> Any:
         """The structure with a value in place of each `Result`."""
         held = (leaf for _, leaf in leaves(self.template))
-        return rebuilt(self.template, iter([values[leaf.name] if isinstance(leaf, Result) else leaf for leaf in held]))
+        return rebuilt(self.template, iter([leaf.of(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in held]))
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -155,6 +160,26 @@ class Captured:
         return tuple(op.name for op in self.graph.ops if op.kind == "opaque")
 
 
+def with_shared(captured: Captured) -> Captured:
+    """The network with the tag `SHARED` on the operators that have the same tensors as others, as where a module is called twice."""
+    numbers: dict[Any, list[tuple[str, str]]] = {}
+    for op, tensors in captured.weights.items():
+        for key, tensor in tensors.items():
+            # of what calls of torch read, such as masks, nothing that is not learned
+            if tensor.numel() and (isinstance(tensor, nn.Parameter) or captured.graph.by_name[op].kind != "opaque"):
+                place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+                numbers.setdefault(place, []).append((op, key))
+    words: dict[str, list[str]] = {}
+    for number, holders in enumerate(holders for holders in numbers.values() if len(holders) > 1):
+        for op, key in holders:
+            words.setdefault(op, []).append(f"{key}={number}")
+    if not words:
+        return captured
+    graph = captured.graph
+    ops = [dataclasses.replace(op, tags={**op.tags, SHARED: " ".join(words[op.name])}) if op.name in words else op for op in graph.ops]
+    return dataclasses.replace(captured, graph=dataclasses.replace(graph, ops=tuple(ops)))
+
+
 def returned_by(graph: OpGraph) -> Returned:
     """What a graph's network returns where nothing else is known: its output, or a tuple of several."""
     results = tuple(Result(name, f"output_{i}") for i, name in enumerate(graph.outputs))
@@ -195,7 +220,11 @@ def left_out(returned: Returned, inputs: Sequence[str]) -> list[str]:
     """Sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
     fixed = [key for key, leaf in keyed(returned.template) if not isinstance(leaf, Result)]
     passed = [result.key for result in returned.results if result.name in inputs]
+    whole = [result.key for result in returned.results if not result.dtype.is_floating_point]
     outcome = []
+    if whole:
+        what = ", ".join(f"`{key}`" for key in whole)
+        outcome.append(f"{what} of what the network returns is of whole numbers: the module returns it so, bundles give it as float32")
     if fixed:
         what = ", ".join(f"`{key}`" for key in fixed)
         outcome.append(f"{what} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
@@ -215,12 +244,13 @@ def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
 
 
 def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that a network returned, each with its operator's name; none where it is of another form."""
+    """The tensors that a network returned, as operators compute them, each with its operator's name; none where it is of another form."""
     named = [leaf for _, leaf in leaves(returned.template)]
     there = [leaf for _, leaf in leaves(output)]
     if len(named) != len(there):
         return []
-    return [(a.name, b) for a, b in zip(named, there, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
+    held = [(a, b) for a, b in zip(named, there, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
+    return [(a.name, b if b.is_floating_point() else b.float()) for a, b in held]
 
 
 def differences(got: Mapping[str, torch.Tensor], want: Any, returned: Returned) -> list[tuple[torch.Tensor, torch.Tensor]]:

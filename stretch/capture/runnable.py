@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from math import inf, prod
 from typing import Any
 
-import msgspec
 import torch
 from torch import fx, nn
 
@@ -24,6 +24,9 @@ from stretch.capture.aten import (
     CallRecorder,
     Made,
     Unmapped,
+    as_held,
+    conversion,
+    held,
     of_family,
     opaque,
     opaque_node,
@@ -36,7 +39,7 @@ from stretch.capture.inputs import Inputs, InputShapes
 from stretch.capture.maps import Maps
 from stretch.capture.results import Captured, Result, Returned, differences, keyed, left_out, rebuilt
 from stretch.capture.trace import agrees, evaluating, folded
-from stretch.opaque.calls import Call, computes, read_calls
+from stretch.opaque.calls import Call, computes
 from stretch.operators.capturing import FUNCTIONS, Refusal, pair, supported
 from stretch.operators.lowerings import make_module
 
@@ -65,9 +68,13 @@ def computed(call: AtenCall) -> Made:
     return [as_call(call, built)]
 
 
-def as_call(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
-    """One operator for a call whatever a rule makes of it: opaque, computed by torch."""
-    return _called(call, _priced(call, steps))
+def as_call(call: AtenCall, steps: list[AtenStep] | None, numbers: Sequence[int] = (0,)) -> AtenStep:
+    """One operator for a call whatever a rule makes of it: opaque, computed by torch.
+
+    Args:
+        numbers: Which of several results it gives: one, or more in one row (1, n), each behind the other.
+    """
+    return _called(call, _priced(call, steps), numbers)
 
 
 def _priced(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
@@ -102,9 +109,16 @@ def _in_floats(call: AtenCall) -> bool:
     return all(dtype == torch.float32 for dtype in (*(value.dtype for value in call.values), _result_type(call)))
 
 
-def _result_type(call: AtenCall) -> torch.dtype:
+def _out_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
+    """One of the results that lie behind each other in a row; nobody reads one that does not."""
+    shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
+    piece = AtenStep("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
+    return AtenValue(whole.op, shape, piece=piece) if number in numbers else AtenValue("", shape)
+
+
+def _result_type(call: AtenCall, number: int = 0) -> torch.dtype:
     result = call.node.meta["val"]
-    dtype: torch.dtype = (result[0] if isinstance(result, tuple | list) else result).dtype
+    dtype: torch.dtype = (result[number] if isinstance(result, tuple | list) else result).dtype
     return dtype
 
 
@@ -174,16 +188,8 @@ def _filled(**weights: torch.Tensor | None) -> Weights:
     return {key: value for key, value in weights.items() if value is not None}
 
 
-def of_result(step: AtenStep, number: int, shape: Shape) -> AtenStep:
-    """An opaque operator of a call with several results, as that of another result."""
-    calls = read_calls(str(step.attrs[CALLS]))
-    last = msgspec.structs.replace(calls.calls[-1], result=number)
-    text = msgspec.structs.replace(calls, calls=(*calls.calls[:-1], last)).text()
-    return replace(step, attrs={**step.attrs, "shape": shape, CALLS: text})
-
-
-def _called(call: AtenCall, step: AtenStep) -> AtenStep:
-    """An opaque operator with the call of torch that computes it."""
+def _called(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> AtenStep:
+    """An opaque operator with the calls of torch that compute some results of a call."""
     schema = call.node.target._schema  # type: ignore[union-attr]
     name = _functional(call)
     positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
@@ -195,7 +201,19 @@ def _called(call: AtenCall, step: AtenStep) -> AtenStep:
         }
     except ValueError as error:
         raise Refusal(f"its argument {error}") from error
-    return known.step(step.attrs, [Call(name, arguments, options)])
+    if len(numbers) == 1:
+        attrs = {**step.attrs, "shape": call.shapes[numbers[0]]}
+        return known.step(attrs, [Call(name, arguments, options, numbers[0])], _result_type(call, numbers[0]))
+    calls, rows = [Call(name, arguments, options)], []
+    for number in numbers:
+        of = {"call": 0, "result": number}
+        if _result_type(call, number) != torch.float32:
+            calls.append(conversion(of, torch.float32))
+            of = {"call": len(calls) - 1}
+        calls.append(Call("reshape.default", (of, [1, prod(call.shapes[number])])))
+        rows.append({"call": len(calls) - 1})
+    calls.append(Call("cat.default", (rows, 1)))
+    return known.step({**step.attrs, "shape": (1, sum(prod(call.shapes[number]) for number in numbers))}, calls)
 
 
 def _functional(call: AtenCall) -> str:
@@ -211,10 +229,11 @@ def _functional(call: AtenCall) -> str:
 
 
 def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
-    """An opaque operator of one call that the network does not have as such."""
-    known = CallRecorder()
-    call = Call(operator, tuple(map(known, arguments)), {key: known(option) for key, option in options.items()})
-    return known.step(over_elements(out, kernel, variant), [call])
+    """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
+    known, to = CallRecorder(), options.get("dtype", torch.float32)
+    given = [as_held(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
+    call = Call(operator, tuple(map(known, given)), {key: known(option) for key, option in options.items()})
+    return known.step(over_elements(out, kernel, variant), [call], to)
 
 
 def _permute(call: AtenCall) -> Made:
@@ -246,7 +265,7 @@ def _same(call: AtenCall) -> Made:
     """The tensor itself, unless its type changes."""
     x = call.tensors[0]
     to = _result_type(call)
-    return x if x.dtype == to else [_made("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
+    return x if x.dtype == to or to == held(x.dtype) else [_made("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
 
 
 def _dropout(call: AtenCall) -> Made:
@@ -352,6 +371,13 @@ def _with_product(call: AtenCall) -> Made:
     ]
 
 
+def _recurrent(call: AtenCall) -> Made:
+    """A recurrent layer; three matrices for a layer and direction project its states."""
+    matrices = [value for value in call.arguments["params"] if len(value.shape) == 2]
+    supported(all(a.shape[0] == b.shape[0] for a, b in pairwise(matrices)), "ONNX has no recurrent layer that projects its states")
+    return RULES["lstm"](call)
+
+
 #: Rules of operators that predictions see otherwise: there, what no runtime moves is free.
 OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint"), _permute),
@@ -359,6 +385,7 @@ OWN: dict[str, Callable[[AtenCall], Made]] = {
     **dict.fromkeys(("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
     **dict.fromkeys(("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"), _same),
     **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
+    **dict.fromkeys(_RECURRENT, _recurrent),
     "dropout": _dropout,
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     # unless bits are read as another type
@@ -505,13 +532,15 @@ class RunnableLowering(AtenLowering):
         if isinstance(built, AtenValue | tuple):
             return built if isinstance(built, tuple) else (built,)
         assert built is not None
-        if several and any(reader.users and reader.args[1] for reader in call.node.users):
-            built = [as_call(call, built)]
-            return tuple(AtenValue(built[0].reads[0].op, shape, piece=of_result(built[0], i, shape)) for i, shape in enumerate(call.shapes))
-        value = self._emit(call, built)
-        if value is None:
+        read = {reader.args[1] for reader in call.node.users if reader.users} if several else {0}
+        numbers = sorted(number for number in read if 0 not in call.shapes[number])
+        if numbers not in ([], [0]):
+            built = [as_call(call, built, numbers)]
+        shape = call.shapes[0] if len(numbers) < 2 else built[0].attrs["shape"]
+        whole = self._emit(replace(call, shapes=[call.shapes[numbers[0]] if len(numbers) == 1 else shape]), built)
+        if whole is None:
             raise Refusal(f"its shapes {call.shapes} do not fit")
-        return (value,)
+        return tuple(whole if numbers in ([], [number]) else _out_of(whole, call, numbers, number) for number in range(len(call.shapes)))
 
     def _given(self, node: fx.Node) -> dict[str, Any]:
         unknown = [all_input_node for all_input_node in node.all_input_nodes if self._source(all_input_node) not in self._values]
@@ -549,7 +578,9 @@ def _returned(output: Any, results: Sequence[str | None], name: str) -> Returned
     returned = []
     for (key, leaf), result in zip(held, results, strict=True):
         fixed = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
-        returned.append(fixed if result is None or not isinstance(leaf, torch.Tensor) else Result(result, key))
+        there = result is not None and isinstance(leaf, torch.Tensor)
+        # a network in another precision is planned and computed in float32
+        returned.append(Result(result, key, torch.float32 if leaf.is_floating_point() else leaf.dtype) if there else fixed)
     return Returned(rebuilt(output, iter(returned)))
 
 

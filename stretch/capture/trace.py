@@ -690,6 +690,7 @@ def agrees(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two results differ by no more than rounding; not-a-number equals itself."""
     if a.shape != b.shape:
         return False
+    a, b = (x if x.is_floating_point() or x.is_complex() else x.float() for x in (a, b))
     finite = b[b.isfinite()]
     slack = 1e-4 * float(finite.abs().max()) if finite.numel() else 0.0
     return torch.allclose(a, b, rtol=0.0, atol=slack, equal_nan=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, first_line
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.rows import Rows, cut
@@ -50,7 +50,12 @@ class _CheckedFile:
     def error(self, folder: Path) -> float:
         """Distance between the results of ONNX Runtime and torch."""
         reads = [cut(read.numpy(), rows) for read, rows in zip(self.reads, self.rows, strict=True)]
-        got = several(runner(str(folder / self.path))(*reads))
+        try:
+            got = several(runner(str(folder / self.path))(*reads))
+        # ONNX Runtime's exceptions share no base class of their own
+        except Exception as error:
+            why = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
+            raise StretchError(why, "run this network with torch, or give the part without that operator as `module:factory`") from error
         return float(np.max([relative(a, b.numpy()) for a, b in zip(got, self.expected, strict=True)]))
 
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
-from predictors.graph import Op, OpGraph
+from predictors.graph import SHARED, Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS, CONSTANT
 from scheduler.formats.onnx import OnnxFile, state
-from scheduler.formats.onnx.file import operators
+from scheduler.formats.onnx.file import SHARING, operators
 from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.opaque.calls import calls_of
 from stretch.opaque.snippets import prepare
@@ -75,8 +75,8 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         name_of[op.name] = op.name
         state(writer.nodes[-1], op.kind, op.attrs)
         for node in writer.nodes[before:]:
-            for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG)):
-                if tag in op.tags:
+            for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG), (SHARING, SHARED)):
+                if op.tags.get(tag):
                     entry = node.metadata_props.add()
                     entry.key, entry.value = prop, op.tags[tag]
     proto = helper.make_graph(
@@ -88,6 +88,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
     )
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="nn-stretch", ir_version=IR_VERSION)
     _order_reads(model, opaque)
+    _share(model, graph)
     helper.set_model_props(model, dict(properties or {}))
     return model
 
@@ -103,6 +104,27 @@ def _order_reads(model: onnx.ModelProto, opaque: Sequence[Op]) -> None:
         if op is not None and part.op.inputs != op.inputs and set(part.op.inputs) == set(op.inputs):
             order = [op.inputs.index(name) for name in part.op.inputs]
             state(last[op.name], op.kind, {**op.attrs, CALLS: calls_of(op.attrs).reading(order).text()})
+
+
+def _share(model: onnx.ModelProto, graph: OpGraph) -> None:
+    """Let operators that share weights read the same initialisers."""
+    first: dict[tuple[str, str, bytes], str] = {}
+    instead: dict[str, str] = {}
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    for op in graph.ops:
+        for word in op.tags.get(SHARED, "").split():
+            key = word.partition("=")[0]
+            tensor = stored.get(f"{op.name}.{key}")
+            if tensor is not None:
+                # a part of a weight is no other part of it
+                same = first.setdefault((word, str(tensor.dims), tensor.raw_data), tensor.name)
+                instead[tensor.name] = same
+    if any(name != same for name, same in instead.items()):
+        for node in model.graph.node:
+            node.input[:] = [instead.get(name, name) for name in node.input]
+        kept = [tensor for tensor in model.graph.initializer if instead.get(tensor.name, tensor.name) == tensor.name]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
 
 
 def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:

@@ -53,11 +53,16 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One call."""
 
     operator: str  # Name and overload in `torch.ops.aten`, such as ``roll.default``.
-    #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call; a type ``{"dtype":
-    #: "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
+    #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call, with ``"result": j``
+    #: where that has several; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
     arguments: tuple[Any, ...]
     options: dict[str, Any] = {}  # By name.
     result: int = 0  # Which of several results counts.
+
+    def referring(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Call":
+        """The same call with its tensors, types and numbers that JSON lacks as `change` gives them."""
+        options = {key: _changed(option, change) for key, option in self.options.items()}
+        return msgspec.structs.replace(self, arguments=_changed(self.arguments, change), options=options)
 
 
 class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,12 +79,7 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def reading(self, order: Sequence[int]) -> "Calls":
         """The same calls where what is read comes in another order; `order` says which one comes when."""
         place = {old: new for new, old in enumerate(order)}
-        calls = tuple(
-            msgspec.structs.replace(
-                call, arguments=_moved(call.arguments, place), options={key: _moved(option, place) for key, option in call.options.items()}
-            )
-            for call in self.calls
-        )
+        calls = tuple(call.referring(lambda to: {"read": place[to["read"]]} if "read" in to else to) for call in self.calls)
         return msgspec.structs.replace(self, reads=tuple(self.reads[old] for old in order), calls=calls)
 
 
@@ -95,13 +95,13 @@ class CheckedCalls:
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for what it reads at the batch size of the graph."""
-        results: list[torch.Tensor] = []
+        results: list[Any] = []
         known = {"read": reads, "constant": constants, "call": results}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
             options = {key: _value(argument, known) for key, argument in call.options.items()}
-            result = operator(*[_value(argument, known) for argument in call.arguments], **options)
-            results.append(result if isinstance(result, torch.Tensor) else result[call.result])
-        return results[-1]
+            results.append(operator(*[_value(argument, known) for argument in call.arguments], **options))
+        last: torch.Tensor = _one_of(results[-1], self.calls.calls[-1].result)
+        return last
 
     def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result for several times the graph's batch: every tensor has that many whole ones, one behind the other."""
@@ -189,16 +189,22 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
         return [_value(element, known) for element in argument]
     if not isinstance(argument, dict):
         return argument
-    ((key, what),) = argument.items()
+    number = argument.get("result", 0)
+    ((key, what),) = (item for item in argument.items() if item[0] != "result")
     if key == "dtype":
         return type_of(what)
-    return float(what) if key == "number" else known[key][what]
+    return float(what) if key == "number" else _one_of(known[key][what], number)
 
 
-def _moved(argument: Any, place: dict[int, int]) -> Any:
+def _one_of(result: Any, number: int) -> Any:
+    """A result of a call: one of several, or the only one."""
+    return result if isinstance(result, torch.Tensor) else result[number]
+
+
+def _changed(argument: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     if isinstance(argument, list | tuple):
-        return tuple(_moved(element, place) for element in argument)
-    return {"read": place[argument["read"]]} if isinstance(argument, dict) and "read" in argument else argument
+        return tuple(_changed(element, change) for element in argument)
+    return change(argument) if isinstance(argument, dict) else argument
 
 
 def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:

@@ -81,7 +81,11 @@ def _alone(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
         return _exported([calls_and_shape])[0]
     except Exception as error:
         names = ", ".join(call.operator for call in calls_and_shape[0].calls)
-        said = first_line(error)
+        # the exporter's own errors tell where to look for the cause, which is behind them
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        said = first_line(cause)
         raise StretchError(f"torch's exporter cannot write {names} in ONNX: {said}", "run this network with torch") from error
 
 

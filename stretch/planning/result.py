@@ -11,7 +11,7 @@ import numpy as np
 
 from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.energy import EnergyModel, EnergyPart
-from predictors.graph import OpGraph
+from predictors.graph import OpGraph, SharedWeight, shared_weights
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
@@ -25,7 +25,7 @@ from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.division import with_shares
-from stretch.planning.design.scale import legal_widths, scaled_graph
+from stretch.planning.design.scale import legal_widths, scaled_graph, still_shared
 from stretch.planning.messages import Spelling, as_argument, spelled
 from stretch.planning.network.segments import EntryKind, Segment, backbone_of, join_kinds
 from stretch.planning.search.exact import search_exact
@@ -543,6 +543,21 @@ class PlanResult:
         ]
         return {name: compare.single_run(graph, one.processor, one.precision, self.predictor) for name, graph, one in controls}
 
+    @cached_property
+    def shared(self) -> list[SharedWeight]:
+        """The weights that operators of the branched network share, as in the original."""
+        return still_shared(self.graph, self.design)
+
+    @property
+    def sharing(self) -> list[str]:
+        """Whether operators share weights, which it tells where the original's do."""
+        total, kept = (sum(weight.copies for weight in weights) for weights in (shared_weights([self.graph]), self.shared))
+        if total > kept:
+            what = f"each has a copy of its own in this design, {total - kept:,} numbers of its {self.run.params - kept:,}, which training may change"
+            return [f"operators of {self.graph.name} share weights, and {what}"]
+        what = "the branched module and its training share them too, each file of a bundle that computes with them has them"
+        return [f"operators of {self.graph.name} share weights, {total:,} numbers: {what}"] if total else []
+
     @property
     def energy_mj(self) -> float | None:
         """Energy of the processors over the run, mJ; None if the profile states no power of one."""
@@ -577,7 +592,9 @@ class PlanResult:
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
         """The result as plain data, whose sentences write options as arguments of Python unless another `spelling` is named."""
-        params, words = self.graph.params, spelling or as_argument
+        words = spelling or as_argument
+        params = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
+        learned = self.run.params - sum(weight.copies for weight in self.shared)
         return filled(
             PlanAnswer,
             self,
@@ -585,7 +602,8 @@ class PlanResult:
             self.design,
             model=self.graph.name,
             device=self.device.id,
-            params_ratio=self.run.params / params if params else None,
+            params=learned,
+            params_ratio=learned / params if params else None,
             halo=self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
             repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
             segments=[self._segment(row) for row in self.run.segments],

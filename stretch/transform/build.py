@@ -7,6 +7,7 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.joins import join_of
+from predictors.shapes import width
 from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
@@ -49,7 +50,7 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
 def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
     """Parts of the original that the branches of all segments keep, in order."""
     families = []
-    arriving = ArrivingChannels.of(torch.arange(backbone_of(captured.graph).graph.input.shape[1]))
+    arriving = ArrivingChannels.of(torch.arange(width(backbone_of(captured.graph).graph.input.shape)))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
         families.append(_family(captured, part, branches, arriving))
         family = families[-1]
@@ -64,7 +65,7 @@ def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBr
         whole = branches[0]
         chosen = choose_units(whole, importance(whole.source, whole.channels, captured.weights), 0, sliced=False)
         return [Heritage(branch, chosen, arriving, bare=True) for branch in branches]
-    parts = backbone_parts(part, branches[0].source.by_name[branches[0].source.output].shape[1])
+    parts = backbone_parts(part, width(branches[0].source.by_name[branches[0].source.output].shape))
     family = []
     for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
         scores = importance(branch.source, branch.channels, captured.weights)
@@ -133,7 +134,7 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
 def _behind(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> ArrivingChannels:
     """The backbone behind a segment."""
     if join_of(part.join).convolves:
-        return ArrivingChannels.of(torch.arange(captured.graph.by_name[part.end].shape[1]))
+        return ArrivingChannels.of(torch.arange(width(captured.graph.by_name[part.end].shape)))
     if join_of(part.join).exact:
         return ArrivingChannels.of(backbones[0])
     return ArrivingChannels.of(torch.cat(backbones))

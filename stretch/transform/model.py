@@ -14,7 +14,7 @@ from stretch.capture.results import Returned, returned_by
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
-from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph
+from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph, still_shared
 from stretch.planning.network.segments import backbone_of
 
 #: Tensors or arrays by operator and key.
@@ -185,6 +185,12 @@ class BranchedSegment(nn.Module):
         assert isinstance(owner, Branch)
         return owner
 
+    @property
+    def owners(self) -> list[Branch]:
+        """The modules with its weights: of portions, and of branches that are networks of their own, each."""
+        branches = [module for name in self.order if isinstance(module := self.get_submodule(name), Branch)]
+        return [self.owner] if self._whole else branches
+
     def _share(self) -> None:
         """Share weights and statistics: bands use those of the first, branches of channels views of the whole's."""
         for name, taken in zip(self.order, self._taken, strict=False):
@@ -321,6 +327,30 @@ class BranchedModel(nn.Module):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if part.shares_weights else None))
         for side, side_design in zip(backbone.sides, design.sides, strict=True):
             self.add_module(side.name, Side(side, side_design.processor))
+        self._shared = still_shared(graph, design)
+        self._share()
+
+    def _share(self) -> None:
+        """Share weights and statistics that the original's operators share, as where a module is called twice."""
+        if not self._shared:
+            return
+        segments = [self.segment(part.name) for part in self.design.segments]
+        parts = [part for segment in segments for part in segment.owners] + [side.branch for side in self.sides.values()]
+        modules = {name: module for part in parts for name, module in part.named_children()}
+        for weight in self._shared:
+            (first, key), *others = weight.holders
+            tensor = modules[first].get_parameter(key) if key in modules[first]._parameters else modules[first].get_buffer(key)
+            for name, other in others:
+                held = modules[name]._parameters if other in modules[name]._parameters else modules[name]._buffers
+                held[other] = tensor  # type: ignore[assignment]
+        for segment in segments:
+            segment._share()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "BranchedModel":
+        """Move or convert the module; shared tensors stay shared."""
+        super()._apply(fn, recurse)
+        self._share()
+        return self
 
     def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
         """Run all segments and sides.

@@ -90,7 +90,9 @@ def kept_channels(
     index, share, at = [], [], 0
     for group, per in channels.pieces[name]:
         if arriving is not None and group == channels.input_group:
-            piece, per_item = arriving, per // first
+            # where channels are not a multiple of those that arrive, such as 3 of a grouped convolution for 2, whole units arrive
+            step = 1 if per % first == 0 else first
+            piece, per_item = ArrivingChannels(arriving.index[::step] // step, arriving.share[::step]), per * step // first
         else:
             piece, per_item = ArrivingChannels.of(chosen[group]), per
         index.append(at + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())

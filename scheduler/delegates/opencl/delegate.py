@@ -34,6 +34,7 @@ from scheduler.delegates.opencl.tuner import (
     tuned_groups,
     tuned_key,
 )
+from scheduler.formats.onnx import open_onnx
 from scheduler.memory import Planner
 from scheduler.memory.plan import plan_offset
 from scheduler.progress import Progress, silent
@@ -312,15 +313,13 @@ class OpenCLDelegate(Delegate):
 
     def places(self, model: Path) -> list[NodePlace]:
         """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""
-        graph = read_graph(model)
-        names = {node.name: node.op for node in graph.nodes}
         try:
+            graph = read_graph(model)
             compiled = self.compile(model)
         except UnableError as error:
-            return [
-                NodePlace(name, op, f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}")
-                for name, op in names.items()
-            ]
+            why = f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}"
+            return [NodePlace(name, op, why) for name, op in open_onnx(model).named]
+        names = {node.name: node.op for node in graph.nodes}
         simplify(graph)
         times: dict[str, float] = {}
         kernels: dict[str, list[str]] = {}

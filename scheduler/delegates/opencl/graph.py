@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.errors import StretchError
-from scheduler.delegates.base import Array
+from scheduler.delegates.base import Array, UnableError
 from scheduler.formats.onnx import open_onnx
 
 Shape = tuple[int, ...]
@@ -59,7 +58,11 @@ class KernelGraph:
 
 
 def read_graph(model: Path) -> KernelGraph:
-    """The graph in an ONNX file."""
+    """The graph in an ONNX file.
+
+    Raises:
+        UnableError: If the file is none that kernels here compute, or a node has several results.
+    """
     from onnx import external_data_helper, helper, numpy_helper
 
     opened = open_onnx(model)
@@ -67,7 +70,7 @@ def read_graph(model: Path) -> KernelGraph:
     external_data_helper.load_external_data_for_model(proto, str(model.parent))
     for opset in proto.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version < MIN_OPSET:
-            raise StretchError(f"{model} uses opset {opset.version}, the opencl delegate reads {MIN_OPSET} and later")
+            raise UnableError(f"{model} uses opset {opset.version}, the opencl delegate reads {MIN_OPSET} and later")
     inputs, outputs = opened.ends
     constants: dict[str, Array] = {tensor.name: _real(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
     nodes: list[KernelNode] = []
@@ -78,7 +81,7 @@ def read_graph(model: Path) -> KernelGraph:
             constants[node.output[0]] = _real(numpy_helper.to_array(attrs["value"]))
             continue
         if sum(bool(output) for output in node.output) != 1 or node.domain not in ("", "ai.onnx"):
-            raise StretchError(f"node `{name}` of {model} is a {node.op_type} that the opencl delegate does not run")
+            raise UnableError(f"node `{name}` of {model} is a {node.op_type} that the opencl delegate does not run")
         # Precision is the delegate's: a cast between reals only says where half precision begins and ends.
         op = "Identity" if node.op_type == "Cast" and attrs["to"] in _REALS else node.op_type
         nodes.append(KernelNode(name, op, tuple(node.input), node.output[0], attrs, (name,)))
@@ -129,7 +132,7 @@ def _evaluate(graph: KernelGraph, node: KernelNode) -> Array:
     try:
         result: Any = ReferenceEvaluator(model).run(None, {name: graph.constants[name] for name in node.inputs if name})
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-        raise StretchError(f"node `{node.name}` ({node.op}) of constants cannot be evaluated: {error}") from error
+        raise UnableError(f"node `{node.name}` ({node.op}) of constants cannot be evaluated: {error}") from error
     return np.asarray(result[0])
 
 
@@ -161,8 +164,8 @@ def fold_batch_norms(graph: KernelGraph) -> None:
         if before is not None and before.op == "Conv" and graph.only_reader(before.output) is node and before.inputs[1] in graph.constants:
             weight = graph.constants[before.inputs[1]].astype(np.float64)
             bias = graph.constants[before.inputs[2]].astype(np.float64) if len(before.inputs) > 2 and before.inputs[2] else 0.0
-            folded = _constant(graph, f"{node.name}.weight", weight * factor.reshape(-1, 1, 1, 1))
-            shifted = _constant(graph, f"{node.name}.bias", bias * factor + offset)
+            folded = _constant(graph, f"{node.name}.folded_weight", weight * factor.reshape(-1, 1, 1, 1))
+            shifted = _constant(graph, f"{node.name}.folded_bias", bias * factor + offset)
             merge(graph, before, node, inputs=(before.inputs[0], folded, shifted))
         else:
             names = _constant(graph, f"{node.name}.scale", factor), _constant(graph, f"{node.name}.shift", offset)

@@ -13,7 +13,7 @@ import msgspec
 
 from predictors.errors import StretchError, need
 from predictors.formats.onnx import decode
-from predictors.graph import Op, OpGraph
+from predictors.graph import SHARED, Op, OpGraph
 from predictors.shapes import Attr, Attrs
 from scheduler.formats.onnx.shapes import RULES
 from scheduler.formats.onnx.shapes.moving import SHORT
@@ -204,6 +204,9 @@ QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 
 KIND, ATTRIBUTES = "stretch.kind", "stretch.attributes"
 
+#: Node attribute: the weights that its operator has in common with others (`predictors.graph.SHARED`).
+SHARING = "stretch.shared"
+
 #: Attributes of ONNX nodes that operators have under another name.
 _SAME = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
@@ -263,7 +266,8 @@ def operators(proto: Any) -> Iterator[Parts]:
         inner -= inside
         # What an operator of several nodes reads, more than one of them may read.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 else tuple(tensors)
-        op = Op(names.real(node.output[0]), kind[0], inputs, kind[1])
+        sharing = [(SHARED, entry.value) for entry in node.metadata_props if entry.key == SHARING]
+        op = Op(names.real(node.output[0]), kind[0], inputs, kind[1], tags=dict(sharing))
         yield Parts(op, tuple(nodes), tuple(name for name in read if name in weights))
     if inner:
         raise StretchError(f"the node that writes `{min(inner)}` does not say which operator it is part of")

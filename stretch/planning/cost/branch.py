@@ -19,6 +19,7 @@ from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
 from predictors.predictor import Handover, KernelsTime, LatencyPredictor, crossing
 from predictors.rewrites import exact, laid_out
+from predictors.shapes import pixels, with_width
 from predictors.side_by_side import always
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
@@ -245,9 +246,9 @@ class Costs:
     ) -> list[tuple[int, float, int]]:
         """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
-        pixels = shape[0] * prod(shape[2:])
-        costs = (KernelCost("conv1x1", w, out, 1, 1, pixels, pixels * w, pixels * out, w * out + out) for w, out in ends)
-        kernels = [Kernel("join_conv", ("join_conv",), cost, pixels * cost.in_channels * cost.out_channels) for cost in costs]
+        places = pixels(shape)
+        costs = (KernelCost("conv1x1", w, out, 1, 1, places, places * w, places * out, w * out + out) for w, out in ends)
+        kernels = [Kernel("join_conv", ("join_conv",), cost, places * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
         return [(kernel.macs, time.beside(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
@@ -256,7 +257,7 @@ class Costs:
         if join_of(kind).meets is None or branches == 1:
             return 0.0
         shape = segment.graph.by_name[segment.end].shape
-        return self.predictor.join_ms(kind, (shape[0], channels, *shape[2:]), branches, self.host, self.precision.get(self.host))
+        return self.predictor.join_ms(kind, with_width(shape, channels), branches, self.host, self.precision.get(self.host))
 
     def transfer(self, source: str, target: str, elements: Any) -> Any:
         """Time to move a tensor between two processors, ms; of many tensors an array, or 0 where nothing moves."""
@@ -346,7 +347,7 @@ class Costs:
         channels, source = segment.channels, segment.graph
         widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
         shape = source.by_name[piece.start].shape
-        ops = [Op(piece.start, "input", attrs={"shape": (shape[0], widths[piece.start] if arriving is None else arriving, *shape[2:])})]
+        ops = [Op(piece.start, "input", attrs={"shape": with_width(shape, widths[piece.start] if arriving is None else arriving)})]
         if arriving is not None and scale.entry != "none":
             ops += entry_ops(segment, scale, widths[piece.start], 0)
         arguments = ops[-1].name

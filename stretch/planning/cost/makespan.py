@@ -22,6 +22,7 @@ from predictors.graph import OpGraph
 from predictors.host import kind_of
 from predictors.joins import join_of
 from predictors.predictor import Estimate, Handover
+from predictors.shapes import width
 from predictors.side_by_side import ProcessorWork, always, company, ends
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
@@ -367,7 +368,7 @@ def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: s
     """
     # one result is moved at the end of the run; of several each by who computes it
     returned = graph.outputs if len(graph.outputs) > 1 or design.sides or backbone_of(graph).sides else ()
-    at, channels = 0.0, backbone_of(graph).graph.input.shape[1]
+    at, channels = 0.0, width(backbone_of(graph).graph.input.shape)
     rows: list[SegmentTime] = []
     holders: dict[str, str] = {}
     for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):

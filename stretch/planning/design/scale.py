@@ -1,7 +1,7 @@
 """A design applied to an operator graph: the paper's F (paper 003, eq. 1), without weights; and a design file completed for a graph."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from predictors.channels import Narrowed, Pieces
 from predictors.devices import DeviceProfile
 from predictors.errors import StretchError, UnknownNameError
-from predictors.graph import Op, OpGraph
+from predictors.graph import SHARED, Op, OpGraph, SharedWeight, shared_weights
 from predictors.host import host_among
 from predictors.joins import DEFAULT, JoinKind, join_of, joins_that, meeting_of
 from predictors.kinds import unscaled
 from predictors.operators import kind_of
 from predictors.rewrites import changing, laid_out
-from predictors.shapes import Attr
+from predictors.shapes import Attr, width, with_width
 from stretch.planning.design.branch_design import (
     BranchDesign,
     BranchDraft,
@@ -27,6 +27,7 @@ from stretch.planning.design.branch_design import (
     SegmentDraft,
     SideDesign,
     safe_name,
+    undivided,
 )
 from stretch.planning.design.division import WORDS, Taken, check_division, divisions, shares_of
 from stretch.planning.network.segments import (
@@ -188,7 +189,7 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     if scaled is unscaled:
         return op
     change = Narrowed(
-        before=source.by_name[first].shape[1],
+        before=width(source.by_name[first].shape),
         after=widths[first],
         out=widths[op.name],
         position=lambda channel: channels.position(first, channel, kept),
@@ -258,7 +259,7 @@ class ScaledBranch:
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
     """Units that each group of `source` keeps in a branch."""
     where = f"branch `{segment.name}.{scale.processor}`"
-    full = source.by_name[source.output].shape[1]
+    full = width(source.by_name[source.output].shape)
     per = channels.per_unit
     pieces = channels.pieces[source.output]
     ratio = scale.width / full if len(pieces) == 1 else backbone_widths(channels, pieces, scale.align).get(scale.width, scale.width / full)
@@ -281,10 +282,10 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
                 f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
             )
         kept[group] = in_channels // size
-    width = sum(kept[group] * size for group, size in pieces)
-    if width != scale.width:
+    written = sum(kept[group] * size for group, size in pieces)
+    if written != scale.width:
         near = min(legal_widths(segment, scale.align), key=lambda w: abs(w - scale.width))
-        raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {width}", f"the nearest width is {near}")
+        raise StretchError(f"{where} cannot have width {scale.width}, its channels would be {written}", f"the nearest width is {near}")
     return kept
 
 
@@ -305,7 +306,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     kept = kept_units(segment, source, channels, scale, in_channels)
     offset = sum(backbone_parts(design, segment.width)[:index])
     start = max(0, min(offset, segment.width - scale.width))
-    ops = [Op(source.input.name, "input", attrs={"shape": (source.input.shape[0], in_channels, *source.input.shape[2:])})]
+    ops = [Op(source.input.name, "input", attrs={"shape": with_width(source.input.shape, in_channels)})]
     if scale.entry != "none":
         ops += entry_ops(segment, scale, channels.channels(source.input.name, kept), start)
     arriving, arguments = source.input.name, ops[-1].name
@@ -395,11 +396,17 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
 def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBranch]]:
     """Every branch of every segment, in order."""
     result: list[list[ScaledBranch]] = []
-    channels = backbone_of(graph).graph.input.shape[1]
+    channels = width(backbone_of(graph).graph.input.shape)
     for segment, part in zip(design_segments(graph, design), design.segments, strict=True):
         result.append(scale_branches(segment, part, channels))
         channels = join_width(segment, part)
     return result
+
+
+def still_shared(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
+    """The weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
+    branches = [branch.graph for branches in scaled_branches(graph, undivided(design)) for branch in branches]
+    return shared_weights([*branches, *backbone_of(graph).sides])
 
 
 def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
@@ -442,7 +449,15 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
         names[part.end] = at
     add_sides(backbone.after)
+    if any(SHARED in op.tags for op in ops):
+        shared = {holder for weight in still_shared(graph, design) for holder in weight.holders}
+        ops = [replace(op, tags={**op.tags, SHARED: _still(op, shared)}) if SHARED in op.tags else op for op in ops]
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
+
+
+def _still(op: Op, shared: Collection[tuple[str, str]]) -> str:
+    """Of the weights that an operator shares in the original, those that it shares in a design."""
+    return " ".join(word for word in op.tags[SHARED].split() if (op.tags["origin"], word.partition("=")[0]) in shared)
 
 
 def host_processor(design: BranchDesign) -> str:
@@ -483,14 +498,14 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
     backbone = backbone_of(graph)
     covered = _bounds(draft, backbone.graph)
     parts: list[SegmentDesign] = []
-    width = backbone.graph.input.shape[1]
+    arriving = width(backbone.graph.input.shape)
     for segment, current in covered:
         if current is None:
             whole = BranchScale(default, segment.depth, segment.width, align=align[default])
             part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
         else:
-            part = _part(segment, current, width, align)
-        width = join_width(segment, part)
+            part = _part(segment, current, arriving, align)
+        arriving = join_width(segment, part)
         parts.append(part)
     design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
     scaled_graph(graph, design)

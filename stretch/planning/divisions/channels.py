@@ -18,7 +18,8 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from predictors.operators import kind_of
-from predictors.slices import Additive, Channels, every, width
+from predictors.shapes import width
+from predictors.slices import Additive, Channels, every
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges

@@ -15,7 +15,7 @@ from predictors.joins import JoinKind, joins_that
 from predictors.operators import kind_of
 from predictors.rewrites import changing, rewritten
 from predictors.rows import all_rows, height
-from predictors.shapes import ints
+from predictors.shapes import ints, width
 
 # Cut points, blocks, and which blocks may be removed.
 
@@ -172,7 +172,7 @@ def find_blocks(graph: OpGraph) -> list[Block]:
     run, key, done = -1, None, graph.input.name
     for part in parts:
         start, end = graph.by_name[part.start], graph.by_name[part.end]
-        here = (resolution(end), end.shape[1])
+        here = (resolution(end), width(end.shape))
         same_shape = start.shape == end.shape
         chain = _weighted(graph, names[position[done] + 1 : position[part.start] + 1])
         opens = here != key or chain
@@ -330,7 +330,7 @@ def backbone_of(graph: OpGraph) -> Backbone:
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
-    ops += [replace(graph.by_name[name], tags=_tags(name in read)) for name in names[1:]]
+    ops += [replace(op, tags=op.tags | _tags(op.name in read)) for op in map(graph.by_name.__getitem__, names[1:])]
     needed = cone(graph, names[:1])
     before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
     sides = [part_graph(graph, f"side{number}", part, handed_on(graph, part)) for number, part in enumerate([*before, *after], start=1)]
@@ -445,15 +445,15 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
     stem = find_stem_end(graph)
     ends_of = [r.end for r in regions(graph) if is_block(graph, r) and r.end in cuts and graph.position[r.end] > graph.position[stem]]
     blocks = [graph.by_name[name] for name in ends_of]
-    runs = [list(run) for _, run in groupby(blocks, key=lambda op: (resolution(op), op.shape[1]))]
+    runs = [list(run) for _, run in groupby(blocks, key=lambda op: (resolution(op), width(op.shape)))]
     ends = _equal_parts(graph, runs[0]) if len(runs) == 1 and len(runs[0]) > EQUAL_PARTS else [run[-1].name for run in runs]
     with_run = {resolution(op) for run in runs for op in run}
     for size, group in groupby((graph.by_name[c] for c in cuts if graph.position[c] > graph.position[stem]), key=resolution):
         members = list(group)
         if size in with_run or size == (1, 1) or not any(not kind_of(op.kind).weightless for op in members):
             continue
-        narrowest = min(op.shape[1] for op in members)
-        ends.append([op for op in members if op.shape[1] == narrowest][-1].name)
+        narrowest = min(width(op.shape) for op in members)
+        ends.append([op for op in members if width(op.shape) == narrowest][-1].name)
     pushed = {push_past_weightless(graph, name) for name in ends}
     return sorted((p for p in pushed if graph.position[p] > graph.position[stem]), key=graph.position.__getitem__)
 
@@ -516,12 +516,12 @@ class Segment:
     @cached_property
     def width(self) -> int:
         """Channels it writes."""
-        return self.graph.by_name[self.end].shape[1]
+        return width(self.graph.by_name[self.end].shape)
 
     @cached_property
     def in_width(self) -> int:
         """Channels it reads."""
-        return self.graph.input.shape[1]
+        return width(self.graph.input.shape)
 
     @property
     def tapped(self) -> bool:

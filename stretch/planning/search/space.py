@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from predictors.devices import Slowing
 from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import KernelsTime
+from predictors.shapes import pixels
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import Constraint, all_constraints
 from stretch.planning.cost.branch import BranchCost, Costs, Floats, Ints, Mask, SegmentOptions
@@ -169,7 +170,7 @@ class LazyOptions:
     @property
     def elements(self) -> int:
         """Of the tensor that arrives."""
-        return pixels(self.segment, self.segment.start) * self.arriving
+        return pixels(self.segment.graph.input.shape) * self.arriving
 
     @cached_property
     def joins(self) -> Joins:
@@ -180,7 +181,7 @@ class LazyOptions:
         parts = self._parts(combos)
         macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
         ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
-        positions = pixels(self.segment, self.segment.end)
+        positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
         widens = join_of(self.join).widens
         for i, processor in enumerate(self.subset):
             if not widens:
@@ -237,12 +238,6 @@ class LazyOptions:
             busy=lambda: dict(zip(self.subset, computed, strict=True)),
             numbers=numbers,
         )
-
-
-def pixels(segment: Segment, name: str) -> int:
-    """Positions of a feature map, batch included."""
-    shape = segment.graph.by_name[name].shape
-    return shape[0] * prod(shape[2:])
 
 
 def _each(numbers: Ints, ms: Callable[[int], float]) -> Floats:
@@ -366,7 +361,7 @@ class DesignSpace:
     def whole(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
         """The way to run a segment in one piece on a processor, where so many channels arrive."""
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
-        elements = pixels(segment, segment.start) * arriving
+        elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
         ms = np.array([cost.ms])
         macs, params, peak = np.array([cost.macs]), np.array([cost.params]), np.array([cost.peak_bytes])

@@ -7,9 +7,9 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
-from predictors.graph import Op, OpGraph
+from predictors.graph import Op, OpGraph, SharedWeight, shared_weights
 from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
 from stretch.capture import Captured
@@ -29,7 +29,7 @@ from stretch.capture.results import Result, Returned, returned_by, tensors
 from stretch.capture.trace import agrees
 from stretch.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches
+from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches, still_shared
 from stretch.stages.network import read_network
 from stretch.stages.reopen import reopen
 from stretch.tools.emit.rules import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
@@ -42,7 +42,8 @@ from stretch.transform.model import weights_in_parts
 def returned_code(template: Any, variables: Mapping[str, str]) -> str:
     """The code of a returned structure; dataclasses, which are classes of others, become dictionaries of their fields."""
     if isinstance(template, Result):
-        return variables[template.name]
+        result = variables[template.name]
+        return result if template.dtype == torch.float32 else f"{result}.to({template.dtype})"
     if isinstance(template, dict):
         parts = [f"{literal(key)}: {returned_code(value, variables)}" for key, value in template.items()]
         return f"{{{', '.join(parts)}}}"
@@ -84,11 +85,20 @@ class Written:
         return f"{self.attributes[op]}_{weight}" if op in self.loose else f"{self.attributes[op]}.{weight}"
 
 
+def shared_lines(weights: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a constructor that let attributes, such as ``conv1.weight``, be the same tensors; the first of each has it."""
+    return [f"self.{other} = self.{first}" for first, *others in weights for other in others]
+
+
 def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | None = None) -> Written:
     """A class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _ClassWriter(graph)
     lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        {line}" for line in writer.definitions]
+    written = Written(name, "", writer.attributes, frozenset(writer.loose), tuple(dict.fromkeys(writer.helpers)))
+    # weights of branches are shared by the whole network
+    shared = [[written.key(*holder) for holder in weight.holders] for weight in shared_weights([graph] if returned else [])]
+    lines += [f"        {line}" for line in shared_lines(shared)]
     template = (returned or returned_by(graph)).template
     reads = ", ".join(f"{writer.sources[op.name]}: torch.Tensor" for op in graph.inputs)
     lines += ["", f"    def forward(self, {reads}) -> {kind_of_returned(template)}:"]
@@ -96,7 +106,7 @@ def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | 
     if len(graph.outputs) == 1 and run and run[-1].startswith(f"{last.removeprefix('return ')} = "):
         last = f"return {run.pop().partition(' = ')[2]}"
     lines += [f"        {line}" for line in (*run, last)]
-    return Written(name, "\n".join(lines) + "\n", writer.attributes, frozenset(writer.loose), tuple(dict.fromkeys(writer.helpers)))
+    return replace(written, text="\n".join(lines) + "\n")
 
 
 @dataclass
@@ -233,6 +243,10 @@ class Sources:
     inputs: tuple[tuple[int, ...], ...] = ()  # Shapes of what it reads.
 
 
+#: By operator, the classes that have one of its name, each with the attribute in front of theirs.
+_Places = dict[str, list[tuple[str, Written]]]
+
+
 def captured_sources(captured: Captured) -> Sources:
     """A network as it is, as one class."""
     graph = captured.graph
@@ -248,6 +262,7 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
     """A branched network: a module a segment, a class a branch."""
     sources = Sources(class_name(original.name), inputs=tuple(op.shape for op in model.graph.inputs))
     every: list[Written] = []
+    places: _Places = {}
     bands = False
     for part, branches in zip(model.design.segments, scaled_branches(original, model.design), strict=True):
         names = model.segment(part.name).order
@@ -265,10 +280,29 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
             branch_module = model.segment(part.name).get_submodule(name)
             weights = weights_in_parts(graphs[number], {op: _tensors(module) for op, module in branch_module.named_children()})
             ops = [op for op in written_class.attributes if not (shares and number and op in written[0].attributes)]
-            _add_tensors(sources, written_class, f"{attribute(part.name)}.{attribute(name)}.", {op: weights[op] for op in ops})
+            prefix = f"{attribute(part.name)}.{attribute(name)}."
+            _add_tensors(sources, written_class, prefix, {op: weights[op] for op in ops})
+            for op in written_class.attributes:
+                places.setdefault(op, []).append((prefix, written_class))
     _helpers(every, sources, share=bands)
-    sources.modules["network"] = _network(sources.name, [part.name for part in model.design.segments], original.name)
+    shared = _shared_between(still_shared(original, model.design), places, sources.tensors)
+    sources.modules["network"] = _network(sources.name, [part.name for part in model.design.segments], original.name, shared)
     return sources
+
+
+def _shared_between(weights: Sequence[SharedWeight], places: _Places, tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Attributes of the network that are the same tensors where its operators share weights: whole ones, or equal parts of a branch."""
+    groups: dict[tuple[int, str], list[list[str]]] = {}
+    for number, weight in enumerate(weights):
+        for prefix, path in [(prefix, f"{prefix}{own.key(op, key)}") for op, key in weight.holders for prefix, own in places.get(op, ())]:
+            # bands of one image have no tensors of their own
+            whole = path not in tensors or tensors[path].numel() == weight.size
+            equal = groups.setdefault((number, "" if whole else prefix), [])
+            group = next((one for one in equal if path not in tensors or torch.equal(tensors[one[0]], tensors[path])), [])
+            if not group:
+                equal.append(group)
+            group.append(path)
+    return [group for equal in groups.values() for group in equal if len(group) > 1]
 
 
 def _file(segment: str) -> str:
@@ -325,13 +359,14 @@ def _handing_on(part: SegmentDesign, attributes: list[str], branches: list[Scale
     return [*lines, f"return {variables[part.end]}"]
 
 
-def _network(name: str, segments: list[str], original: str) -> str:
+def _network(name: str, segments: list[str], original: str, shared: list[list[str]]) -> str:
     """The module of the whole network."""
     lines = ['"""The network."""', "", "import torch", "from torch import nn", ""]
     lines += [f"from .{_file(segment)} import {class_name(_file(segment))}" for segment in segments]
     lines += ["", "", f"class {name}(nn.Module):", f'    """The network {_plain(original)} in branches."""', ""]
     lines += ["    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        self.{attribute(segment)} = {class_name(_file(segment))}()" for segment in segments]
+    lines += [f"        {line}" for line in shared_lines(shared)]
     lines += ["", "    def forward(self, x: torch.Tensor) -> torch.Tensor:"]
     lines += [f"        x = self.{attribute(segment)}(x)" for segment in segments]
     return "\n".join([*lines, "        return x", ""])
@@ -507,7 +542,7 @@ def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
     for a, b in zip(tensors(results), tensors(wanted), strict=True):
         if not agrees(a, b):
             raise StretchError("the package computes something else than the network", "please report this")
-        largest = max(largest, float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)))
+        largest = max(largest, float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)))
     return largest
 
 

@@ -3,7 +3,8 @@
 import keyword
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -287,31 +288,58 @@ def zeros(shape: Shape, dtype: torch.dtype) -> str:
 
 @codes.register("opaque")
 def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
-    """The last call, with those that it reads inside of it."""
+    """The last call, with those that it reads inside of it; one that several read has a name from the first on."""
     calls = calls_of(op.attrs)
     tensors = {f"constant_{i}": (spec.learned, zeros(spec.shape, type_of(spec.dtype))) for i, spec in enumerate(calls.constants)}
-    expressions: list[str] = []
+    read = Counter(call.get("call", -1) for step in calls.calls for call in _references((*step.arguments, *step.options.values())))
+    expressions = _Expressions(read)
     for step in calls.calls:
         # it names a function of torch that was checked, and nothing else
-        several = len(find_operator(step.operator)._schema.returns) > 1
+        expressions.several.append(len(find_operator(step.operator)._schema.returns) > 1)
         if strange := [name for name in step.options if not name.isidentifier()]:
             raise StretchError(f"`{strange[0]}` is no argument of a function")
         argument_texts = [_argument(value, expressions) for value in step.arguments]
         argument_texts += [f"{key}={_argument(value, expressions)}" for key, value in step.options.items()]
-        expressions.append(f"torch.ops.aten.{step.operator}({', '.join(argument_texts)})" + (f"[{int(step.result)}]" if several else ""))
-    return OperatorCode(expressions[-1], tensors=tensors)
+        expressions.texts.append(f"torch.ops.aten.{step.operator}({', '.join(argument_texts)})")
+    return OperatorCode(expressions.of(len(calls.calls) - 1, calls.calls[-1].result), tensors=tensors)
 
 
-def _argument(value: Any, expressions: list[str]) -> str:
+@dataclass
+class _Expressions:
+    """Calls as code."""
+
+    read: Counter[int]  # How often each is read.
+    texts: list[str] = field(default_factory=list)  # Their code, or the name that one has.
+    several: list[bool] = field(default_factory=list)  # Whether each gives several results.
+
+    def of(self, number: int, result: int) -> str:
+        """The code of a result."""
+        text = self.texts[number]
+        if self.read[number] > 1 and "(" in text:
+            self.texts[number] = f"parts{number}"
+            text = f"(parts{number} := {text})"
+        return f"{text}[{result}]" if self.several[number] else text
+
+
+def _references(values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """What arguments read, however deep it stands."""
+    for value in values:
+        if isinstance(value, dict):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _references(value)
+
+
+def _argument(value: Any, expressions: _Expressions) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_argument(element, expressions) for element in value)}]"
     if not isinstance(value, dict):
         return literal(value)
-    ((key, what),) = value.items()
+    (key, what), *_ = (item for item in value.items() if item[0] != "result")
     if key == "read":
         return f"{{{int(what)}}}"
     if key == "constant":
         return f"{OWN}_constant_{int(what)}"
     if key == "call":
-        return expressions[what]
+        return expressions.of(int(what), int(value.get("result", 0)))
     return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'

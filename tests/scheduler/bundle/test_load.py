@@ -262,7 +262,7 @@ def tensor(data, name):
         (lambda m: m["joins"].reverse(), "not in topological order"),
         (lambda m: tensor(m, "t1").update(shape=[1, 9, 8, 8]), "channels 4 + 6 do not give"),
         (lambda m: tensor(m, "s1.cpu.y").update(shape=[1, 4, 8, 9]), "do not give"),
-        (lambda m: tensor(m, "s1.cpu.y").update(shape=[]), "empty or too large"),
+        (lambda m: tensor(m, "s1.cpu.y").update(shape=[]), "joins tensors without channels"),
         (lambda m: tensor(m, "s1.cpu.y").update(shape=[1, 0, 8, 8]), "empty or too large"),
         (lambda m: tensor(m, "s1.cpu.y").update(shape=[1 << 20, 1 << 20]), "empty or too large"),
         (lambda m: tensor(m, "s2.cpu.y").update(shape=[1, 7, 8, 8]), "adds tensors of different shapes"),

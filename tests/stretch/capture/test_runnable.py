@@ -181,7 +181,7 @@ def computed(module, shape):
         (lambda x: x.mean(1, keepdim=True), MAP, (), ["channel_mean"]),
         (lambda x: x.max(1).values, MAP, (), [":max"]),
         (lambda x: F.max_pool2d(x, 2), MAP, (), ["max_pool"]),
-        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1].float(), MAP, (), [":max_pool2d_with_indices", ":cast"]),
+        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1].float(), MAP, (), [":max_pool2d_with_indices"]),
         (lambda x: F.pad(x, (1, 0, 2, 1)), MAP, (), ["pad"]),
         (lambda x: F.pad(x, (1, 0, 2, 1), value=1.0), MAP, (), [":pad"]),
         (lambda x: x.masked_fill(x > 0, float("-inf")).exp(), MAP, (), [":gt", ":masked_fill", ":exp"]),

@@ -1,0 +1,132 @@
+"""Small networks around one operator, and drawn ones of many, through the main job: against torch, and as a bundle against both."""
+
+import warnings
+
+import numpy as np
+import onnx
+import torch
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import stretch
+from scheduler import Session
+from scheduler.checks.verify import verify_bundle
+from stretch.capture.results import keyed
+
+IMAGE = (1, 3, 24, 24)
+
+
+class Around(nn.Module):
+    """Two convolutions, and what a function makes of their map of 16 channels with the layers that it is given."""
+
+    def __init__(self, function, layers=()):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))
+        self.layers = nn.ModuleList(layers)
+        self.function = function
+        self.eval()
+
+    def forward(self, x):
+        return self.function(self.stem(x), *self.layers)
+
+
+def tokens(x):
+    """Columns of a map as a sequence, N×W×C."""
+    return x.mean(2).transpose(1, 2)
+
+
+def given(shapes, seed=1):
+    """Random tensors of shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def compared(got, want, slack=1e-4):
+    """Two lists of tensors or arrays are the same up to rounding."""
+    assert [tuple(a.shape) for a in got] == [tuple(b.shape) for b in want]
+    for a, b in zip(got, want, strict=True):
+        there = np.asarray(b, np.float64)
+        assert np.abs(np.asarray(a, np.float64) - there).max() <= slack * max(1e-3, np.abs(there).max())
+
+
+def branched(module, shapes=IMAGE, folder=None, device="mi9", **options):
+    """The exact branched network, after it was compared with torch; its bundle, where there is a folder, with both and with its own files."""
+    result = stretch.branch(module, device, input_shape=shapes, out=folder, lossless=True, **options)
+    inputs = given(op.shape for op in result.plan.graph.inputs)
+    with torch.no_grad():
+        want, got = (dict(keyed(network(*inputs))) for network in (module, result.model))
+    assert [value.dtype for value in got.values()] == [value.dtype for value in want.values()]
+    compared(list(got.values()), list(want.values()))
+    if folder is not None:
+        fed = {op.name: x.numpy() for op, x in zip(result.plan.graph.inputs, inputs, strict=True)}
+        with Session(folder, dict.fromkeys(result.plan.design.processors, "cpu")) as session, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answer = session.run(fed)
+        compared(list(answer.values()) if isinstance(answer, dict) else [answer], list(want.values()))
+        assert verify_bundle(folder).ok
+    return result
+
+
+def nodes(path, *kinds):
+    """How many nodes of some types a file has."""
+    return sum(node.op_type in kinds for node in onnx.load(str(path)).graph.node)
+
+
+def _pair(draw, channels):
+    groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
+    return groups, groups * draw(st.integers(1, 24 // groups))
+
+
+@st.composite
+def networks(draw):
+    """A stem and a few operators of many kinds behind each other, some of whose numbers are returned too."""
+    channels, layers = 8, [nn.Conv2d(3, 8, 3, padding=1)]
+    for kind in draw(
+        st.lists(st.sampled_from(["grouped", "turned", "per channel", "act", "skip", "topk", "scalar", "norm"]), min_size=1, max_size=4)
+    ):
+        groups, out = _pair(draw, channels)
+        match kind:
+            case "grouped":
+                layers.append(nn.Conv2d(channels, out, 3, draw(st.integers(1, 2)), 1, groups=groups, bias=draw(st.booleans())))
+            case "turned":
+                layers.append(nn.ConvTranspose2d(channels, out, 2, 2, groups=groups))
+            case "per channel":
+                out = channels * draw(st.integers(1, 2))
+                layers.append(nn.Conv2d(channels, out, 3, padding=1, groups=channels))
+            case "norm":
+                layers.append(nn.GroupNorm(groups, channels) if draw(st.booleans()) else nn.BatchNorm2d(channels))
+            case _:
+                layers.append(kind)
+        channels = out if kind in ("grouped", "turned", "per channel") else channels
+    return Drawn(layers, channels, draw(st.sampled_from(["vector", "map", "both", "scalar"])))
+
+
+class Drawn(nn.Module):
+    """What `networks` draws."""
+
+    def __init__(self, layers, channels, end):
+        super().__init__()
+        torch.manual_seed(0)
+        self.steps = layers
+        self.layers = nn.ModuleList(layer for layer in layers if isinstance(layer, nn.Module))
+        self.head, self.end = nn.Linear(channels, 5), end
+        self.eval()
+
+    def forward(self, x):
+        for step in self.steps:
+            match step:
+                case "act":
+                    x = F.gelu(x)
+                case "skip":
+                    x = x + torch.relu(x)
+                case "topk":
+                    values, places = x.flatten(2).topk(2, 2)
+                    x = x + values.sum() * 0.01 + places.float().mean() * 0.001
+                case "scalar":
+                    x = x / (1 + x.abs().mean())
+                case _:
+                    x = step(x)
+        vector = self.head(x.mean((2, 3)))
+        return {"vector": vector, "map": x, "both": (vector, x), "scalar": vector.square().sum()}[self.end]

@@ -1,0 +1,310 @@
+"""Operators with several results, tensors without axes, grouped convolutions and shared weights, through the whole of the main job."""
+
+import copy
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from torch.nn import functional as F
+
+import stretch
+from predictors.errors import StretchError
+from scheduler import Session
+from scheduler.bundle.load import load_bundle
+from stretch.capture import capture
+from stretch.operators.opaque import Opaque
+from stretch.stages.reopen import reopen
+from tests.effort import examples
+from tests.stretch.several import form
+from tests.stretch.small import IMAGE, Around, Drawn, branched, compared, networks, nodes, tokens
+from tests.stretch.test_several_ends import LOOSE
+
+# An operator with several results is one operator.
+
+
+def states(x, layer):
+    """All that a recurrent layer gives."""
+    every, last = layer(tokens(x))
+    return every, last
+
+
+#: What is made of a map, the layers, the types of its nodes and how many of them there are.
+SEVERAL = {
+    "lstm": (states, [nn.LSTM(16, 12, batch_first=True)], ("LSTM",), 1),
+    "lstm of 2 layers and ways": (states, [nn.LSTM(16, 12, 2, bidirectional=True, batch_first=True)], ("LSTM",), 2),
+    "states of an lstm alone": (lambda x, layer: layer(tokens(x))[1], [nn.LSTM(16, 12)], ("LSTM",), 1),
+    "last state of a gru": (lambda x, layer: (layer(tokens(x))[0].mean(1), layer(tokens(x))[1][-1]), [nn.GRU(16, 12, 2, batch_first=True)], ("GRU",), 4),
+    "rnn, which is written step by step": (states, [nn.RNN(16, 12, batch_first=True)], ("Tanh",), IMAGE[3]),
+    "topk": (lambda x: x.mean((2, 3)).topk(3, 1), [], ("TopK",), 1),
+    "topk that is gathered": (lambda x: (lambda best: torch.gather(2 * x.flatten(2), 2, best[1]) + best[0])(x.flatten(2).topk(3, 2)), [], ("TopK",), 1),
+    "max with places": (lambda x: x.max(1), [], ("ArgMax",), 1),
+    "sort": (lambda x: x.mean((2, 3)).sort(1), [], ("TopK",), 1),
+    "variance and mean": (lambda x: (lambda v, m: v / (5 + m))(*torch.var_mean(x, (2, 3))), [], ("Sub",), 1),
+    "largest places of pooling": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), [], ("MaxPool",), 2),
+    "attention and its weights": (lambda x, layer: layer(*[tokens(x)] * 3), [nn.MultiheadAttention(16, 4, batch_first=True)], ("Softmax",), 1),
+}  # fmt: skip
+
+
+@pytest.mark.representatives(5)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_operator_with_several_results_is_computed_once(tmp_path, name):
+    function, layers, kinds, count = SEVERAL[name]
+    module = Around(function, copy.deepcopy(layers))
+    result = branched(module, folder=tmp_path / "b")
+    assert nodes(tmp_path / "b" / "model.onnx", *kinds) == nodes(tmp_path / "b" / "controls" / "original.onnx", *kinds) == count
+    own = [
+        part
+        for part in result.model.modules()
+        if isinstance(part, Opaque) and any(op in repr(part) for op in ("lstm", "gru", "rnn", "topk"))
+    ]
+    assert len(own) <= len(layers) + (count if not layers or name == "last state of a gru" else 0)
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_recurrent_layer_is_counted_once_with_all_its_matrices(layers, ways):
+    recurrent = nn.LSTM(16, 12, layers, batch_first=True, bidirectional=ways == 2)
+    graph = capture(Around(states, [recurrent]), IMAGE).graph
+    (op,) = (op for op in graph.ops if op.attrs.get("variant") == "lstm")
+    assert graph.op_macs(op) == IMAGE[3] * sum(weight.numel() for name, weight in recurrent.named_parameters() if weight.dim() == 2)
+    assert graph.op_facts(op).params == sum(weight.numel() for weight in recurrent.parameters())
+
+
+def test_results_of_a_batch_are_those_of_each_image():
+    module = Around(
+        lambda x, layer: (lambda every, last: every.mean(1) + last[0][0] * last[1][0])(*layer(tokens(x))),
+        [nn.LSTM(16, 8, batch_first=True)],
+    )
+    assert branched(module, (2, *IMAGE[1:])).plan.exact
+
+
+def test_whole_numbers_that_are_returned_are_told_and_come_as_reals(tmp_path):
+    result = branched(Around(lambda x: {"best": x.mean((2, 3)).argmax(1), "high": x.mean((2, 3)) > 0}), folder=tmp_path / "b")
+    assert result.model is not None
+    assert any("`best`, `high`" in warning and "whole numbers" in warning for warning in result.warnings)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_recurrent_layer_that_projects_its_states_is_refused():
+    with pytest.raises(StretchError) as refused:
+        capture(Around(states, [nn.LSTM(16, 12, batch_first=True, proj_size=3)]), IMAGE)
+    assert "projects" in f"{refused.value.message} {refused.value.hint}"
+
+
+def _file(path, made, outputs, **weights):
+    """An ONNX file of a convolution to the map `m` and further nodes."""
+    generator = np.random.default_rng(0)
+    stored = {"w": (16, 3, 3, 3), **weights}
+    arrays = {
+        key: value if isinstance(value, np.ndarray) else (generator.standard_normal(value) / 4).astype(np.float32)
+        for key, value in stored.items()
+    }
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["m"], kernel_shape=[3, 3], pads=[1] * 4), *made],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, IMAGE)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(value, key) for key, value in arrays.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), str(path))
+    return path
+
+
+RECURRENT = [
+    helper.make_node("ReduceMean", ["m", "axes"], ["r"], keepdims=0),
+    helper.make_node("Transpose", ["r"], ["s"], perm=[2, 0, 1]),
+    helper.make_node("LSTM", ["s", "wx", "wh"], ["y", "h", "c"], hidden_size=8),
+]
+TOP = [helper.make_node("TopK", ["m", "k"], ["v", "places"], axis=1), helper.make_node("Conv", ["v", "w2"], ["y"], kernel_shape=[1, 1])]
+SCALAR = [
+    helper.make_node("Abs", ["m"], ["a"]),
+    helper.make_node("ReduceMean", ["a"], ["s"], keepdims=0),
+    helper.make_node("Mul", ["m", "s"], ["y"]),
+]
+FILES = {
+    "states": (
+        RECURRENT,
+        {"y": (24, 1, 1, 8), "h": (1, 1, 8), "c": (1, 1, 8)},
+        {"wx": (1, 32, 16), "wh": (1, 32, 8), "axes": np.array([2])},
+        ("LSTM",),
+    ),
+    "best channels": (TOP, {"y": (1, 4, 24, 24)}, {"k": np.array([6]), "w2": (4, 6, 1, 1)}, ("TopK",)),
+    "scalar": (SCALAR, {"y": (1, 16, 24, 24), "s": ()}, {}, ("Abs",)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_with_several_results_or_scalars_runs_as_onnx_runtime_runs_it(tmp_path, name):
+    made, outputs, weights, kinds = FILES[name]
+    path = _file(tmp_path / "net.onnx", made, outputs, **weights)
+    stretch.branch(str(path), "mi9", out=tmp_path / "b", lossless=True)
+    x = np.random.default_rng(1).standard_normal(IMAGE).astype(np.float32)
+    with Session(tmp_path / "b", {"cpu": "cpu", "gpu": "cpu"}) as session:
+        got = session(x)
+    compared(list(got.values()) if isinstance(got, dict) else [got], onnxruntime.InferenceSession(str(path)).run(None, {"x": x}))
+    assert nodes(tmp_path / "b" / "model.onnx", *kinds) == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_operator_that_opencl_does_not_take_runs_on_the_cpu_with_a_warning(tmp_path, name):
+    pytest.importorskip("pyopencl")
+    made, outputs, weights, _ = FILES[name]
+    path = _file(tmp_path / "net.onnx", made, outputs, **weights)
+    stretch.branch(str(path), "mi9", out=tmp_path / "b", lossless=True)
+    x = np.random.default_rng(1).standard_normal(IMAGE).astype(np.float32)
+    everywhere = {"cpu": "opencl", "gpu": "opencl"}
+    with pytest.warns(UserWarning, match="runs on the CPU"):
+        session = Session(tmp_path / "b", everywhere)
+    with session:
+        got = session(x)
+    compared(list(got.values()) if isinstance(got, dict) else [got], onnxruntime.InferenceSession(str(path)).run(None, {"x": x}))
+    assert any("on the CPU instead" in row.reason for row in stretch.api.explain(tmp_path / "b", mapping=everywhere).ops)
+
+
+# Tensors without axes, with one, and without elements.
+
+
+NO_AXES = {
+    "beside a vector": lambda x: (x.mean((2, 3)), x.abs().mean()),
+    "within": lambda x: x * x.abs().mean(),
+    "alone": lambda x: x.square().sum().sqrt(),
+    "one element": lambda x: (x.mean((2, 3))[0, 0], x),
+    "one axis": lambda x: x.mean((2, 3)).amax(1),
+    "no batch": lambda x: x.mean((2, 3)).squeeze(0),
+    "nothing joined": lambda x: torch.cat([x, x[:, :0]], 1),
+}
+
+
+@pytest.mark.representatives(3)
+@pytest.mark.parametrize("name", NO_AXES)
+def test_tensors_of_fewer_axes_run(tmp_path, name):
+    branched(Around(NO_AXES[name]), folder=tmp_path / "b")
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x, gain):
+        return self.head(torch.relu(self.conv(x) * gain))
+
+
+def test_number_beside_an_image_is_an_input(tmp_path):
+    branched(Scaled().eval(), {"x": IMAGE, "gain": ()}, tmp_path / "b")
+
+
+@pytest.mark.parametrize("shapes", [(), {"x": IMAGE, "gain": (0,)}, (1, 0, 8, 8)])
+def test_input_without_elements_is_refused(shapes):
+    with pytest.raises(StretchError, match="no shape"):
+        stretch.branch(Scaled().eval(), "mi9", input_shape=shapes)
+
+
+def test_network_whose_only_output_is_empty_is_refused():
+    with pytest.raises(StretchError):
+        stretch.branch(Around(lambda x: x[:, :0]), "mi9", input_shape=IMAGE, dry_run=True)
+
+
+# Whatever a dry run accepts can be built.
+
+
+@pytest.mark.parametrize("channels", [(16, 24, 8), (24, 16, 8), (12, 18, 6), (8, 24, 8), (16, 8, 4), (12, 4, 4)])
+@pytest.mark.parametrize("device", ["mi9", "pixel6"])
+def test_grouped_convolution_that_changes_channels_is_built(channels, device):
+    inside, out, groups = channels
+    branched(
+        Drawn([nn.Conv2d(3, inside, 3, padding=1), nn.Conv2d(inside, out, 3, padding=1, groups=groups), "act"], out, "vector"),
+        device=device,
+    )
+
+
+@settings(max_examples=examples(20))
+@drawn(networks())
+def test_what_a_dry_run_accepts_is_built_and_equals_torch(module):
+    for options in ({"lossless": True}, LOOSE):
+        assert stretch.branch(module, "rk3588", input_shape=IMAGE, dry_run=True, **options).model is None
+    branched(module, device="rk3588")
+    assert stretch.branch(module, "rk3588", input_shape=IMAGE, **LOOSE).model is not None
+
+
+# Weights that a network uses more than once.
+
+
+class Twice(nn.Module):
+    """A block used on an image and on its mirror image, and one used again and again."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.block = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.again, self.head = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 5)
+        self.other = nn.Linear(16, 16)
+        self.other.weight = nn.Linear(16, 16).weight
+        self.third = nn.Linear(16, 16)
+        self.third.weight = self.other.weight
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = self.block(self.block(x)) + self.block(x.flip(3)).flip(3)
+        every, _ = self.again(self.again(tokens(y))[0])
+        return self.head(self.third(torch.relu(self.other(every.mean(1)))))
+
+
+def _count(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_weights_that_are_used_twice_are_there_once(tmp_path):
+    module = Twice().eval()
+    result = branched(module, folder=tmp_path / "b")
+    assert _count(result.model) == result.answer().params == _count(module)
+    assert result.answer().params_ratio == 1
+    assert any("share weights" in warning for warning in result.warnings)
+    for name in ("model.onnx", "controls/original.onnx"):
+        file = onnx.load(str(tmp_path / "b" / name)).graph
+        assert sum(int(np.prod(tensor.dims)) for tensor in file.initializer if tensor.data_type == TensorProto.FLOAT) < 1.1 * _count(module)
+    reopened = reopen(load_bundle(tmp_path / "b"))
+    assert _count(reopened.model) == _count(module)
+
+
+def test_siamese_network_stays_symmetric_when_it_is_trained():
+    module, shapes = form("siamese")
+    model = branched(module, shapes, device="rk3588").model.double().float().train()
+    optimiser = torch.optim.SGD(model.parameters(), 1e-2)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        optimiser.zero_grad()
+        model(*torch.randn(2, 4, 3, 16, 16)).square().mean().backward()
+        optimiser.step()
+    left, right = torch.randn(2, 1, 3, 16, 16)
+    with torch.no_grad():
+        model.eval()
+        assert torch.allclose(model(left, right), model(right, left), atol=1e-6)
+        assert not torch.allclose(model(left, right), module(left, right), atol=1e-4)
+    assert _count(copy.deepcopy(model)) == _count(module)
+
+
+def test_copies_are_told_where_a_design_cannot_share():
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
+    module = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1),
+        nn.ReLU(),
+        block,
+        block,
+        nn.Conv2d(16, 16, 3, 2, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
+    result = stretch.branch(module.eval(), "mi9", input_shape=IMAGE, processors=("cpu", "gpu"), **LOOSE)
+    told = [warning for warning in result.warnings if "share weights" in warning]
+    assert len(told) == 1
+    assert ("copy" in told[0]) == (not result.plan.shared)
+    assert _count(result.model) == result.answer().params
