@@ -150,7 +150,7 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for used in dict.fromkeys((cores, cores[:1])):
-            model = _original(session, x, used) if control == "original" else None
+            model: OwnFile | Sequential | None = _original(session, x, used) if control == "original" else None
             if model is None:
                 model = Sequential(session.bundle.file(file), used)
                 model.run(x)
