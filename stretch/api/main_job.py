@@ -51,8 +51,7 @@ if TYPE_CHECKING:
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = Message(
-    "the accuracy of this branched network is unknown: channels and blocks of the original are gone and nothing took their place yet; "
-    "train it (`stretch train`), or calibrate it with {}, and measure it with `stretch evaluate`",
+    "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or {}",
     OptionName("images"),
 )
 

@@ -18,5 +18,5 @@ def advise(out: Output, run: Call, html: Html = None) -> None:
     with out.progress("advising", total=len(profiles) + 3) as progress:
         advice = run(device=profiles, progress=progress)
     if run.keywords["input_shape"] is None:
-        out.note(f"input {'×'.join(map(str, advice.input))}: the model's usual size, as --input names none")
+        out.note_later(f"input {'×'.join(map(str, advice.input))}: the usual size, --input changes it")
     out.show(advice, advice_page, html)

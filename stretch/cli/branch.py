@@ -9,16 +9,17 @@ import typer
 from stretch.api.main_job import branch as branch_model
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls, settings
-from stretch.cli.output import Output, verb
+from stretch.cli.output import COMMAND_LINE, Output, verb
 from stretch.cli.pages import Html
 from stretch.parameters import Rare
-from stretch.planning.messages import as_flag
+from stretch.planning.messages import as_flag, command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.errors import InfeasibleError
     from stretch.capture.inputs import InputShapes
+    from stretch.stages.design import BranchedAnswer
     from stretch.tools.report.html.page import Page
 
 #: Steps of the progress bar: import torch, load, capture, plan, transform, and the files of a typical bundle.
@@ -67,9 +68,28 @@ def branch(
 
     from stretch.tools.report.plan import plan_page
 
-    out.show(answer, lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if html else None), html)
+    following = _following(answer)
+    out.show(
+        answer,
+        lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if html else None, following=following),
+        html,
+    )
     if result.withheld:
         raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _following(answer: "BranchedAnswer") -> list[str]:
+    """What to type next: the command that runs the bundle, or the one that builds it."""
+    from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+
+    if answer.bundle is not None:
+        instead = ["--recommended"] if answer.recommended not in (BRANCHED, NO_CLEAR_WINNER) else []
+        first = command_line("run", answer.bundle, *instead)
+    elif answer.withheld:
+        return ["Nothing was written: branches are not recommended, and --only-if-faster was given."]
+    else:
+        first = command_line(*(word for word in COMMAND_LINE.get() if word != "--dry-run"))
+    return [f"Next: {first}", "      --details shows the design and its timeline"]
 
 
 def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":

@@ -40,19 +40,21 @@ PLAIN_WIDTH = 140
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Details = Annotated[bool, typer.Option("--details", help="Print everything that is known, not only the answer.")]
 
 
 #: Parameters of every verb.
-_SHARED = {"as_json": Json, "quiet": Quiet, "debug": Debug}
+_SHARED = {"details": Details, "as_json": Json, "quiet": Quiet, "debug": Debug}
 
 
 class Output:
     """Output streams of a verb."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+    def __init__(self, as_json: bool = False, quiet: bool = False, debug: bool = False, details: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.debug = debug
+        self.details = details
         #: All warnings so far, for the ``warnings`` key of the result.
         self.warnings: list[str] = []
         #: Lines for stderr that come after the first line of the answer.
@@ -84,9 +86,10 @@ class Output:
             self.write_page(html, page(answer))
 
         def human(console: "Console") -> None:
-            from stretch.tools.report.fit import print_page
+            from stretch.tools.report.fit import print_brief, print_page
 
-            print_page(console, page(answer), self.flush)
+            shown = page(answer)
+            (print_brief if shown.brief and not self.details else print_page)(console, shown, self.flush)
 
         self.emit(answer, human)
 
@@ -112,6 +115,10 @@ class Output:
         if not self.quiet:
             self._say(message)
 
+    def note_later(self, message: str) -> None:
+        """Print a note on stderr after the answer."""
+        self._pending.append(message)
+
     def warn(self, message: str) -> None:
         """Print a warning on stderr and add it to the result."""
         message = spelled(message, as_flag)
@@ -123,7 +130,7 @@ class Output:
         """Print the input shape in use after the answer if `--input` names none."""
         if shapes is None:
             sizes = ", ".join("×".join(map(str, op.shape)) for op in graph.inputs)
-            self._pending.append(f"input {sizes}: the model's usual size, as --input names none")
+            self._pending.append(f"input {sizes}: the usual size, --input changes it")
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
@@ -173,14 +180,15 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(*, as_json: bool = False, quiet: bool = False, debug: bool = False, **values: Any) -> None:
-        out = Output(as_json, quiet, debug)
+        out = Output(as_json, quiet, debug, values["details"] if "details" in taken else values.pop("details", False))
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
             try:
                 function(out, **{name: _value(taken[name], value) if name in taken else value for name, value in values.items()})
             finally:
                 out.flush()
 
-    shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in _SHARED.items()]
+    more = {name: kind for name, kind in _SHARED.items() if name not in taken}
+    shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in more.items()]
     parameters = [*map(_shown, rest), *shared]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}

@@ -16,6 +16,8 @@ from stretch.api.verbs import predict as predict_model
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_picture
+from stretch.parameters import input_words
+from stretch.planning.messages import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +90,10 @@ def predict(
     drawn = partial(roofline, best, row.precision) if html is not None else None
     bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
     shown = prediction if kernels else replace(prediction, processors=bare)
-    out.show(shown, lambda _: prediction_page(prediction, drawn, list_kernels=kernels), html)
+    following = command_line(
+        "advise", model, *input_words(shape), *(["--trust-code"] if run.keywords["trust_code"] else []), "--device", device
+    )
+    out.show(shown, lambda _: prediction_page(prediction, drawn, list_kernels=kernels, following=following), html)
 
 
 def _predict_many(

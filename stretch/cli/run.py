@@ -197,11 +197,11 @@ def _tell_placements(out: Output, session: "Session", priority: str | None) -> N
     for place in session.placements.values():
         if place.stand_in:
             cores = f" on core {'+'.join(map(str, place.cores))}" if place.cores else ""
-            out.note(f"{place.processor} → {place.delegate}{cores}: {place.reason}")
+            out.note_later(f"{place.processor} → {place.delegate}{cores}: {place.reason}")
     for name, processor in session.moved.items():
-        out.note(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
+        out.note_later(f"{name} → {processor}, as {f'--priority {priority}' if priority else '--processors'} asks")
     if shares_a_core(session):
-        out.note("processors share a core, so their subgraphs run one after the other and efficiency is not given")
+        out.note_later("processors share a core, so their subgraphs run one after the other and efficiency is not given")
 
 
 def _priority(text: str | None) -> "Priority | None":

@@ -182,7 +182,9 @@ def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: B
     names = dict(zip((end.tensor for end in ends.inputs), (op.name for op in original.graph.inputs), strict=False))
     outputs = dict(zip(original.graph.outputs, model.graph.outputs, strict=True))
     names |= {result.key: outputs[result.name] for result in original.returned.results}
-    inputs, results = (tuple(msgspec.structs.replace(end, tensor=names.get(end.tensor, "")) for end in side) for side in (ends.inputs, ends.outputs))
+    inputs, results = (
+        tuple(msgspec.structs.replace(end, tensor=names.get(end.tensor, "")) for end in side) for side in (ends.inputs, ends.outputs)
+    )
     name = f"controls/original{source.suffix}"
     entry = msgspec.structs.replace(ends, inputs=inputs, outputs=results, file=name)
     try:

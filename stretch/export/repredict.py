@@ -104,9 +104,7 @@ def _figures(
     graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
     singles = {name: ranked_singles(graph, costs, processors)[0] for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
-    runs = {
-        names[name]: single_run(graphs[name], single.processor, single.precision, predictor) for name, single in singles.items()
-    }
+    runs = {names[name]: single_run(graphs[name], single.processor, single.precision, predictor) for name, single in singles.items()}
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))

@@ -315,7 +315,9 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
     for end in ends:
         shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
         if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
-            raise UsageError(f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}")
+            raise UsageError(
+                f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
+            )
         if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape

@@ -195,7 +195,7 @@ def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | 
     merged_ms, points = timeline(problem.graph, design_of(problem, merged.result), problem.costs).makespan_ms, merged.result.n_meet
     if ms < LEAST_GAIN * merged_ms:
         return None
-    text = "stages stay apart, since fewer meeting points lower the accuracy; with {} the design takes {} ms instead of {} ms, with {} instead of {} meeting points"
+    text = "{} would take {} ms instead of {} ms, with {} instead of {} meeting points, which keeps less accuracy"
     return Message(text, OptionName("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
 
 

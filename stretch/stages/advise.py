@@ -142,7 +142,7 @@ def advise(
         source="predicted",
         precision=precision,
         answers=sorted(answers, key=lambda answer: (_ms(answer), answer.device)),
-        warnings=[f"not all times were fitted to measurements on {guessed}: treat them as estimates"] if guessed else [],
+        warnings=[f"not fully measured, so times are estimates: {guessed}"] if guessed else [],
     )
 
 

@@ -57,7 +57,9 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | N
         if known.own.precision == "fp32" and not apart <= CLOSE["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
             raise _refusal(known, loaded, name, apart, x)
     far = known.own.precision != "fp32" and not best <= CLOSE[known.own.precision]
-    what = f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    what = (
+        f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    )
     return [what] * far, (path, known.own) if known.operators else None
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.contracts.repository import ROOT, copy_packages
-from tests.docs.pages import snippets
 from tests.predictors.specified import kept
 from tests.scheduler import bundles
 
@@ -117,10 +116,47 @@ def _write(source, out, *, backwards: Annotated[bool, typer.Option("--backwards"
 exporters.register("names")(Exporter("the names of its subgraphs", _write, lambda answer: written_page((), (), answer.names)))
 '''
 
-#: The one of CONTRIBUTING, channels cut out of all.
-DIVISION = next(
-    snippet.text for snippet in snippets(Path("CONTRIBUTING.md")) if snippet.text.startswith("# stretch/planning/divisions/cut_outs.py")
-)
+#: Channels cut out of all: it gains nothing, but is short.
+DIVISION = '''# stretch/planning/divisions/cut_outs.py
+"""Each branch computes all channels and cuts some out of them."""
+
+from itertools import permutations
+
+from predictors.graph import Op, OpGraph
+from stretch.planning.design.division import Division, Piece, check_ranges
+from stretch.planning.search.parts import part_cost, part_options
+
+
+def cut_out(graph, name, start, stop):
+    """What one branch computes."""
+    cut = Op("cut_out", "slice", (graph.output,), {"start": start, "stop": stop})
+    return OpGraph.build(name, [*graph.ops, cut], cut.name)
+
+
+class CutOuts(Division):
+    """What designs, torch modules, files and reports ask of the way; the file's name is its word in a design."""
+
+    kind, joins, what, weights = "cut_outs", ("channels",), "channels cut out of all", "same"
+
+    def check(self, segment, design, shares):
+        check_ranges(f"segment `{segment.name}`", self, design.names, shares, segment.width, "channels", "its output")
+
+    def pieces(self, graph, names, shares, join):
+        return [Piece(cut_out(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
+
+    def ways(self, parts):
+        space = parts.space
+        for segment, first, last, _ in parts.pieces():
+            for order in permutations(space.processors, 2) if segment.branchable and segment.graph.macs else ():
+                row = []
+                for name, share in zip(order, ((0, 8), (8, segment.width)), strict=True):
+                    graph = cut_out(segment.graph, segment.name, *share)
+                    row.append(part_cost(space, name, graph, share))
+                yield first, parts.run_options(part_options(space, segment, "channels", [row], self.word), first, last)
+
+
+DIVISION = CutOuts()
+'''
 
 #: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
 HIGHEST = {

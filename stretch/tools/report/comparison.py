@@ -7,6 +7,7 @@ from scheduler.tools.bench.compare import BenchAnswer, BenchContender
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import chance
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
+from stretch.tools.report.brief import advice_brief
 from stretch.tools.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 
 #: Rows of a chart, at most.
@@ -188,6 +189,7 @@ def advice_page(advice: Advice) -> Page:
         notes=[
             f"{answer.device}: {answer.command}" for answer in advice.answers if len(advice.answers) <= MOST_COMMANDS or answer in branched
         ],
+        brief=advice_brief(advice),
     )
 
 

@@ -10,6 +10,7 @@ from scheduler.tools.explain.model import RuntimeExplanation
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.planning.messages import command_line
 from stretch.stages.explain import Explanation
+from stretch.tools.report.brief import explanation_brief, run_brief, simulation_brief
 from stretch.tools.report.html.page import Bar, Chart, ChartInterval, Fact, Grid, Page, Section, histogram, intervals, over_time, timeline
 
 if TYPE_CHECKING:
@@ -86,7 +87,15 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
         source="measured" + (", one timeline predicted" if predicted is not None else ""),
         made_from=[("bundle", str(answer.bundle))],
         notes=[*([f"timeline: {answer.trace} (open it in ui.perfetto.dev)"] if answer.trace is not None else []), *_in_short(answer)],
+        brief=run_brief(answer, _next(answer)),
     )
+
+
+def _next(answer: RunAnswer) -> str:
+    """The command that follows a run: the device itself where this machine lacks a processor, else a timeline."""
+    if answer.on is None and any(place.stand_in for place in answer.processors.values()):
+        return command_line("run", answer.bundle, "--on", "user@host") + "    on a Linux board; --adb on a phone"
+    return command_line("run", answer.bundle, "--trace", "FILE") + "    writes a timeline"
 
 
 def _run_facts(answer: RunAnswer) -> list[Fact]:
@@ -193,6 +202,7 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
             ("seed", str(answer.seed)),
         ],
         notes=[f"timeline: {answer.trace} (open it in ui.perfetto.dev)"] if answer.trace is not None else (),
+        brief=simulation_brief(answer, times_of(answer), command_line("simulate", answer.bundle, "--details")),
     )
 
 
@@ -306,6 +316,7 @@ def explanation_page(explanation: Explanation) -> Page:
             Section("subgraphs", "Subgraphs", (), [Grid("What each subgraph costs", sums, subgraphs, right=(2, 3, 4))]),
         ],
         warnings=explanation.warnings,
+        brief=explanation_brief(explanation),
     )
 
 

@@ -28,6 +28,31 @@ def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
     return filled
 
 
+#: Columns that a brief answer keeps to.
+BRIEF_WIDTH = 80
+
+
+def print_brief(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
+    """Print the brief form of a report: answer, numbers, reason, confidence, then what waited for the answer, and what to do next.
+
+    Args:
+        answered: Called before the first line that says what to do next.
+    """
+    width = min(BRIEF_WIDTH, console.width)
+    ended = False
+    for line in page.brief:
+        if isinstance(line, Grid):
+            console.print()
+            console.print(GridTable(line), width=width)
+            console.print()
+        else:
+            if line.startswith("Next: ") and not ended:
+                ended = True
+                answered()
+            # commands stay in one piece, so that they can be copied
+            console.print(line, width=width, soft_wrap=line.startswith("Next: "))
+
+
 def print_page(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
     """Print a report: its lead, its facts, the tables and timelines of its printed sections, and what to do next.
 

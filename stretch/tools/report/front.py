@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from predictors.errors import StretchError, install_line
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.pareto import FrontAnswer, FrontDesign
+from stretch.tools.report.brief import front_brief
 from stretch.tools.report.html.page import Chart, Fact, Grid, Page, Section
 from stretch.tools.report.plan import exact_words
 from stretch.tools.together import TogetherAnswer
@@ -65,6 +66,7 @@ def front_page(answer: FrontAnswer) -> Page:
         warnings=answer.warnings,
         source=answer.source,
         made_from=[("seconds", ", ".join(f"{name} {seconds:.2f}" for name, seconds in answer.seconds.items()))],
+        brief=front_brief(answer),
     )
 
 

@@ -10,6 +10,7 @@ from stretch.planning.cost.compare import BRANCHED, CONTENTION, LEAST_GAIN, NO_C
 from stretch.planning.cost.makespan import HANDED_ON, together_ms
 from stretch.planning.messages import chance, command_line
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
+from stretch.tools.report.brief import plan_brief
 from stretch.tools.report.html.page import (
     Bar,
     Chart,
@@ -56,8 +57,9 @@ def plan_page(
     *,
     origins: "dict[tuple[str, str], Origin]",
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
+    following: Sequence[str] = (),
 ) -> Page:
-    """The report of a plan, or of what was built after it."""
+    """The report of a plan, or of what was built after it; `following` are commands to type next."""
     weights, bundle = getattr(plan, "weights", None), getattr(plan, "bundle", None)
     source = "" if weights is None else weights.source + (f" ({weights.detail})" if weights.detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]
@@ -81,6 +83,7 @@ def plan_page(
             *([("bundle", bundle)] if bundle else []),
         ],
         notes=list(_built(plan)),
+        brief=plan_brief(plan, origins, following),
     )
 
 

@@ -11,6 +11,7 @@ from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, as_flag
 from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, ranked
+from stretch.tools.report.brief import prediction_brief
 from stretch.tools.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
 
 if TYPE_CHECKING:
@@ -24,9 +25,13 @@ _MARGIN = 4.0
 
 
 def prediction_page(
-    prediction: Prediction, roofline: "Callable[[], tuple[str, Figure]] | None" = None, *, list_kernels: bool = True
+    prediction: Prediction,
+    roofline: "Callable[[], tuple[str, Figure]] | None" = None,
+    *,
+    list_kernels: bool = True,
+    following: str = "",
 ) -> Page:
-    """The page of a prediction; a terminal lists kernels if it is to."""
+    """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
     rows_by_time = ranked(prediction.processors)
     name, best = rows_by_time[0]
     rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
@@ -51,6 +56,7 @@ def prediction_page(
         sections=sections,
         warnings=prediction.warnings,
         made_from=[("input", "×".join(map(str, prediction.input)))],
+        brief=() if list_kernels else prediction_brief(prediction, following),
     )
 
 

@@ -88,7 +88,7 @@ def test_verb_hides_its_output_and_adds_the_shared_options():
     def shout(out: Output, word: str, times: int = 2) -> None:
         """Say a word."""
 
-    assert list(inspect.signature(shout).parameters) == ["word", "times", "as_json", "quiet", "debug"]
+    assert list(inspect.signature(shout).parameters) == ["word", "times", "details", "as_json", "quiet", "debug"]
     assert shout.__doc__ == "Say a word."
     assert shout.__name__ == "shout"
 

@@ -25,7 +25,7 @@ def test_kernels_of_one_processor_add_up(succeeds):
 def test_size_that_nobody_asked_for_is_told_and_weights_change_no_time(stretch, succeeds, tmp_path):
     words = ("predict", "tiny_resnet", "--device", "pixel6", "--weights")
     data, err = succeeds(*words, "none", "--json")
-    assert f"input {'×'.join(map(str, data['input']))}: the model's usual size" in err
+    assert f"input {'×'.join(map(str, data['input']))}: the usual size" in err
     again, err = succeeds(*words, "default", "--input", "3x32x32", "--json")
     assert again["processors"] == data["processors"]
     assert "usual size" not in err

@@ -58,7 +58,7 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
-    out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2)
+    out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2, "--details")
     assert "gpu → cpu on core" in err
     assert any(name in out for name in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
     assert "weights: random" in out.splitlines()[0]
@@ -69,6 +69,11 @@ def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
     assert measured.startswith("Measured here: the bundle takes ")
     assert "gpu had a stand-in, so this says nothing of the speed on pixel6" in measured
     assert "--adb" in phone
+    out, _ = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0)
+    lines = out.splitlines()
+    assert lines[0].startswith("Results are correct: 7 tensors match model.onnx")
+    assert "On this machine branching is" in lines[1]
+    assert "CPU cores replace the gpu" in out
 
 
 def test_work_of_a_processor_left_out_moves_to_a_shared_core_which_gives_no_efficiency(stretch, bundle_dir):
@@ -104,7 +109,7 @@ def test_results_of_a_delegate_that_computes_nothing_are_not_checked_and_said_so
     code, data, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null", "--json")
     assert (code, data["check"], data["max_error"]) == (0, None, None)
     _, out, _ = stretch("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--map", "gpu=null")
-    assert "results not checked: a delegate computes nothing" in out
+    assert "Results are not checked: a delegate computes nothing" in out
 
 
 def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(succeeds, bundle_dir):

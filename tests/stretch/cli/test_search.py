@@ -41,7 +41,7 @@ def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their
     assert values == [pytest.approx(row["energy_mj"]) for row in answer["designs"]]
     assert all(values[0] <= value <= 1.5 * values[0] for value in values)
     assert answer["seconds"]["search"] > 0
-    table = call(capsys, *TINY, "--objective", "energy", "--top", 2).out
+    table = call(capsys, *TINY, "--objective", "energy", "--top", 2, "--details").out
     assert "yes (proved to be the best)" in table
 
 

@@ -35,7 +35,7 @@ def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path
 
 
 def test_people_read_latencies_busy_processors_and_missed_deadlines(succeeds, bundle_dir):
-    out, _ = succeeds("simulate", bundle_dir, "--inferences", 10, "--busy", "gpu=0.9@0:30", "--deadline", 8)
+    out, _ = succeeds("simulate", bundle_dir, "--inferences", 10, "--busy", "gpu=0.9@0:30", "--deadline", 8, "--details")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[0].startswith("10 inferences, with 90% of gpu taken by others: median ")
     assert lines[0].endswith("Nothing was measured; the profile of pixel6 is not fitted to measurements.")
@@ -93,7 +93,7 @@ def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stre
     assert data["decisions"][0]["factors"].keys() == {"gpu"}
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert data["decisions"][0]["reason"] in " ".join(event["name"] for event in events if event.get("cat") == "plan")
-    out, _ = succeeds(*words)
+    out, _ = succeeds(*words, "--details")
     assert f"then runs {other}; why gpu takes" in " ".join(out.split())
     alone = stretch("simulate", bundle_dir, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--json")[1]
     assert data["elapsed_ms"] < alone["elapsed_ms"]
@@ -108,7 +108,7 @@ def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretc
     assert first["inferences"] == pytest.approx(data["elapsed_ms"] / 20, abs=2)
     assert second["p50_ms"] > second["makespan_ms"] == alone["makespan_ms"]
     assert data["p50_ms"] > 1.3 * alone["p50_ms"]
-    _, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir, "--trace", tmp_path / "t.json")
+    _, out, _ = stretch("simulate", bundle_dir, "--beside", bundle_dir, "--trace", tmp_path / "t.json", "--details")
     groups = [
         event["args"]["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["name"] == "process_name"
     ]
@@ -124,7 +124,7 @@ def test_chip_heats_up_and_slows_down(stretch, succeeds, bundle_dir, tmp_path):
     assert heat["hottest_c"] >= 40
     assert heat["first_tenth_ms"] < heat["last_tenth_ms"]
     assert data["energy_mj"] > 0
-    _, out, _ = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml")
+    _, out, _ = stretch("simulate", bundle_dir, "--heat", tmp_path / "heat.toml", "--details")
     assert "From 25.0 to " in out
 
 

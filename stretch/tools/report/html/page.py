@@ -404,6 +404,8 @@ class Page:
     made_from: Sequence[tuple[str, str]] = ()  # What led to the page besides, as label and value: the command, the profile, the weights.
     notes: Sequence[str] = ()  # What a terminal has last, and a page not: what to do next.
     facts_printed: bool = True  # Whether a terminal has the facts, too.
+    #: What a terminal shows in place of all this unless details are asked for; empty where it always shows the whole.
+    brief: Sequence["str | Grid"] = ()
     refused: bool = False  # Whether it tells why there is no result.
     language: Literal["en"] = field(default="en", init=False)
 
