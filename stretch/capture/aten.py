@@ -421,7 +421,9 @@ class CallRecorder:
         shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
         text, count = Calls(reads, constants, tuple(calls)).text(), sum(tensor.numel() for tensor in tensors)
         fixed: dict[str, Attr] = {FIXED: sum(prod(spec.shape) for spec in constants if not spec.learned)}
-        return AtenStep("opaque", {**attrs, CALLS: text, "weights": count, **(fixed if fixed[FIXED] else {}), **shapes}, tuple(self._reads), weights)
+        return AtenStep(
+            "opaque", {**attrs, CALLS: text, "weights": count, **(fixed if fixed[FIXED] else {}), **shapes}, tuple(self._reads), weights
+        )
 
 
 def conversion(of: dict[str, int], dtype: torch.dtype | None) -> Call:
