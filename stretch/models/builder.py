@@ -110,10 +110,10 @@ class Builder:
         """The stored tensor that a node stands for; None for anything else."""
         return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
-    def stored(self, x: np.ndarray, name: str) -> fx.Node:
-        """A stored tensor: trained with the network if it is of reals."""
+    def stored(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
+        """A stored tensor: trained with the network if it is of reals, unless nobody learned it."""
         current, value = self._own(name), torch.from_numpy(np.array(x))
-        if value.is_floating_point():
+        if learned and value.is_floating_point():
             self._root.register_parameter(current, nn.Parameter(value))
         else:
             self._root.register_buffer(current, value)
@@ -314,11 +314,11 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
     result = {}
     for end in ends:
         shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
-        if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
+        if (not shape and end.sizes is None) or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
             raise UsageError(
                 f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
             )
-        if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
+        if min(shape, default=1) < 1 or math.prod(shape) > MAX_ALIVE:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape
     return result

@@ -54,7 +54,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     operator: str  # Name and overload in `torch.ops.aten`, such as ``roll.default``.
     #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call, with ``"result": j``
-    #: where that has several; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
+    #: where it is another one of several; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
     arguments: tuple[Any, ...]
     options: dict[str, Any] = {}  # By name.
     result: int = 0  # Which of several results counts.
@@ -96,7 +96,7 @@ class CheckedCalls:
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for what it reads at the batch size of the graph."""
         results: list[Any] = []
-        known = {"read": reads, "constant": constants, "call": results}
+        known = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
             options = {key: _value(argument, known) for key, argument in call.options.items()}
             results.append(operator(*[_value(argument, known) for argument in call.arguments], **options))
@@ -189,11 +189,13 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
         return [_value(element, known) for element in argument]
     if not isinstance(argument, dict):
         return argument
-    number = argument.get("result", 0)
-    ((key, what),) = (item for item in argument.items() if item[0] != "result")
+    if "call" in argument:
+        number = argument["call"]
+        return _one_of(known["call"][number], argument.get("result", known["result"][number]))
+    ((key, what),) = argument.items()
     if key == "dtype":
         return type_of(what)
-    return float(what) if key == "number" else _one_of(known[key][what], number)
+    return float(what) if key == "number" else known[key][what]
 
 
 def _one_of(result: Any, number: int) -> Any:

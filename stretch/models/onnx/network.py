@@ -372,7 +372,9 @@ def _stated(value: Any, last: bool, readers: Readers) -> End:
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
-    return End(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name, REALS))
+    # a number by itself has a shape of no axes
+    known = sizes if sizes or value.type.tensor_type.HasField("shape") else None
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else known, name, readers.cast(value.name, REALS))
 
 
 def _symbol(name: str) -> str:
