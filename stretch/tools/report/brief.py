@@ -7,6 +7,7 @@ from predictors.models.roofline import MEASURED
 from scheduler.answer import RunAnswer
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.cost.makespan import HANDED_ON
 from stretch.planning.messages import chance, command_line
 from stretch.tools.report.html.page import Grid
 
@@ -65,12 +66,13 @@ def baseline(name: str) -> str:
     return BASELINES.get(kind, name).format(where)
 
 
-def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str]) -> Brief:
+def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str], at_once_ms: float) -> Brief:
     """The answer of `stretch branch`.
 
     Args:
         origins: Where times come from, by processor and precision.
         following: Commands to type next.
+        at_once_ms: Time in which at least two processors compute.
     """
     predicted = plan.predicted
     single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
@@ -95,7 +97,7 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     return [
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
-        f"Why: {_why(plan)}",
+        f"Why: {_why(plan, at_once_ms)}",
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(getattr(plan, "agreement", None)),
         *following,
@@ -113,9 +115,11 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} images held back{rounded}."]
 
 
-def _why(plan: "PlanAnswer") -> str:
+def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
     predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} of the original's MACs"
+    if at_once_ms <= HANDED_ON * predicted.makespan_ms and (plan.n_meet or plan.sides):
+        shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
         return f"{shape}; {moved}."

@@ -83,7 +83,7 @@ def plan_page(
             *([("bundle", bundle)] if bundle else []),
         ],
         notes=list(_built(plan)),
-        brief=plan_brief(plan, origins, following),
+        brief=plan_brief(plan, origins, following, _at_once_ms(plan)),
     )
 
 
@@ -116,11 +116,16 @@ def bundle_lines(bundle: object, checks: Mapping[str, Any], *options: str) -> It
     yield f"Next: {command_line('run', bundle, *options)}"
 
 
+def _at_once_ms(plan: PlanAnswer) -> float:
+    """Time in which at least two processors compute."""
+    return together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+
+
 def _lead(plan: PlanAnswer) -> str:
     predicted = plan.predicted
     processors = joined(list(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides])))
     overlapping = plan.n_meet > 0 or bool(plan.sides)
-    at_once = together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+    at_once = _at_once_ms(plan)
     how = (
         "Without branches, on" if not overlapping else "Branched over" if at_once > HANDED_ON * predicted.makespan_ms else "Handed on among"
     )
