@@ -167,7 +167,9 @@ class Branched:
         how = {"controls": controls, "agreeing": agreeing, "progress": tell}
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
-        self.warnings = [warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))]
+        self.warnings = [
+            warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))
+        ]
         rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
         if rounded:
             command = command_line("export", folder, "--images", "FOLDER", "--out", f"{folder}_int8")
@@ -396,9 +398,7 @@ def branch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
     only_if_faster: Annotated[
         bool,
-        typer.Option(
-            "--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."
-        ),
+        typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
     ] = False,
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,

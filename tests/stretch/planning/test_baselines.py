@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.devices import load_device
+from predictors.errors import InfeasibleError
 from predictors.graph import Op, OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
@@ -106,3 +107,28 @@ def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
     segments = [msgspec.structs.replace(s, branches=[s.branches[0], *map(idle, s.branches[1:])]) for s in answer.segments]
     lead = plan_page(msgspec.structs.replace(answer, segments=segments), origins={}).lead
     assert any(line.startswith("Handed on among") and "0.00 ms are computed side by side" in line for line in lead)
+
+
+def rowless():
+    """Layers on vectors, which have no rows."""
+    ops = [Op("input", "input", (), {"shape": (1, 64)})]
+    for number in range(3):
+        ops.append(Op(f"l{number}", "linear", (ops[-1].name,), {"out_features": 64, "bias": False}))
+    return OpGraph.build("rowless", ops, ops[-1].name)
+
+
+@pytest.mark.parametrize("make", [rowless, lambda: small_resnet(16), lambda: small_resnet(64)])
+@pytest.mark.parametrize(("request_", "other", "mention"), [
+    ({"lossless": True}, {"kinds": ("stretch",)}, "kinds=("),
+    ({"kinds": ("stretch",)}, {"lossless": True}, "lossless"),
+])  # fmt: skip
+def test_other_kind_of_branches_is_proposed_only_where_it_has_a_design(make, request_, other, mention):
+    def hint(options):
+        try:
+            plan(make(), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), **options))
+        except InfeasibleError as error:
+            return error.hint or ""
+        return None
+
+    if (told := hint(request_)) is not None:
+        assert (mention in told) == (hint(other) is None)
