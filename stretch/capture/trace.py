@@ -699,5 +699,5 @@ def agrees(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape:
         return False
     finite = b[b.isfinite()]
-    slack = 1e-4 * float(finite.abs().max()) if finite.numel() else 0.0
+    slack = 1e-4 * float(finite.double().abs().max()) if finite.numel() else 0.0
     return torch.allclose(a, b, rtol=0.0, atol=slack, equal_nan=True)
