@@ -439,6 +439,6 @@ def _check_processors(processors: tuple[str, ...], device: DeviceProfile) -> Non
         only = len(device.processors) < 2
         raise UsageError(
             f"branches need at least two processors, and {f'the profile {device.id} has one' if only else 'one was named'}: {processors[0]}",
-            "`stretch predict` predicts the network on it"
+            f"`stretch predict` with --device {device.word} predicts the network on it"
             + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
         )

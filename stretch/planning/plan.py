@@ -442,7 +442,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check(config, source)
-    parts = search_request(problem)
+    parts = search_request(problem, explain=explain)
     space, n_meet = parts[0].space, parts[0].n_meet
     least = least_of([part.result for part in parts if part.result is not None])
     if least is None and not explain:
@@ -470,13 +470,16 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     return Searched(space, n_meet, least)
 
 
-def search_request(problem: PlanningProblem) -> list[Searched]:
+def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Searched]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
     source = problem.accuracy_source
-    searched = _searched(problem, merges=source is not None and source.merges)
+    try:
+        searched = _searched(problem, merges=source is not None and source.merges)
+    except InfeasibleError as error:
+        raise _with_way_out(problem, error) if explain else error from None
     if source is None and problem.config.params is None:
         searched += _by_fewer(problem)
     return searched
@@ -607,6 +610,21 @@ def _refusal(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
     result = explain_infeasible(graph, space, config, build)
+    return _with_way_out(problem, result)
+
+
+def _with_way_out(problem: PlanningProblem, refused: InfeasibleError) -> InfeasibleError:
+    """A refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
+    config = problem.config
     if config.planned_kinds == (STRETCH,):
-        result.hint = Message("{}, or split the network as it is with {}", result.hint or "", OptionName("lossless"))
-    return result
+        kinds, mention = {"lossless": True, "kinds": ()}, Message("or split the network as it is with {}", OptionName("lossless"))
+    elif config.exact:
+        more = "or let segments be stretched, which makes another network, with {}"
+        kinds, mention = {"lossless": False, "kinds": (STRETCH,)}, Message(more, OptionName("kinds", (STRETCH,)))
+    else:
+        return refused
+    with suppress(InfeasibleError, UsageError):
+        other = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
+        if any(part.result is not None for part in _searched(other, merges=False)):
+            refused.hint = Message("{}, {}", refused.hint, mention) if refused.hint else Message("{}", mention)
+    return refused

@@ -153,7 +153,7 @@ def headline(plan: PlanAnswer) -> str:
 def instead(plan: PlanAnswer) -> Iterator[str]:
     """Yield what is faster than the design, and where branches are not recommended what is instead, or what would decide, and why."""
     predicted = plan.predicted
-    if _split_wins(plan):
+    if _split_wins(plan) and predicted.operator_split_ms < predicted.best_single_ms:
         yield (
             f"The original with its operators split over the processors is predicted to take {predicted.operator_split_ms:.2f} ms, less than "
             "this design: no constraint binds it, and `operator_split_design` of --json holds it."
