@@ -375,4 +375,4 @@ def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | No
     guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin not in MEASURED]
     if not guessed:
         return None
-    return f"of {device}, the times of {', '.join(guessed)} were not fitted to measurements on it: treat predicted times as estimates"
+    return f"not fitted to measurements on {device}, so estimates: {', '.join(guessed)}"

@@ -334,8 +334,7 @@ def _of_operators(result: PlanResult) -> list[str]:
         listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MOST_NAMED))
         more = f" and {len(opaque) - MOST_NAMED} other kinds" if len(opaque) > MOST_NAMED else ""
         texts.append(
-            f"{opaque.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
-            "and their times are estimated from their sizes alone"
+            f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed}{more}); their times are estimated from sizes"
         )
     rewritten: dict[str, dict[str, None]] = {}
     parted: dict[str, None] = {}
@@ -347,8 +346,7 @@ def _of_operators(result: PlanResult) -> list[str]:
     if rewritten:
         text = ", ".join(f"{name} on {' and '.join(places)}" for name, places in rewritten.items())
         texts.append(
-            f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
-            "the original's"
+            f"scaled branches replace operators ({text}); part of the speed-up comes from that"
         )
     if parted:
         where = " and ".join(parted)
@@ -379,8 +377,8 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
         warnings.append(
-            f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
-            "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
+            # NN-Stretch (MobiSys 2023), table 3
+            f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network"
         )
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
