@@ -121,6 +121,10 @@ class Builder:
         node.meta["val"] = value.to("meta")
         return node
 
+    def reals(self, node: fx.Node) -> fx.Node:
+        """A result as reals: bundles give nothing else."""
+        return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
+
     def evaluated(self, node: fx.Node) -> np.ndarray:
         """The numbers that a node gives which depends on stored tensors alone."""
         need(prod(shape_of(node)) <= MAX_KNOWN, "it makes a stored tensor too large")
@@ -244,6 +248,8 @@ _LARGE = 1024
 #: Names that a sentence lists.
 _LISTED = 8
 
+_BYTES = "give the network of reals that was rounded, or its file with QuantizeLinear behind the input and DequantizeLinear before the output"
+
 _ONE, _NAMED = "with --input 3x224x224", "with --input {}=1x3x224x224"
 
 
@@ -278,7 +284,9 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
         if end.whole and not end.cast:
-            raise whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+            error = whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+            error.hint = _BYTES if end.kind in ("int8", "uint8") else error.hint
+            raise error
         need(
             bool(end.whole or end.kind in _REALS),
             f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals",

@@ -71,17 +71,6 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """As JSON."""
         return msgspec.json.encode(self).decode()
 
-    def reading(self, order: Sequence[int]) -> "Calls":
-        """The same calls where what is read comes in another order; `order` says which one comes when."""
-        place = {old: new for new, old in enumerate(order)}
-        calls = tuple(
-            msgspec.structs.replace(
-                call, arguments=_moved(call.arguments, place), options={key: _moved(option, place) for key, option in call.options.items()}
-            )
-            for call in self.calls
-        )
-        return msgspec.structs.replace(self, reads=tuple(self.reads[old] for old in order), calls=calls)
-
 
 class CheckedCalls:
     """Calls that were checked, ready to be computed."""
@@ -193,12 +182,6 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
     if key == "dtype":
         return type_of(what)
     return float(what) if key == "number" else known[key][what]
-
-
-def _moved(argument: Any, place: dict[int, int]) -> Any:
-    if isinstance(argument, list | tuple):
-        return tuple(_moved(element, place) for element in argument)
-    return {"read": place[argument["read"]]} if isinstance(argument, dict) and "read" in argument else argument
 
 
 def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:

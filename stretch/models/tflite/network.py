@@ -277,7 +277,7 @@ class _TfliteLowering:
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
-        return plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, "")
+        return self._builder.reals(plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, ""))
 
     def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""
