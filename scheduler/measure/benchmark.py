@@ -147,16 +147,17 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for used in dict.fromkeys((cores, cores[:1])):
-            model = _original(session, x, used) if control == "original" else None
-            if model is None:
+            time = _original(session, x, used) if control == "original" else None
+            if time is None:
                 model = Sequential(session.bundle.file(file), used)
                 model.run(x)
-            controls[f"{control}, {_threads(used)}"] = model.time
+                time = model.time
+            controls[f"{control}, {_threads(used)}"] = time
     return controls
 
 
-def _original(session: Session, x: Values, cores: tuple[int, ...]) -> OwnFile | None:
-    """The user's own file, if the bundle holds it and its runtime is here."""
+def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[], float] | None:
+    """Times the user's own file, if the bundle holds it and its runtime is here."""
     manifest = session.bundle.manifest
     if manifest.own is None:
         return None
@@ -165,7 +166,7 @@ def _original(session: Session, x: Values, cores: tuple[int, ...]) -> OwnFile | 
     except MissingBackendError:
         return None
     file.run(as_arrays(x, manifest.inputs))
-    return file
+    return file.time
 
 
 class _Rounds:

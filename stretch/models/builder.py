@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import MissingBackendError, StretchError, UsageError, first_line, need
+from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import free_name
 from predictors.shapes import Shape
 from scheduler.bundle.manifest import Own
@@ -62,7 +62,7 @@ class OperatorInputs(Generic[View]):
 MAX_KNOWN = 1 << 26
 
 #: What a network that is read from a file says of itself: no module or tensor of it is called so.
-_STATED = ("input_shape", "warnings")
+_STATED = ("input_shape", "own_file", "warnings")
 
 
 class Builder:
@@ -225,18 +225,8 @@ class OwnNetwork:
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
 
     def open(self, path: Path, inner: Sequence[str] = ()) -> OwnFile:
-        """The file in its own runtime.
-
-        Args:
-            inner: Names of tensors within it that will be looked at.
-
-        Raises:
-            MissingBackendError: If its runtime is not installed, or does not take the file.
-        """
-        try:
-            return OwnFile(path, self.own, inner=inner)
-        except StretchError as error:
-            raise MissingBackendError(error.message, error.hint) from error
+        """The file in its own runtime; `inner` names tensors within it that will be looked at."""
+        return OwnFile(path, self.own, inner=inner)
 
 
 #: Types that are reals of single precision here.
@@ -248,7 +238,9 @@ _LARGE = 1024
 #: Names that a sentence lists.
 _LISTED = 8
 
-_BYTES = "give the network of reals that was rounded, or its file with QuantizeLinear behind the input and DequantizeLinear before the output"
+_BYTES = (
+    "give the network of reals that was rounded, or its file with QuantizeLinear behind the input and DequantizeLinear before the output"
+)
 
 _ONE, _NAMED = "with --input 3x224x224", "with --input {}=1x3x224x224"
 
@@ -367,7 +359,7 @@ def finished(
 ) -> fx.GraphModule:
     """The network of a file, which says of itself what its inputs are.
 
-    Its attribute `own` is a `OwnNetwork` where the file itself can be run beside it.
+    Its attribute `own_file` is an `OwnNetwork` where the file itself can be run beside it.
 
     Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
     forward's arguments; its attribute `warnings` are sentences for the user.
@@ -375,7 +367,7 @@ def finished(
     (output,) = network.graph.find_nodes(op="output")
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
     network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
-    network.own = own
+    network.own_file = own
     network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
     return network
 

@@ -39,7 +39,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | N
     Raises:
         StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
     """
-    path, known = Path(loaded.name), getattr(loaded.module, "own", None)
+    path, known = Path(loaded.name), getattr(loaded.module, "own_file", None)
     if not isinstance(known, OwnNetwork) or loaded.weights_source != "given":
         return [], None
     unknown = f"whether the network computes what {path} does is not known"
@@ -57,7 +57,9 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | N
         if known.own.precision == "fp32" and not apart <= CLOSE["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
             raise _refusal(known, loaded, name, apart, x)
     far = known.own.precision != "fp32" and not best <= CLOSE[known.own.precision]
-    what = f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    what = (
+        f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    )
     return [what] * far, (path, known.own) if known.operators else None
 
 
@@ -80,15 +82,10 @@ def _numbers(rng: np.random.Generator, end: OwnEnd, shape: tuple[int, ...], scal
     return ((whole - end.zero_point) * (end.scale or 1)).astype(np.float32)
 
 
-def _ran(loaded: LoadedModel, inputs: Inputs, x: Arrays, module: Any = None) -> dict[str, torch.Tensor]:
-    """What the network gives, by keys."""
-    with torch.inference_mode():
-        return dict(keyed(inputs.call(module or loaded.module, [torch.from_numpy(array.copy()) for array in x.values()])))
-
-
+@torch.inference_mode()
 def _difference(known: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
     """The largest difference of an output, and the name of that output in the file."""
-    got = _ran(loaded, inputs, x)
+    got = dict(keyed(inputs.call(loaded.module, [torch.from_numpy(array.copy()) for array in x.values()])))
     return max((_apart(got[end.tensor].numpy(), want[end.tensor], known.own.precision), end.name) for end in known.own.outputs)
 
 

@@ -41,17 +41,7 @@ from stretch.models.onnx.network import Attributes, OnnxSite
 _OPSET = 22
 
 #: Settings that tensors tell as well: their types, how many there are, and their shapes.
-HARMLESS = (
-    "in_data_type",
-    "out_data_type",
-    "output_type",
-    "values_count",
-    "num",
-    "num_splits",
-    "depth_multiplier",
-    "new_shape",
-    "keep_num_dims",
-)
+HARMLESS = ["in_data_type", "out_data_type", "output_type", "values_count", "num", "num_splits", "depth_multiplier", "new_shape", "keep_num_dims"]
 
 #: Axes of N×C×H×W in the order of N×H×W×C.
 _LAST = (0, 2, 3, 1)
