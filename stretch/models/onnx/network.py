@@ -508,7 +508,7 @@ class _Lowering:
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
         value = there(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
-        return self._builder.reals(value if isinstance(value, fx.Node) else self._builder.stored(value, name))
+        return self._builder.reals(value) if isinstance(value, fx.Node) else self._builder.stored(np.asarray(value, np.float32), name)
 
     def _warnings(self) -> list[str]:
         """What is other than in the file."""

@@ -267,7 +267,9 @@ class _TfliteLowering:
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
-        return self._builder.reals(plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, ""))
+        if isinstance(value, TfliteView):
+            return self._builder.reals(plain(self._builder, value))
+        return self._builder.stored(np.asarray(value, np.float32), "")
 
     def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""
