@@ -76,12 +76,6 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """As JSON."""
         return msgspec.json.encode(self).decode()
 
-    def reading(self, order: Sequence[int]) -> "Calls":
-        """The same calls where what is read comes in another order; `order` says which one comes when."""
-        place = {old: new for new, old in enumerate(order)}
-        calls = tuple(call.referring(lambda to: {"read": place[to["read"]]} if "read" in to else to) for call in self.calls)
-        return msgspec.structs.replace(self, reads=tuple(self.reads[old] for old in order), calls=calls)
-
 
 class CheckedCalls:
     """Calls that were checked, ready to be computed."""
@@ -198,15 +192,15 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
     return float(what) if key == "number" else known[key][what]
 
 
-def _one_of(result: Any, number: int) -> Any:
-    """A result of a call: one of several, or the only one."""
-    return result if isinstance(result, torch.Tensor) else result[number]
-
-
 def _changed(argument: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     if isinstance(argument, list | tuple):
         return tuple(_changed(element, change) for element in argument)
     return change(argument) if isinstance(argument, dict) else argument
+
+
+def _one_of(result: Any, number: int) -> Any:
+    """A result of a call: one of several, or the only one."""
+    return result if isinstance(result, torch.Tensor) else result[number]
 
 
 def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:

@@ -345,9 +345,7 @@ def _of_operators(result: PlanResult) -> list[str]:
             parted[branch.processor] = None
     if rewritten:
         text = ", ".join(f"{name} on {' and '.join(places)}" for name, places in rewritten.items())
-        texts.append(
-            f"scaled branches replace operators ({text}); part of the speed-up comes from that"
-        )
+        texts.append(f"scaled branches replace operators ({text}); part of the speed-up comes from that")
     if parted:
         where = " and ".join(parted)
         texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
