@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
@@ -78,6 +79,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
                 if op.tags.get(tag):
                     entry = node.metadata_props.add()
                     entry.key, entry.value = prop, op.tags[tag]
+    _keep_pads(writer)
     proto = helper.make_graph(
         writer.nodes,
         graph.name,
@@ -89,6 +91,16 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
     _share(model, graph)
     helper.set_model_props(model, dict(properties or {}))
     return model
+
+
+def _keep_pads(writer: OnnxWriter) -> None:
+    """Let pads that max pooling reads name their axes: ONNX Runtime takes others into the pooling, where zeros win no maximum."""
+    sizes = {tensor.name: tensor.dims[0] for tensor in writer.initialisers if tensor.dims}
+    pooled = {node.input[0] for node in writer.nodes if node.op_type == "MaxPool"}
+    for node in writer.nodes:
+        if node.op_type == "Pad" and node.output[0] in pooled and len(node.input) < 4 and node.input[1] in sizes:
+            axes = writer.constant(f"{node.output[0]}.axes", np.arange(sizes[node.input[1]] // 2))
+            node.input.extend([*[""] * (3 - len(node.input)), axes])
 
 
 def _share(model: onnx.ModelProto, graph: OpGraph) -> None:

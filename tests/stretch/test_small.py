@@ -12,6 +12,7 @@ import torch
 from hypothesis import given as drawn
 from hypothesis import settings
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,7 +25,7 @@ from stretch.stages.reopen import reopen
 from stretch.tools.emit.package import captured_sources, write_package
 from tests.effort import examples
 from tests.stretch.several import form
-from tests.stretch.small import IMAGE, Around, Drawn, branched, compared, networks, nodes, tokens
+from tests.stretch.small import IMAGE, Around, Drawn, branched, compared, given, networks, nodes, tokens
 from tests.stretch.test_several_ends import LOOSE
 
 # An operator with several results is one operator.
@@ -135,6 +136,26 @@ def test_file_with_several_results_or_scalars_runs_as_onnx_runtime_runs_it_on_an
     assert any("on the CPU instead" in row.reason for row in stretch.api.explain(tmp_path / "b", mapping=mapping).ops)
 
 
+LAST_ZEROS = {
+    "image": lambda x: F.max_pool2d(F.pad(-x.abs(), (1, 1, 1, 1)), 3, 2),
+    "row": lambda x: F.max_pool1d(F.pad(-x.abs().mean(2), (1, 1)), 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", LAST_ZEROS)
+def test_zeros_around_an_image_take_part_in_max_pooling(tmp_path, name):
+    branched(Around(LAST_ZEROS[name]), folder=tmp_path / "b")
+
+
+def test_file_with_zeros_before_max_pooling_computes_what_onnx_says(tmp_path):
+    made = [("Pad", "m pads", "p", {}), ("MaxPool", "p", "y", {"kernel_shape": [3, 3], "strides": [2, 2]})]
+    path = _file(tmp_path / "net.onnx", made, {"y": (1, 16, 12, 12)}, pads=np.array([0, 0, 1, 1] * 2))
+    result = stretch.branch(str(path), "mi9", lossless=True)
+    (x,) = given([IMAGE])
+    with torch.no_grad():
+        compared([result.model(x)], ReferenceEvaluator(str(path)).run(None, {"x": x.numpy()}))
+
+
 # Tensors without axes, with one, and without elements.
 
 
@@ -166,7 +187,9 @@ def test_tensors_of_fewer_axes_run(tmp_path, name):
 
 
 def test_number_beside_an_image_is_an_input(tmp_path):
-    branched(Weighed().eval(), {"x": IMAGE, "gain": ()}, tmp_path / "b")
+    module = Weighed().eval()
+    branched(module, {"x": IMAGE, "gain": ()}, tmp_path / "b")
+    assert _count(reopen(load_bundle(tmp_path / "b")).model) == _count(module)
 
 
 @pytest.mark.parametrize("shapes", [(), {"x": IMAGE, "gain": (0,)}, (1, 0, 8, 8), IMAGE])
