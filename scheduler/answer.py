@@ -137,7 +137,8 @@ def run_answer(
     """
     manifest = session.bundle.manifest
     simulated = [place.processor for place in session.placements.values() if place.simulated]
-    speed = judge_speed(result, [entry.precision for entry in manifest.subgraphs], simulated)
+    original = manifest.own.precision if manifest.own else CONTROLS
+    speed = judge_speed(result, [entry.precision for entry in manifest.subgraphs], simulated, original)
     return filled(
         RunAnswer,
         result,
@@ -159,10 +160,7 @@ def run_answer(
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
         verdict=speed.text,
-        precisions={
-            "branched": speed.precisions,
-            "controls": tuple(sorted({CONTROLS, manifest.own.precision if manifest.own else CONTROLS})),
-        },
+        precisions={"branched": speed.precisions, "controls": speed.controls},
         throughput=rates,
         trace=trace,
         csv=csv,
@@ -202,6 +200,7 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
     tolerance: float | None  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
+    uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,6 +116,7 @@ class Verification:
     max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
     tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
+    uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
 
     @property
     def ok(self) -> bool:
@@ -169,7 +170,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
         return Verification((bundle.named(error.message),), None)
     errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
     problems = tuple(p for comparison in compared for p in comparison.problems)
-    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer)
+    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared(bundle.manifest.own))
 
 
 def _compared(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
@@ -208,9 +209,9 @@ def _difference(
     return (None if moved <= ROUNDING else problem), error
 
 
-def judges(own: Own) -> bool:
-    """Whether results can be compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
-    return own.precision == "fp32"
+def uncompared(own: Own | None) -> str | None:
+    """Why results are not compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
+    return None if own is None or own.precision == "fp32" else f"not compared with {own.file}, which computes in {own.precision}"
 
 
 def own_problems(bundle: Bundle, x: Values) -> list[str]:
@@ -219,7 +220,7 @@ def own_problems(bundle: Bundle, x: Values) -> list[str]:
     A file that computes in fp32 is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
     """
     manifest, own = bundle.manifest, bundle.manifest.own
-    if own is None or not judges(own) or "original" not in manifest.controls:
+    if own is None or uncompared(own) or "original" not in manifest.controls:
         return []
     try:
         file = OwnFile(bundle.file(own.file), own)
@@ -337,9 +338,9 @@ def judge(session: Session, x: Values) -> Judgement:
     measure = "largest" if precision == "fp32" else "rms"
     for problem in own_problems(session.bundle, x):
         raise StretchError(problem, "write the bundle again with `stretch branch`")
-    against = (
-        f"{manifest.whole}, and that against the file, {manifest.own.file}" if manifest.own and judges(manifest.own) else manifest.whole
-    )
+    against = manifest.whole
+    if manifest.own is not None:
+        against += f", {uncompared(manifest.own) or f'and that against the file, {manifest.own.file}'}"
     largest = max_error(output, final)
     tolerance = max(allowed(checks, name, precision) for name in expected)
     return Judgement(against, measure, worst, tolerance, largest, compared, stored, plain(final))

@@ -1,8 +1,9 @@
 """A bundle against the sequential models of equal cores, in turns, so that both see the same machine, and what that says in one sentence; how many inferences a second it makes."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from time import perf_counter_ns
@@ -11,6 +12,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError
 from predictors.host import is_host
+from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
 from scheduler.measure.steady import Known, play_round, ratio_interval
@@ -26,6 +28,10 @@ BRANCHED = "branched"
 
 #: The turn in which each subgraph runs by itself.
 _ALONE = "alone"
+
+
+#: Precision of a bundle's controls and of its whole model.
+CONTROLS = "fp32"
 
 
 @dataclass(frozen=True)
@@ -129,16 +135,27 @@ def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, Calla
         able = precisions.get(place.processor, set()) & {"fp32", "fp16"}
         if place.delegate == "cpu" or place.simulated or not session.computes or not able:
             continue
-        for control, file in bundle.manifest.controls.items():
-            alone = whole_on(bundle, control, file, place.processor, "fp16" if able == {"fp16"} else "fp32")
-            values = dict(zip(alone.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
-            with suppress(StretchError):
-                target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
+        target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
+        for control, file in [*bundle.manifest.controls.items(), *_own_control(bundle.manifest)]:
+            # what runs elsewhere is left out, and no news of the bundle
+            with suppress(StretchError), warnings.catch_warnings(action="ignore"):
+                alone = whole_on(bundle, control, file, place.processor, "fp16" if able == {"fp16"} else "fp32")
+                values = dict(zip(alone.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
                 other = stack.enter_context(Session(alone, {place.processor: target}))
                 other.run(values)
                 if not other.replaced:
                     controls[f"{control}, {place.processor} on {place.delegate}"] = partial(_timed, other, values)
     return controls
+
+
+def _own_control(manifest: Manifest) -> list[tuple[str, str]]:
+    """The user's own file as a control that takes the place of the captured original, if it has the same ends."""
+    own = manifest.own
+    if own is None or own.precision != CONTROLS or not own.file.endswith(".onnx"):
+        return []
+    alike = all(end.dtype == "float32" and not end.order for end in (*own.inputs, *own.outputs))
+    ends = tuple(tuple(end.tensor for end in side) for side in (own.inputs, own.outputs))
+    return [("original", own.file)] if alike and ends == (manifest.inputs, manifest.outputs) else []
 
 
 def _timed(session: Session, x: Values) -> float:
@@ -284,10 +301,6 @@ def _threads(cores: tuple[int, ...]) -> str:
     return f"{len(cores)} thread{'s' if len(cores) != 1 else ''}"
 
 
-#: Precision of a bundle's controls and of its whole model.
-CONTROLS = "fp32"
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A control's time over the bundle's: above 1 branching is faster."""
@@ -306,11 +319,12 @@ class Verdict:
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
     ratios: Mapping[str, Known]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
     precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
+    controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
     @property
     def equal_precision(self) -> bool:
         """Whether bundle and controls compute in the same precision."""
-        return self.precisions == (CONTROLS,)
+        return self.precisions == self.controls == (CONTROLS,)
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -318,19 +332,23 @@ class Verdict:
         return tuple(Comparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
 
 
-def judge_speed(result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = ()) -> Verdict:
-    """Who is faster, if the intervals say it."""
-    kinds = tuple(sorted(set(precisions)))
+def judge_speed(
+    result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = (), original: str = CONTROLS
+) -> Verdict:
+    """Who is faster, if the intervals say it; `original` is the precision of the user's own file."""
+    kinds, controls = tuple(sorted(set(precisions))), tuple(sorted({CONTROLS, original}))
     rivals = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
     ratios = {rival.name: ratio_interval(result.rounds[rival.name], result.rounds[result.branched.name]) for rival in rivals}
     if simulated:
         names = ", ".join(simulated)
         text = f"no verdict on speed: the {names} is simulated here, so the numbers of the output count and the times do not"
-        return Verdict(text, None, ratios, kinds)
+        return Verdict(text, None, ratios, kinds, controls)
     text, winner = _compare(result, rivals, ratios)
-    if kinds != (CONTROLS,):
-        text += f"; the subgraphs are {' and '.join(kinds)} and the controls {CONTROLS}, so this compares precisions too"
-    return Verdict(text, winner, ratios, kinds)
+    verdict = Verdict(text, winner, ratios, kinds, controls)
+    if verdict.equal_precision:
+        return verdict
+    also = f"; the subgraphs are {' and '.join(kinds)} and the controls {' and '.join(controls)}, so this compares precisions too"
+    return replace(verdict, text=text + also)
 
 
 def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Known]) -> tuple[str, str | None]:

@@ -83,7 +83,8 @@ class Branched:
         mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
         built: Fingerprint of `model` as it was built; None after a dry run.
-        own: The file that the original was read from, where it is one that another runtime than torch runs, and its ends.
+        own: The file that the original was read from, where that could be run, and its ends.
+        unjudged: Whether there is such a file, and it could not be run to compare the network with it.
         ranges: Scales and zero points that it was refined with in int8, by subgraph and tensor.
     """
 
@@ -107,6 +108,7 @@ class Branched:
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
     own: "tuple[Path, Own] | None" = field(default=None, repr=False)
+    unjudged: bool = False
     ranges: "Ranges" = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -513,7 +515,7 @@ def branch(
             if mapping:
                 place_processors(planned.design.processors, mapping)
             branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
-            branched.own = own
+            branched.own, branched.unjudged = own, own is None and hasattr(loaded.module, "own_file") and loaded.weights_source == "given"
             branched.preprocessing, branched.run_images, branched.mapping = read, run_images, dict(mapping or {})
             if captured.refusal:
                 branched.warnings.append(

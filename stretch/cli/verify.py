@@ -53,6 +53,7 @@ def _verify_bundle(out: Output, bundle: Path, trust: list[Path], key: Path | Non
         lines.append(
             f"{bundle} is whole; its subgraphs differ from the whole model by {answer.max_error:.1e} of the largest output ({allowed})"
         )
+        lines += [] if answer.uncompared is None else [f"it was {answer.uncompared}"]
         lines += [] if answer.signer is None else [f"it is signed with the key {answer.signer}"]
     else:
         lines.append(f"{bundle} is not fit to run")

@@ -179,6 +179,8 @@ def _write_graphs(
 def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: BranchedModel, written: _Written) -> Own | None:
     """Put the user's own file in the place of the original written again; None where a bundle cannot hold it."""
     source, ends = own
+    if source.suffix not in (".onnx", ".tflite"):
+        return None
     names = dict(zip((end.tensor for end in ends.inputs), (op.name for op in original.graph.inputs), strict=False))
     outputs = dict(zip(original.graph.outputs, model.graph.outputs, strict=True))
     names |= {result.key: outputs[result.name] for result in original.returned.results}

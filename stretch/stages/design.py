@@ -37,3 +37,4 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
     written: str | None  # What the bundle runs, ``branched``; None where none was written.
     withheld: bool  # Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
     checks: dict[str, Any]  # What was compared as the bundle was written; empty without one.
+    unjudged: bool = False  # Whether the network was read from a file that could not be run to compare the network with it.

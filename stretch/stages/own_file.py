@@ -33,8 +33,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | N
     """Compare a network with the file that it was read from, on several random inputs.
 
     Returns:
-        What a person should know: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran
-        in a runtime that bundles are run with too.
+        What a person should know: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran.
 
     Raises:
         StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
@@ -61,7 +60,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | N
     what = (
         f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
     )
-    return [what] * far, (path, known.own) if known.operators else None
+    return [what] * far, (path, known.own)
 
 
 def _inputs(known: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:

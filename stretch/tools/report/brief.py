@@ -34,6 +34,9 @@ BASELINES = {
     "original": "original",
 }
 
+#: What is not known of a network whose file could not be run.
+UNJUDGED = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
+
 #: Where times come from, in the words of a reader.
 SOURCES: "dict[Origin, str]" = {
     "fit": "measured on this device",
@@ -84,7 +87,8 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
         answer = f"Too close to call: {where}, branched {gain} the speed of the original."
     else:
         answer = f"Branching is not recommended: {where} runs faster with the {baseline(plan.recommended)}."
-    output = "needs training" if not plan.exact else "unchanged"
+    unjudged = plan.exact and getattr(plan, "unjudged", False)
+    output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
     rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
     for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
         if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
@@ -100,6 +104,7 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
         f"Why: {_why(plan, at_once_ms)}",
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(getattr(plan, "agreement", None)),
+        *([f"Output: {UNJUDGED}."] if unjudged else []),
         *following,
     ]
 

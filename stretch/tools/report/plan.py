@@ -10,7 +10,7 @@ from stretch.planning.cost.compare import BRANCHED, CONTENTION, LEAST_GAIN, NO_C
 from stretch.planning.cost.makespan import HANDED_ON, together_ms
 from stretch.planning.messages import chance, command_line
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
-from stretch.tools.report.brief import plan_brief
+from stretch.tools.report.brief import UNJUDGED, plan_brief
 from stretch.tools.report.html.page import (
     Bar,
     Chart,
@@ -50,6 +50,11 @@ CONTROLS = {
 def exact_words(rounding: Sequence[str]) -> str:
     """In which precision an exact design is the original, and which planned precisions round."""
     return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
+
+
+def _exact(plan: PlanAnswer) -> str:
+    """What the output of an exact design is, and what that was compared with."""
+    return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED}" if getattr(plan, "unjudged", False) else "")
 
 
 def plan_page(
@@ -328,7 +333,7 @@ def _computes(plan: PlanAnswer) -> str:
     """Whether the output is the original's, and what that costs twice."""
     twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
     twice += f", halos {plan.halo_ms:.2f} ms of its branches together" if plan.halo else ""
-    return f"{f'what the original computes, {exact_words(plan.rounding)}' if plan.exact else 'another network than the original'}{twice}"
+    return f"{_exact(plan) if plan.exact else 'another network than the original'}{twice}"
 
 
 def _energy(predicted: Predicted) -> str:
@@ -465,7 +470,7 @@ def accuracy_section(plan: PlanAnswer) -> Section:
     """Section on the accuracy, measured or not."""
     agreement: Agreement | None = getattr(plan, "agreement", None)
     if plan.exact:
-        words = [f"Every segment computes what the original computes, {exact_words(plan.rounding)}; nothing has to be trained."]
+        words = [f"Every segment computes {_exact(plan)}; nothing has to be trained."]
     elif agreement is None:
         words = [
             "The branches are another network than the original, and nobody has compared them yet. `--images DIR` measures on your own "

@@ -13,15 +13,18 @@ pytestmark = pytest.mark.torch
 
 import stretch  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
+from scheduler.answer import run_answer  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.manifest import FileEntry  # noqa: E402
 from scheduler.checks.verify import judge, random_input, verify_bundle  # noqa: E402
 from scheduler.formats.tflite import ANY_TFLITE  # noqa: E402
 from scheduler.measure.benchmark import Effort, benchmark  # noqa: E402
+from scheduler.measure.energy import MeasuredEnergy  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api.exporting import export  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402
 from stretch.stages.own_file import check_own_file  # noqa: E402
+from stretch.tools.report.plan import plan_page  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.models.onnx.oracle import net, random  # noqa: E402
 from tests.stretch.models.tflite import files as tflite  # noqa: E402
@@ -91,8 +94,42 @@ def test_file_that_no_runtime_judges_is_told(tmp_path, nodes, opset, reason):
     assert own is None
 
 
-def branched(path, folder):
-    return stretch.branch(str(path), "mi9", out=folder, kinds=("channels", "rows", "graph"), trust_code=True)
+def branched(path, folder=None):
+    return stretch.branch(str(path), "mi9", out=folder, kinds=("channels", "rows", "graph"), trust_code=True, dry_run=folder is None)
+
+
+@pytest.mark.parametrize("opset", [17, 27])
+def test_plan_says_whether_its_output_was_compared_with_the_file(tmp_path, opset):
+    page = plan_page(branched(saved(tmp_path / "net.onnx", *LAYERS, opset=opset)).answer(), origins={})
+    for lines in (page.brief, [figure.value for figure in page.facts]):
+        assert any("own reading of the file only" in str(line) for line in lines) == (opset == 27)
+
+
+def test_archive_that_a_bundle_cannot_hold_is_told(tmp_path):
+    assert any("net.pt2 written again" in warning for warning in branched(archive(tmp_path), tmp_path / "bundle").warnings)
+
+
+def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
+    rounding = [helper.make_node(f"{kind}Linear", [x, "s", "z"], [y]) for kind, x, y in (("Quantize", "x", "q"), ("Dequantize", "q", "back"))]
+    first = helper.make_node("Conv", ["back", "w"], ["one_out"], pads=[1] * 4)
+    path = saved(tmp_path / "net.onnx", *rounding, first, RELU, NEXT, stored={"s": np.float32(0.05), "z": np.int8(0)})
+    folder = branched(path, tmp_path / "bundle").bundle
+    assert "not compared" in verify_bundle(folder).uncompared
+    with Session(folder) as session:
+        x = random_input(session.bundle)
+        right, result = judge(session, x), benchmark(session, x, Effort(rounds=2, warmup=1))
+        answer = run_answer(session, result, right, None, MeasuredEnergy(None, None, None), warnings=[])
+    assert "not compared" in answer.check.against
+    assert "controls fp32 and int8" in answer.verdict
+    assert not answer.equal_precision
+
+
+def test_other_delegates_run_the_file_as_the_original_too(tmp_path):
+    folder = branched(saved(tmp_path / "net.onnx", *LAYERS, opset=18), tmp_path / "bundle").bundle
+    with Session(folder, {"cpu": "opencl", "gpu": "opencl"}) as session:
+        (folder / "controls" / "captured.onnx").write_bytes(b"")
+        result = benchmark(session, random_input(session.bundle), Effort(rounds=2, warmup=1))
+    assert any(name.startswith("original, ") and "opencl" in name for name in result.rounds)
 
 
 @pytest.mark.parametrize("write", [onnx_file, tflite_file])
