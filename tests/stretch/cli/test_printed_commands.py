@@ -57,6 +57,7 @@ def home(tmp_path, monkeypatch):
     shutil.copy(kept("pixel6"), "my board.toml")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("precision", [None, "fp16"])
 @pytest.mark.parametrize("model", MODELS)
 def test_prediction_that_is_advised_has_the_time_that_was_told(capsys, home, model, precision):
@@ -75,7 +76,8 @@ def test_prediction_that_is_advised_has_the_time_that_was_told(capsys, home, mod
             assert (row["latency_ms"], row["precision"]) == (pytest.approx(told_ms), answer["best_single"]["precision"])
 
 
-@pytest.mark.parametrize("model", ["name", "open size", "code"])
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("model", ["open size", "code", "name"])
 def test_table_of_advice_ends_with_commands_that_run(capsys, home, model):
     follow(capsys, succeed(capsys, "advise", *MODELS[model], "--device", "mi9").out)
 

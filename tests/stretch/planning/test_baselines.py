@@ -42,7 +42,7 @@ def sided():
     return plan(towers(), DEVICE, PlanConfig(processors=("cpu", "gpu"), lossless=True))
 
 
-@pytest.fixture(scope="module", params=[small_resnet, resnet50])
+@pytest.fixture(scope="module", params=[small_resnet, pytest.param(resnet50, marks=pytest.mark.slow)])
 def exact(request):
     return plan(request.param(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
 

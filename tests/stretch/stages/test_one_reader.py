@@ -92,7 +92,7 @@ def test_prediction_is_of_the_network_that_is_branched(tmp_path, name):
     assert (*figures(read), read.params) == (*figures(branched), branched.params)
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", FILES)
 def test_file_without_torch_has_the_same_multiply_accumulates_and_shapes(tmp_path, name):
     path = written(tmp_path, FILES[name])
@@ -151,6 +151,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_file_that_nothing_reads_is_refused_as_branch_refuses_it(capsys, tmp_path, name):
     model = onnx_model(REFUSED[name], {"x": [1, 3, 8, 8]}, {"y": None}, FIRST)

@@ -221,6 +221,7 @@ SUM = helper.make_node("Einsum", ["r", "r"], ["y"], "sum", equation="nchw,ndhw->
 SPREAD = helper.make_node("LRN", ["r"], ["y"], "spread", size=3)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("node", "kind"), [(UP, "conv_transpose2d"), (SUM, "matmul|einsum"), (SPREAD, "view|avg_pool3d")])
 def test_operators_of_torch_are_written_as_code_and_named_where_tflite_has_none(tmp_path, node, kind):
     path = saved(tmp_path / "net.onnx", CONV, RELU, node, outputs=("y",), stored={"up": random((8, 4, 2, 2), 3)})

@@ -207,7 +207,7 @@ SETTLED = {
 }
 
 
-@pytest.mark.representatives(12)
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("op", sorted({case.op for case in CASES}))
 def test_attribute_counts_as_in_the_runtime_or_is_refused_by_name(tmp_path, op):
     wrong, tried, known = [], set(SETTLED.get(op, ())), set()
