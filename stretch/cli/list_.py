@@ -103,7 +103,7 @@ def list_(
     shape: InputShape = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """List device profiles, models, the delegates that can run subgraphs here, or versions and processors of this machine."""
+    """List device profiles, models, runtimes, or facts about this machine."""
     if name is not None and what in ("delegates", "env"):
         raise UsageError(f"the list of {what} takes no name", f"leave `{name}` out")
     if details and what != "models":
