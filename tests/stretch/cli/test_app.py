@@ -91,7 +91,10 @@ def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeed
 
 
 def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch, succeeds):
-    out, _ = succeeds("list", "devices", "s24")
+    short, _ = succeeds("list", "devices", "s24")
+    assert len(short.splitlines()) <= 14
+    assert "measurements" in " ".join(short.split())
+    out, _ = succeeds("list", "devices", "s24", "--details")
     text = " ".join(out.split())
     for part in ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured"):
         assert part in text
