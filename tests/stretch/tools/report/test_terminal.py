@@ -94,7 +94,7 @@ def test_figures_name_the_makespan_and_every_control(data):
     assert text["best single processor"] == f"{data.predicted.best_single_ms:.2f} ms on cpu (int8)"
     assert text["recommended"] == "branched"
     assert text["search"].startswith("no design within the constraints is faster, of 10^")
-    assert {"sequential, same MACs", "branched net as one graph", "operators split", "ideal split"} <= text.keys()
+    assert {"sequential, same MACs", "branched net as one graph", "operators split", "lower bound"} <= text.keys()
 
 
 def words(plan):
