@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODEL ?= resnet50
 DEVICE ?= pixel6
+# what `make install` brings: everything for development, or `base`, which runs bundles without PyTorch
+EXTRAS ?= dev
 # processes that share the tests; a file's tests stay together
 WORKERS ?= 2
 # without compiled bytecode each of the many processes of the tests compiles torch and its packages anew
@@ -12,7 +14,7 @@ BUNDLE := runs/$(MODEL)_$(DEVICE)
 .PHONY: help install demo test slow plain explore lint docs paper site lock release clean
 
 help:
-	@echo "make install  create .venv with pinned packages and this project"
+	@echo "make install  create .venv with pinned packages and this project, 6 GB; EXTRAS=base: 0.3 GB, without PyTorch"
 	@echo "make demo     branch $(MODEL) for $(DEVICE), then run the bundle on this machine"
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
@@ -42,8 +44,9 @@ LIKE_PIP = \
 	index="$(call PIP_SETTING,index-url)"; [ -z "$$index" ] || export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}";
 
 .venv/installed: $(BIN)/uv requirements/dev.lock pyproject.toml
-	@$(LIKE_PIP) set -x; $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@echo "installing requirements/$(EXTRAS).lock into .venv: $(if $(filter base,$(EXTRAS)),about 0.3 GB,about 6 GB (EXTRAS=base: 0.3 GB, without PyTorch))"
+	@$(LIKE_PIP) set -x; $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/$(EXTRAS).lock
+	@$(LIKE_PIP) set -x; $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(if $(filter base,$(EXTRAS)),,--no-build-isolation) -e .
 	touch $@
 
 demo: install

@@ -44,6 +44,7 @@ CONTROLS = {
     "sequential_same_macs": "sequential network of the same MACs",
     "single": "original on {} alone",
     "whole_graph": "branched network as one graph on {}",
+    NO_CLEAR_WINNER: "too close to call",
 }
 
 
@@ -149,9 +150,9 @@ def headline(plan: PlanAnswer) -> str:
     single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
     answers = {BRANCHED: "Branching is recommended", NO_CLEAR_WINNER: "Branching is too close to call"}
     return (
-        f"{answers.get(plan.recommended, 'Branching is not recommended')}: {plan.model} on {plan.device} is predicted to run "
-        f"{single.ratio:.2f}x {'faster than' if single.ratio >= 1 else 'as fast as'} on the {predicted.best_single_processor} "
-        f"({predicted.best_single_precision}) alone (faster with a probability of {chance(single.probability)}, 90 % interval {single.low:.2f}x to {single.high:.2f}x)."
+        f"{answers.get(plan.recommended, 'Branching is not recommended')}: {plan.model} on {plan.device}, predicted {single.ratio:.2f}x "
+        f"over the {predicted.best_single_processor} ({predicted.best_single_precision}) alone "
+        f"(90 % interval {single.low:.2f} to {single.high:.2f}, {chance(single.probability)} sure to be faster)."
     )
 
 
@@ -167,7 +168,7 @@ def instead(plan: PlanAnswer) -> Iterator[str]:
         return
     if plan.recommended == NO_CLEAR_WINNER:
         near = min((rival for rival in plan.comparisons if rival.name not in predicted.reference), key=lambda rival: rival.probability)
-        why = f"over the {control_words(near.name)} it is {near.ratio:.2f}x, {near.low:.2f}x to {near.high:.2f}x with a probability of 90 %"
+        why = f"branched is {near.ratio:.2f}x over the {control_words(near.name)}, 90 % interval {near.low:.2f} to {near.high:.2f}"
         yield f"Undecided: {why}." + (f" Measure next: {near.measure}." if near.measure else "")
         return
     rival = next(rival for rival in plan.comparisons if rival.name == plan.recommended)
@@ -218,7 +219,7 @@ def _timeline(plan: PlanAnswer) -> Section:
     words = joined([f"{name} computes for {ms:.2f} ms" for name, ms in busy.items()]) + f" of {predicted.makespan_ms:.2f} ms"
     words += f"; exchanges and joins take {predicted.communication_ms:.2f} ms."
     drawn = timeline("timeline", "Who computes when, predicted", words, {"predicted": bars}, predicted.makespan_ms)
-    ideal = f"Divided without any loss the original would take {predicted.ideal_split_ms:.2f} ms; the design reaches {predicted.ideal_fraction:.0%} of that."
+    ideal = f"Lower bound (perfect split): {predicted.ideal_split_ms:.2f} ms; the design reaches {predicted.ideal_fraction:.0%} of it."
     return Section("when", "Timeline", [ideal], [drawn])
 
 
@@ -280,7 +281,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
     precision = predicted.best_single_precision
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
-    sure = f"with a probability of {chance(predicted.probability_faster['all'])}"
+    sure = f"{chance(predicted.probability_faster['all'])} sure"
     sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
     params = "of which the original has none" if plan.params_ratio is None else f"{plan.params_ratio:.3f} of the original"
     return [
@@ -290,26 +291,26 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("meeting points", str(plan.n_meet)),
         (
             "makespan",
-            f"{makespan:.2f} ms ({predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms with a probability of 0.9), "
-            f"{predicted.speedup:.2f}× the best single processor ({predicted.source})",
+            f"{makespan:.2f} ms (90 % interval {predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms), "
+            f"{predicted.speedup:.2f}x over the best single processor ({predicted.source})",
         ),
         ("best single processor", control(predicted.best_single_ms, single)),
         (
             "sequential, same MACs",
             control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)
-            + (f", {predicted.sequential_same_macs_ms / makespan:.2f}× as long" if predicted.sequential_same_macs_ms else "")
+            + (f", branched is {predicted.sequential_same_macs_ms / makespan:.2f}x" if predicted.sequential_same_macs_ms else "")
             + (", to be trained" if plan.exact else ""),
         ),
         ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", control(predicted.operator_split_ms, None) + (", faster than the design" if _split_wins(plan) else "")),
-        ("ideal split", f"{predicted.ideal_split_ms:.2f} ms, of which the makespan reaches {predicted.ideal_fraction:.2f}"),
+        ("lower bound", f"{predicted.ideal_split_ms:.2f} ms (perfect split), the design reaches {predicted.ideal_fraction:.0%} of it"),
         *([("best in", _best_in(plan.objective))] if plan.objective.requested != "latency" else []),
         ("search", _search(plan)),
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
         *([("energy", _energy(predicted))] if predicted.energy_mj else []),
         ("faster than all of these", sure),
-        ("recommended", plan.recommended),
+        ("recommended", control_words(plan.recommended)),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
         *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
     ]
@@ -333,7 +334,7 @@ def _computes(plan: PlanAnswer) -> str:
     """Whether the output is the original's, and what that costs twice."""
     twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
     twice += f", halos {plan.halo_ms:.2f} ms of its branches together" if plan.halo else ""
-    return f"{_exact(plan) if plan.exact else 'another network than the original'}{twice}"
+    return f"{_exact(plan) if plan.exact else 'a network that differs from the original and needs training'}{twice}"
 
 
 def _energy(predicted: Predicted) -> str:
