@@ -35,7 +35,10 @@ class Word(NamedTuple):
     read: Callable[[Any], Any]  # The value of that.
 
 
-_EXAMPLE = "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and for several inputs one NAME=1x3x224x224 each"
+_EXAMPLE = (
+    "write channels, height and width as 3x224x224, with the batch as 4x3x224x224, and any other shape with the input's name "
+    "as NAME=1x16000; of several inputs each has a name"
+)
 
 
 def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":

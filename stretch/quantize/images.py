@@ -73,7 +73,7 @@ def fingerprint(image: Array) -> str:
 
 
 def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Array]:
-    """Made-up images for random weights, mean 0 and deviation 1: in turns white noise and smooth colours.
+    """Made-up images for random weights, mean 0 and deviation 1: in turns white noise and smooth colours; noise alone without a plane.
 
     Args:
         shape: The model's input shape, batch (1) first.
@@ -81,11 +81,11 @@ def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Ar
     random = np.random.default_rng(seed)
     images = []
     for i in range(count):
-        if i % 2 == 0:
+        if i % 2 == 0 or len(shape) < 3 or max(shape[-2:]) == 1:
             image = random.standard_normal(shape)
         else:
-            rows, columns = (np.linspace(0, 7, n) for n in shape[2:])
-            image = _bilinear(random.standard_normal((*shape[:2], 8, 8)), rows, columns)
+            rows, columns = (np.linspace(0, 7, n) for n in shape[-2:])
+            image = _bilinear(random.standard_normal((*shape[:-2], 8, 8)), rows, columns)
             image /= image.std()
         images.append(image.astype(np.float32))
     return images

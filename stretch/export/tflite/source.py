@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx import QUANTISERS, OnnxFile
+from scheduler.formats.onnx import OnnxFile, quantises
 from scheduler.formats.tflite import LEAST_SCALE
 from stretch.export.onnx import weights_of
 from stretch.formats.tflite import Quant, RoundedWeights, SubgraphSource
@@ -28,7 +28,7 @@ def read_source(path: Path) -> SubgraphSource:
     # Versions of protobuf raise different errors for a damaged file.
     except Exception as error:
         raise StretchError(f"{path} is not an ONNX model", "write the bundle again with `stretch branch`") from error
-    if not any(node.op_type in QUANTISERS for node in model.graph.node):
+    if not any(quantises(node) for node in model.graph.node):
         folded = fold_batch_norms(model)
         file = OnnxFile(path, folded)
         return SubgraphSource(file.graph, weights_of(file))
@@ -63,7 +63,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
             constants[node.output[0]] = real
             if rounded is not None:
                 integers[node.output[0]] = rounded
-        elif node.op_type in QUANTISERS:
+        elif quantises(node):
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
             kept.append(node)

@@ -492,6 +492,9 @@ class _Lowering:
         unknown = next((name for name in node.input if name and name not in self._values), None)
         if unknown is not None:
             raise StretchError(f"it reads `{unknown[:80]}`, which nothing writes before it")
+        if node.op_type == "If" and node.domain in _OWN:
+            self._decide(node)
+            return
         reads = [self._values[name] if name else None for name in node.input]
         results = self._results(node, reads)
         for name, result in zip(node.output, results, strict=False):
@@ -500,6 +503,20 @@ class _Lowering:
                 self._values[name] = result.node if isinstance(result, Rounded) else result
                 if isinstance(result, Rounded):
                     self._steps[name] = result.steps
+
+    def _decide(self, node: Any) -> None:
+        """Lower the one branch of an `If` that these sizes take, as exporters leave them where a number of axes decides."""
+        condition = self._values[node.input[0]]
+        need(isinstance(condition, np.ndarray) and condition.size == 1, "it decides by what is computed from the inputs")
+        graph = {item.name: item.g for item in node.attribute}["then_branch" if np.all(condition) else "else_branch"]
+        # the names within a branch are its own
+        values, steps = dict(self._values), dict(self._steps)
+        self._values |= _stored(self._path, graph)
+        for inner in graph.node:
+            self._lower(inner)
+        results = list(zip(node.output, [value.name for value in graph.output], strict=True))
+        self._values = values | {name: self._values[inner] for name, inner in results}
+        self._steps = steps | {name: self._steps[inner] for name, inner in results if inner in self._steps}
 
     def _results(self, node: Any, reads: list[Value]) -> Sequence[Result]:
         attrs = self._attributes(node)

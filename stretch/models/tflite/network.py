@@ -342,7 +342,8 @@ class _TfliteLowering:
     def _stated(self, tensor: int, image: bool) -> End:
         """What the file states of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
-        sizes = [Size(n) for n in start.shape]
+        # converters write 1 for a length that is open; a batch of 1 is what is meant
+        sizes = [Size(0 if axis in start.opened and n == 1 and axis else n) for axis, n in enumerate(start.shape)]
         if image:
             sizes = [sizes[0], Size(start.shape[3], fixed=3 not in start.opened), *sizes[1:3]]
         readers = [operator for operator in self._network.operators if tensor in operator.inputs]

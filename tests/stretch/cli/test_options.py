@@ -114,6 +114,8 @@ def test_input_that_is_no_shape_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match=r"is no shape|is not channels, height and width") as refused:
         read_inputs([text])
     assert "3x224x224" in refused.value.hint
+    shape = refused.value.hint.rpartition("NAME=")[2].partition(";")[0]
+    assert read_inputs([f"x={shape}"]) == {"x": tuple(map(int, shape.split("x")))}
 
 
 @pytest.mark.parametrize("texts", [["a=1x3x8x8", "1x3x8x8"], ["a=1x3x8x8", "a=1x3x8x8"]])

@@ -7,7 +7,7 @@ import pytest
 
 from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import Preprocessing
-from stretch.quantize.images import FEWEST, load_images, read_images
+from stretch.quantize.images import FEWEST, load_images, read_images, synthetic_images
 
 SHAPE = (1, 3, 6, 8)
 
@@ -144,3 +144,11 @@ def test_huge_picture_is_refused_before_it_is_decoded(tmp_path, width, height):
     (tmp_path / "huge.png").write_bytes(png_that_states(width, height))
     with pytest.raises(StretchError, match=r"huge\.png has more pixels than a photograph|no picture that can be read|too large"):
         read_images(tmp_path / "huge.png", SHAPE)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 16), (1, 16, 96), (1, 3, 6, 8), (1, 2, 3, 4, 5), (1, 4, 1, 1)])
+def test_made_up_images_have_any_shape_and_are_of_one_size(shape):
+    images = synthetic_images(shape, 4)
+    assert [image.shape for image in images] == [shape] * 4
+    assert all(np.isfinite(image).all() for image in images)
+    assert len({image.tobytes() for image in images}) == 4

@@ -1,5 +1,6 @@
 """TFLite files: operators in reals and in int8, and those of whole bundles beside ONNX and fp32."""
 
+import json
 from dataclasses import replace
 
 import msgspec
@@ -8,7 +9,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.graph import Op, OpGraph
@@ -37,7 +38,7 @@ from stretch.quantize.images import synthetic_images
 from stretch.quantize.qdq import quantise
 from stretch.quantize.replay import Loss, loss, replay, runner
 from tests.effort import examples
-from tests.scheduler.bundles import Builder, edit, file_entry, stating, two_branches
+from tests.scheduler.bundles import Builder, edit, file_entry, onnx_model, stating, two_branches
 from tests.scheduler.delegates import graphs
 from tests.stretch.export.tflite.rounded import codes, rounded_source, run, snr_db
 
@@ -139,6 +140,33 @@ def test_operator_without_a_form_is_named(monkeypatch):
     monkeypatch.setitem(lowerings._items, "gelu", replace(lowerings.get("gelu"), tflite=None))
     with pytest.raises(StretchError, match=r"operator `y` \(gelu\) has no TFLite lowering"):
         to_tflite(Writer("m"), "s", SubgraphSource(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
+
+
+#: What the two conversions read, and what they make of it.
+CASTS = [({"read": 0}, "int32"), ({"call": 0, "result": 0}, "float32")]
+
+
+def test_conversion_to_whole_numbers_is_an_operator_and_one_of_precision_is_none(tmp_path):
+    read = {"dtype": "float32", "shape": [1, 6], "learned": False}
+    whole, real = ({"operator": "_to_copy.default", "arguments": [a], "options": {"dtype": {"dtype": d}}, "result": 0} for a, d in CASTS)
+    counts = {"in_channels": 1, "out_channels": 1, "groups": 6, "taps": 1, "pixels": 1, "weights": 0}
+    calls = json.dumps({"reads": [read], "constants": [], "calls": [whole, real]})
+    attrs = {"shape": (1, 6), "kernel": "elementwise", "variant": "cast", "calls": calls, **counts}
+    nodes = [helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32), helper.make_node("Cast", ["i"], ["t"], to=TensorProto.FLOAT)]
+    nodes[1] = stating("opaque", nodes[1], attrs)
+    half = helper.make_node("Cast", ["t"], ["h"], to=TensorProto.FLOAT16)
+    relu, back = stating("relu", helper.make_node("Relu", ["h"], ["r"])), helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT)
+    onnx.save(onnx_model([*nodes, half, relu, back], {"x": (1, 6)}, {"y": (1, 6)}), tmp_path / "m.onnx")
+    assert [op.kind for op in read_source(tmp_path / "m.onnx").graph.ops] == ["input", "opaque", "relu"]
+
+
+def test_window_of_an_opaque_operator_is_not_its_class(tmp_path):
+    counts = {"in_channels": 2, "out_channels": 2, "groups": 1, "taps": 4, "pixels": 4, "weights": 0}
+    attrs = {"shape": (1, 2, 1, 1), "kernel": "pool", "variant": "max", "calls": "{}", **counts}
+    node = stating("opaque", helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2]), attrs)
+    onnx.save(onnx_model([node], {"x": (1, 2, 2, 2)}, {"y": (1, 2, 1, 1)}), tmp_path / "m.onnx")
+    with pytest.raises(StretchError, match="has no TFLite lowering"):
+        to_tflite(Writer("m"), "s", read_source(tmp_path / "m.onnx"))
 
 
 def test_half_precision_weights_are_half_as_large_and_widened_when_read(tmp_path):

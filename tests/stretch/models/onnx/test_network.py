@@ -5,12 +5,13 @@ import warnings
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
+from predictors.errors import StretchError
 from predictors.operators import kind_of
 from stretch.capture import capture
 from stretch.models.onnx import read_module
-from tests.stretch.models.onnx.oracle import check_numbers, computed, functions, net, ran, random
+from tests.stretch.models.onnx.oracle import check_numbers, computed, functions, net, ran, random, same
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -178,3 +179,39 @@ def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, no
     assert captured.refusal is None or not captured.refusal
     kinds = [op.kind for op in captured.graph.ops]
     assert [kind for kind in kinds if kind in ("conv", "relu", "global_avg_pool", "opaque")] == ["conv", "relu", "conv", "global_avg_pool"]
+
+
+def decided(start, twice):
+    """An `If` on whether the shape of a tensor begins with 1, as torch exports a squeeze; both `If`s of a file call what is within alike."""
+
+    def branch(name, *nodes, weights=()):
+        return helper.make_graph(list(nodes), name, [], [onnx.ValueInfoProto(name="inner")], weights)
+
+    factor = numpy_helper.from_array(np.float32([3]), "factor")
+    doubled = branch("then", helper.make_node("Mul", [start, "factor"], ["inner"]), weights=[factor])
+    other = branch("else", helper.make_node("Relu", [start], ["inner"]))
+    return [
+        helper.make_node("Shape", [start], [f"shape_{start}"]),
+        helper.make_node("Gather", [f"shape_{start}", "axis"], [f"size_{start}"]),
+        helper.make_node("Equal", [f"size_{start}", "four"], [f"four_{start}"]),
+        helper.make_node("If", [f"four_{start}"], [twice], then_branch=doubled, else_branch=other),
+    ]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_branch_that_the_sizes_decide_is_part_of_the_network(tmp_path, axis):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), *decided("h", "a"), *decided("a", "y")]
+    model = net(*nodes, stored={"w": random((4, 4, 1, 1)), "axis": np.int64(axis), "four": np.int64(4)})
+    same(tmp_path / "m.onnx", model, random((1, 4, 5, 3), 1))
+
+
+def test_branch_that_the_input_decides_is_refused(tmp_path):
+    within = helper.make_graph([helper.make_node("Relu", ["x"], ["inner"])], "g", [], [onnx.ValueInfoProto(name="inner")])
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["c"], to=TensorProto.BOOL),
+        helper.make_node("If", ["c"], ["y"], then_branch=within, else_branch=within),
+    ]
+    onnx.save(net(*nodes), tmp_path / "m.onnx")
+    with pytest.raises(StretchError, match="decides by what is computed from the inputs"):
+        read_module(tmp_path / "m.onnx")

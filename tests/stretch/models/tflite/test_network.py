@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
+from scheduler.formats.tflite import ANY_TFLITE
 from stretch.capture import capture
 from stretch.export.onnx import save_onnx, to_numpy, to_onnx
 from stretch.export.tflite.source import read_source
@@ -17,7 +18,7 @@ from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.models.onnx.oracle import check_numbers, functions
 from tests.stretch.models.onnx.test_network import canonical
-from tests.stretch.models.tflite.files import agrees, op, ran, random, to_first, write
+from tests.stretch.models.tflite.files import agrees, model, op, ran, random, to_first, write
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
@@ -117,3 +118,13 @@ def test_file_with_changed_bytes_is_read_or_refused_and_nothing_else(tmp_path_fa
     (folder / "changed.tflite").write_bytes(content)
     with one_sentence():
         assert len(read_module(folder / "changed.tflite").input_shape) >= 1
+
+
+def test_length_that_the_file_leaves_open_must_be_given(tmp_path):
+    tables = model(op("RELU", ["x"]), shape=(1, 1))
+    tables["subgraphs"][0]["tensors"][0]["shape_signature"] = [-1, -1]
+    (tmp_path / "m.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
+    with pytest.raises(UsageError, match=r"the size of the input `x` of .* is open"):
+        read_module(tmp_path / "m.tflite")
+    x = random((2, 7))
+    assert np.array_equal(read_module(tmp_path / "m.tflite", x.shape)(torch.from_numpy(x)).numpy(), np.maximum(x, 0))
