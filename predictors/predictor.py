@@ -14,7 +14,7 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
-from predictors.models.roofline import MEASURED, ORIGINS, KernelModel, KernelTime, Origin, RooflinePredictor
+from predictors.models.roofline import MEASURED, KernelModel, KernelTime, Origin, RooflinePredictor
 from predictors.rewrites import laid_out
 from predictors.rewrites.grouped import GROUPED, owner_of
 from predictors.shapes import pixels, width
@@ -367,12 +367,12 @@ def origin_of(processor: Processor, precision: str) -> Origin:
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:
-    """A sentence that tells which times were not fitted to measurements on the device, and what they are from; None if all were.
+    """A sentence that tells which times were not fitted to measurements on the device; None if all were.
 
     Args:
         origins: A processor, or what of it was predicted, and which model its times are from.
     """
-    guessed = [f"{what} (from {ORIGINS[origin]})" for what, origin in dict.fromkeys(origins) if origin not in MEASURED]
+    guessed = [what for what, origin in dict.fromkeys(origins) if origin not in MEASURED]
     if not guessed:
         return None
-    return f"of {device}, the times of {', '.join(guessed)} were not fitted to measurements on it: treat predicted times as estimates"
+    return f"not fitted to measurements on {device}, so estimates: {', '.join(guessed)}"

@@ -159,7 +159,10 @@ def run_answer(
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
         verdict=speed.text,
-        precisions={"branched": speed.precisions, "controls": (CONTROLS,)},
+        precisions={
+            "branched": speed.precisions,
+            "controls": tuple(sorted({CONTROLS, manifest.own.precision if manifest.own else CONTROLS})),
+        },
         throughput=rates,
         trace=trace,
         csv=csv,

@@ -98,9 +98,9 @@ Model = Annotated[
     Word(str, str),
 ]
 Device = Annotated[
-    "str | Path | DeviceProfile", typer.Option(help="Id of a profile (see `stretch list devices`), or the path of one."), Word(str, str)
+    "str | Path | DeviceProfile", typer.Option("--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one."), Word(str, str)
 ]
-TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow what file.py:factory or a .pt2 file says to be executed.")]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow running Python code from file.py:factory or a .pt2 file.")]
 Weights = Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")]
 Processors = Annotated[
     Sequence[str] | None,
@@ -110,7 +110,7 @@ Processors = Annotated[
 BundleFolder = Annotated[str | Path, typer.Argument(help="Folder of a bundle.")]
 Places = Annotated[
     Mapping[str, str],
-    typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=cpu1; repeat or separate by commas."),
+    typer.Option("--map", help="Run a processor's subgraphs elsewhere on this machine, such as gpu=cpu1. Repeatable, or separated by commas."),
     Word(list[str] | None, read_places),
 ]
 NO_PLACES: Mapping[str, str] = MappingProxyType({})

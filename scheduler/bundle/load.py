@@ -33,6 +33,7 @@ from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, Own, Subgraph
 from scheduler.bundle.rows import ROW_AXIS, Rows, cut_shape
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.formats.onnx.file import MAX_WORK
+from scheduler.formats.onnx.shapes.node import FLOAT
 from scheduler.formats.tflite import open_tflite
 
 #: How often a folder that is just being removed is looked for again, and after how long.
@@ -428,7 +429,8 @@ def check_own(path: Path, own: Own) -> set[str]:
     opened = open_onnx(path)
     sizes = {end.name: end.shape for end in (*own.inputs, *own.outputs)}
     for value in (*opened.proto.graph.input, *opened.proto.graph.output):
-        shape = value.type.tensor_type.shape
+        kind, shape = value.type.tensor_type, value.type.tensor_type.shape
+        kind.elem_type = kind.elem_type or FLOAT
         if value.name in sizes:
             # sizes that the file leaves open are those that the bundle has
             del shape.dim[:]

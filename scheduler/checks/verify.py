@@ -14,7 +14,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
-from scheduler.bundle.manifest import SubgraphEntry
+from scheduler.bundle.manifest import Own, SubgraphEntry
 from scheduler.bundle.rows import read_by
 from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
@@ -208,13 +208,18 @@ def _difference(
     return (None if moved <= ROUNDING else problem), error
 
 
+def judges(own: Own) -> bool:
+    """Whether results can be compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
+    return own.precision == "fp32"
+
+
 def own_problems(bundle: Bundle, x: Values) -> list[str]:
     """Where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
 
-    The file is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
+    A file that computes in fp32 is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
     """
     manifest, own = bundle.manifest, bundle.manifest.own
-    if own is None or "original" not in manifest.controls:
+    if own is None or not judges(own) or "original" not in manifest.controls:
         return []
     try:
         file = OwnFile(bundle.file(own.file), own)
@@ -227,10 +232,12 @@ def own_problems(bundle: Bundle, x: Values) -> list[str]:
     problems = []
     for tensor, want in file.run(inputs).items():
         there = np.isfinite(want)
-        error = distance(got[tensor][there], want[there], own.precision) if got[tensor].shape == want.shape and there.any() else 0.0
-        most = allowed(manifest.checks, tensor, own.precision, TOLERANCE if own.precision == "fp32" else None)
+        error = distance(got[tensor][there], want[there], "fp32") if got[tensor].shape == want.shape and there.any() else 0.0
+        most = allowed(manifest.checks, tensor, usual=TOLERANCE)
         if got[tensor].shape != want.shape or not error <= most:
-            problems.append(f"{name} differs from the file that was branched, {own.file}, by {error:.1e} of its output, {most:.0e} is allowed")
+            problems.append(
+                f"{name} differs from the file that was branched, {own.file}, by {error:.1e} of its output, {most:.0e} is allowed"
+            )
     return problems
 
 
@@ -330,7 +337,9 @@ def judge(session: Session, x: Values) -> Judgement:
     measure = "largest" if precision == "fp32" else "rms"
     for problem in own_problems(session.bundle, x):
         raise StretchError(problem, "write the bundle again with `stretch branch`")
-    against = manifest.whole if manifest.own is None else f"{manifest.whole}, and that against the file, {manifest.own.file}"
+    against = (
+        f"{manifest.whole}, and that against the file, {manifest.own.file}" if manifest.own and judges(manifest.own) else manifest.whole
+    )
     largest = max_error(output, final)
     tolerance = max(allowed(checks, name, precision) for name in expected)
     return Judgement(against, measure, worst, tolerance, largest, compared, stored, plain(final))

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -263,7 +264,9 @@ def open_interpreter(
     """
     make = _interpreter()
     try:
-        with quiet(*_NOTES):
+        with quiet(*_NOTES), warnings.catch_warnings():
+            # that keeping all tensors takes memory
+            warnings.simplefilter("ignore")
             interpreter = make(
                 model_content=content, num_threads=max(1, threads), **({"experimental_preserve_all_tensors": True} if inner else {})
             )

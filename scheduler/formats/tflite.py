@@ -499,7 +499,11 @@ def open_tflite(path: Path) -> TfliteNetwork:
 def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetwork:
     need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
     graphs = model.get("subgraphs", [])
-    need(len(graphs) == 1, f"it has {len(graphs)} subgraphs, one is taken", "convert the function that computes the network alone")
+    need(
+        len(graphs) == 1,
+        f"it has {len(graphs)} subgraphs, one is taken",
+        "convert the function that computes the network alone, without `if` or loops in it",
+    )
     graph, buffers = graphs[0], model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
     # in single precision: many tensors may name one buffer

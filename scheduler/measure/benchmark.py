@@ -42,7 +42,9 @@ class Benchmark:
     """Measured times of a bundle and its controls on the same cores."""
 
     branched: Timing  # The bundle.
-    sequential: Timing | None  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
+    sequential: (
+        Timing | None
+    )  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
     same_macs: Timing | None  # The original rescaled to the bundle's MACs; None if there is none.
     whole: Timing  # The same branched net as one graph on all the cores.
     others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
@@ -150,16 +152,17 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
         for used in dict.fromkeys((cores, cores[:1])):
-            model: OwnFile | Sequential | None = _original(session, x, used) if control == "original" else None
-            if model is None:
+            time = _original(session, x, used) if control == "original" else None
+            if time is None:
                 model = Sequential(session.bundle.file(file), used)
                 model.run(x)
-            controls[f"{control}, {_threads(used)}"] = model.time
+                time = model.time
+            controls[f"{control}, {_threads(used)}"] = time
     return controls
 
 
-def _original(session: Session, x: Values, cores: tuple[int, ...]) -> OwnFile | None:
-    """The user's own file, if the bundle holds it and its runtime is here."""
+def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[], float] | None:
+    """Times the user's own file, if the bundle holds it and its runtime is here."""
     manifest = session.bundle.manifest
     if manifest.own is None:
         return None
@@ -168,7 +171,7 @@ def _original(session: Session, x: Values, cores: tuple[int, ...]) -> OwnFile | 
     except MissingBackendError:
         return None
     file.run(as_arrays(x, manifest.inputs))
-    return file
+    return file.time
 
 
 class _Rounds:

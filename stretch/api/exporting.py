@@ -30,7 +30,7 @@ def export(
     ],
     out: Annotated[
         str | Path | None,
-        typer.Option("--out", help="Folder of what is written; new for code and cpp. Default: RUN/extracted for a run."),
+        typer.Option("--out", "-o", help="Folder of what is written; new for code and cpp. Default: RUN/extracted for a run."),
     ] = None,
     form: Annotated[
         str,

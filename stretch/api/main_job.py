@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -487,7 +487,7 @@ def branch(
 
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
         loaded, captured = network.loaded, network.captured
-        with phase("compare with the file"):
+        with phase("compare with the file") if hasattr(loaded.module, "own_file") else nullcontext():
             warnings, own = check_own_file(loaded)
             loaded.warnings.extend(warnings)
         read = requested_preprocessing(loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)

@@ -122,7 +122,7 @@ def search(
     ] = None,
     input_shape: InputShape = None,
     weights: Weights = "default",
-    out: Annotated[str | Path | None, typer.Option("--out", help="New folder for the design files and the measurements.")] = None,
+    out: Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")] = None,
     trust_code: TrustCode = False,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
     synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, to calibrate with besides.")] = 0,
@@ -391,8 +391,9 @@ def simulate(
     device: Annotated[
         str | Path | None,
         typer.Option(
-            help="Device to simulate: id or path of a profile. Default: the device that the bundle was planned for. Of a table, the device "
-            "whose links and contention count; by default none."
+            "--device",
+            "-d",
+            help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
         ),
         Word(str | None, str),
     ] = None,
@@ -418,7 +419,7 @@ def simulate(
             "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
         ),
     ] = (),
-    inferences: Annotated[int, typer.Option(help="How many.", min=1, max=1_000_000)] = 100,
+    inferences: Annotated[int, typer.Option(help="Number of inferences to simulate.", min=1, max=1_000_000)] = 100,
     busy: Annotated[
         Sequence[str],
         typer.Option(
@@ -690,7 +691,7 @@ def advise(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="fp32, fp16 or int8: each processor runs in it, or in the next wider one that it has. Default: that of each processor."
+            help="Precision for all processors: fp32, fp16 or int8. A processor that lacks it uses the next higher one. Default: each processor's own."
         ),
     ] = None,
     input_shape: InputShape = None,

@@ -5,7 +5,7 @@ from torch import nn
 from predictors.errors import StretchError, UsageError
 from stretch.capture.inputs import Inputs, InputShapes
 from stretch.capture.results import Captured, with_shared
-from stretch.capture.trace import capture_traced
+from stretch.capture.trace import NotTraced, capture_traced
 
 __all__ = ["Captured", "capture"]
 
@@ -24,8 +24,8 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
 
     Raises:
         UsageError: If the network rejects inputs of these shapes, or has others.
-        StretchError: If it can neither be traced nor exported; says why tracing refused
-            it, and in the hint why torch does not export it.
+        StretchError: If it can neither be traced nor exported; says why tracing refused it, and in the hint why torch does
+            not export it, or names the operator that is not captured of what torch exports.
     """
     arguments = Inputs.of(input_shape, module)
     try:
@@ -35,6 +35,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     except StretchError as error:
         refused = error
     # torch's exporter is slow to import
+    from stretch.capture.exported import NotExported
     from stretch.capture.runnable import capture_runnable
 
     try:
@@ -44,4 +45,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     except StretchError as error:
         if error.message == refused.message:
             raise refused from None
+        if isinstance(refused, NotTraced) and not isinstance(error, NotExported):
+            # what tracing stumbles over may lie within the operator that is refused here
+            raise StretchError(error.message, error.hint or "give the network without that operator as `module:factory`") from error
         raise StretchError(refused.message, f"torch.export does not take it either: {error.message}") from error

@@ -28,6 +28,10 @@ from stretch.capture.results import check_read, reachable
 from stretch.capture.trace import check_input, evaluating
 
 
+class NotExported(StretchError):
+    """A network that torch.export refuses."""
+
+
 class AtenLowering:
     """Lowers one exported graph.
 
@@ -347,7 +351,7 @@ def _refused(module: nn.Module, inputs: Inputs, device: torch.device | str, name
             check_input(module, inputs, name, device)
         except UsageError as rejected:
             return rejected
-    return StretchError(
+    return NotExported(
         f"`{name}` cannot be exported by torch.export: {said}",
         "its forward must not branch on tensor values; give a factory of the part without that as `module:factory`",
     )

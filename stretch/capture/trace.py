@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import linecache
 import operator
 import traceback
@@ -24,6 +25,10 @@ from stretch.operators.move import LOWEST
 
 #: Folders whose code is not that of the network.
 _OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+class NotTraced(StretchError):
+    """A network that torch.fx refuses."""
 
 
 class InPlaceProxy(fx.Proxy):
@@ -615,7 +620,7 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
             return fx.GraphModule(tracer.root, graph)
     except Exception as error:
         check_input(module, inputs, name)
-        raise StretchError(
+        raise NotTraced(
             f"`{name}` cannot be traced by torch.fx: {_last_line(error)}{source_line(error)}",
             "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
         ) from error
@@ -627,20 +632,23 @@ def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.devi
         with torch.no_grad():
             inputs.call(module, inputs.random(device=device))
     except Exception as error:
-        raise _rejected(error, inputs, name) from error
+        raise _rejected(error, module, inputs, name) from error
 
 
 #: What torch says where it needs whole numbers, such as those of words.
 _WHOLE = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
-def _rejected(error: Exception, inputs: Inputs, name: str) -> UsageError:
+def _rejected(error: Exception, module: nn.Module, inputs: Inputs, name: str) -> UsageError:
     reason = first_line(error)
     if any(item in reason.lower() for item in _WHOLE):
         return whole_numbers(name, source_line(error))
-    size = "an input of" if len(inputs.shapes) == 1 else "inputs of"
+    if isinstance(error, IndexError) or "unpack" in reason:
+        reason = f"it has another number of axes than is read ({reason})"
+    size, first = "an input of" if len(inputs.shapes) == 1 else "inputs of", next(iter(inspect.signature(module.forward).parameters), ONLY)
     return UsageError(
-        f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}", "choose another size with --input, such as 3x224x224"
+        f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}",
+        f"choose another size with --input: an image as 3x224x224, anything else by its name with all axes, as {first}=1x16x32",
     )
 
 
@@ -676,7 +684,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
             got = values.run(*arguments)
             want = values.returned = inputs.call(module, inputs.random())
     except Exception as error:
-        raise _rejected(error, inputs, name) from error
+        raise _rejected(error, module, inputs, name) from error
     mine, theirs = tensors(got), tensors(want)
     return values, len(mine) == len(theirs) and all(agrees(a, b) for a, b in zip(mine, theirs, strict=True))
 
@@ -692,5 +700,5 @@ def agrees(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     a, b = (x if x.is_floating_point() or x.is_complex() else x.float() for x in (a, b))
     finite = b[b.isfinite()]
-    slack = 1e-4 * float(finite.abs().max()) if finite.numel() else 0.0
+    slack = 1e-4 * float(finite.double().abs().max()) if finite.numel() else 0.0
     return torch.allclose(a, b, rtol=0.0, atol=slack, equal_nan=True)

@@ -51,35 +51,19 @@ from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from predictors.errors import UsageError
 from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
+from stretch.cli.help import HEADINGS, HELP_REMOTE, REMOTE, Verb
 from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "interrupt", "options", "output", "pages", "start"})
+PARTS = frozenset({"boards", "complete", "failures", "help", "interrupt", "options", "output", "pages", "start"})
 
-#: Verbs that `stretch --help` lists first, in the order in which they are used; others follow by name.
-FIRST = ("advise", "branch", "search", "train", "export", "run", "simulate", "evaluate", "predict", "explain", "verify", "profile", "web")
-
-#: What to type instead of a verb of version 0.1.0.
-MOVED = {
-    "bench": "compare FILE... --measure",
-    "delegates": "list delegates",
-    "devices": "list devices",
-    "emit": "export MODEL --as code",
-    "env": "list env",
-    "extract": "export RUN",
-    "fit": "profile --fit MEASUREMENTS",
-    "models": "list models",
-    "refine": "train BUNDLE --images DIR",
-    "runner": "export BUNDLE --as cpp",
-    "sign": "verify BUNDLE --sign KEY",
-    "tune": "profile --tune BUNDLE",
-}
+#: Verbs in the order of `stretch --help`; others follow by name.
+FIRST = tuple(name for names in HEADINGS.values() for name in names)
 
 
 def find_verbs() -> dict[str, str]:
@@ -92,22 +76,6 @@ def find_verbs() -> dict[str, str]:
 VERBS = find_verbs()
 
 
-class Verb(TyperCommand):
-    """A command whose help has a list of options under each heading (`rich_help_panel`), without loading rich."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and options."""
-        panels: dict[str, list[Any]] = {"Arguments": [], "Options": []}
-        for param in self.get_params(ctx):
-            usual = "Arguments" if param.param_type_name == "argument" else "Options"
-            if (record := param.get_help_record(ctx)) is not None:
-                panels.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
-        for heading, records in panels.items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
-
-
 class Verbs(TyperGroup):
     """A command group that imports a verb's file when the verb is called."""
 
@@ -117,10 +85,6 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The click command of one verb, or None if there is no such verb."""
-        if cmd_name in MOVED:
-            raise UsageError(
-                f"`stretch {cmd_name}` is called `stretch {MOVED[cmd_name]}` now", f"`stretch {MOVED[cmd_name].split()[0]} --help`"
-            )
         if cmd_name not in VERBS:
             return None
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -128,15 +92,19 @@ class Verbs(TyperGroup):
         return add_completions(typer.main.get_command(single))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the first sentence of each verb, from its file alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _purpose(name)) for name in VERBS])
+        """Write the first sentence of each verb under its heading, from its file alone."""
+        more = tuple(name for name in VERBS if name not in FIRST)
+        for heading, names in ({**HEADINGS, "More": more} if more else HEADINGS).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, _purpose(name)) for name in names if name in VERBS])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and exit with the code of its contract."""
         words = list(sys.argv[1:] if args is None else args)
         COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words
+        REMOTE.set(HELP_REMOTE in flags)
+        words = ["--help" if word == HELP_REMOTE and at < len(flags) else word for at, word in enumerate(words)]
         run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
         how = {"as_json": "--json" in flags, "debug": "--debug" in flags, "grace_s": _grace_s(flags[:1])}
         sys.exit(guard(run, usage_hint=lambda error: _usage_hint(error, words), **how))
@@ -159,13 +127,6 @@ def _grace_s(words: Sequence[str]) -> float:
     return GRACE_S
 
 
-#: Renamed flags, by verb and old flag.
-RENAMED = {
-    ("evaluate", "--limit"): "--image-count",
-    ("export", "--max-images"): "--image-count",
-    ("export", "--repair"): "--fp32-fallback",
-}
-
 #: Settings that were flags of another name.
 SETTINGS = {"budget": "budget_minutes", "map": "mapping"}
 
@@ -177,8 +138,6 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
         close = difflib.get_close_matches(verbs[0], VERBS, n=1, cutoff=0.5)
         return f"did you mean `{close[0]}`?" if close else f"verbs: {', '.join(VERBS)}"
     old = getattr(error, "option_name", None)
-    if verbs and (verbs[0], old) in RENAMED:
-        return f"`{old}` is called `{RENAMED[verbs[0], old]}` now"
     if verbs and old:
         name = old.removeprefix("--no-").lstrip("-").replace("-", "_")
         name = f"preprocessing.{name}" if name in ("mean", "std", "size", "crop") else SETTINGS.get(name, name)
@@ -214,6 +173,6 @@ def stretch(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)] = False,
 ) -> None:
-    """Turn a CNN into branches that run concurrently on several processors."""
+    """Split a neural network into branches that run on several processors at the same time."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -10,7 +10,7 @@ from stretch.cli.pages import Html
 @verb
 @calls(advise_model)
 def advise(out: Output, run: Call, html: Html = None) -> None:
-    """Say for each device whether to branch a model: the best single processor, exact and stretched branches, and what to do."""
+    """Say for each device whether to branch a model, and why."""
     from stretch.tools.report.comparison import advice_page
 
     profiles = load_devices(run.keywords["device"])

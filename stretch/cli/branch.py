@@ -38,13 +38,13 @@ GRACE_S = WRITER_GRACE_S
 def branch(
     out: Output,
     run: Call,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
     # has no effect: scripts may still give it
     anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False,
     html: Html = None,
     export: Annotated[bool, Rare("Whether the bundle is written.")] = True,
 ) -> None:
-    """Stretch a model into branches for a device's processors and write a bundle for `stretch run`."""
+    """Split a model into branches for a device's processors, and write a bundle."""
     from predictors.errors import InfeasibleError
 
     model, device, shape = (run.keywords[name] for name in ("model", "device", "input_shape"))

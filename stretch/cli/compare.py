@@ -44,7 +44,7 @@ def compare(
         ),
     ],
     device: Annotated[
-        list[str] | None, typer.Option(help="Id or path of a device profile that models are planned for; repeatable.")
+        list[str] | None, typer.Option("--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.")
     ] = None,
     config: PlanConfig,
     measure: Annotated[
@@ -55,7 +55,7 @@ def compare(
     html: Html = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Compare bundles, plans, searches and runs in one table, or time ONNX files, TFLite files and bundles in turns."""
+    """Compare bundles, plans, searches and runs in one table, or time files in turns."""
     if measure:
         only_flags("--measure", f"what measure html inputs {TIMING}")
         _measure(out, request(what, inputs=_named_shapes(inputs), effort=length()), html)

@@ -16,7 +16,7 @@ GRACE_S = WRITER_GRACE_S
 @settings()
 @calls(export_source)
 def export(out: Output, run: Call) -> None:
-    """Write a bundle in other precisions, with a TFLite file or DSP code, as torch or C++ code; or a design of a trained run."""
+    """Write a bundle in int8 or fp16, as TFLite, DSP code, torch code or C++."""
     request = run.keywords
     exporter = exporter_of(Path(request["source"]), request["form"], request)
     settings_taken = "change config_file" if "preprocessing" in exporter.options else ""

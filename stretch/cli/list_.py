@@ -97,22 +97,23 @@ def list_(
     details: Annotated[
         bool,
         typer.Option(
-            "--details", help="Capture each model and show which of its stages can be scaled, divided exactly or only placed, and why."
+            "--details",
+            help="Of models: capture each and show which stages can be scaled or divided, and why not. Of a device: all sources.",
         ),
     ] = False,
     shape: InputShape = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """List device profiles, models, the delegates that can run subgraphs here, or versions and processors of this machine."""
+    """List device profiles, models, runtimes, or facts about this machine."""
     if name is not None and what in ("delegates", "env"):
         raise UsageError(f"the list of {what} takes no name", f"leave `{name}` out")
-    if details and what != "models":
-        raise UsageError("--details is about models", "leave it out, or list models")
-    if shape is not None and not details:
+    if details and (what in ("delegates", "env") or (what == "devices" and name is None)):
+        raise UsageError("--details is about models and single devices", "leave it out, or name a device")
+    if shape is not None and not (details and what == "models"):
         raise UsageError("a list of models reads no input", "leave out --input, or add --details")
     match what:
         case "devices":
-            _list_devices(out, name)
+            _list_devices(out, name, details)
         case "models":
             _list_models(out, name or "*", shape, details, trust_code)
         case "delegates":
@@ -121,11 +122,13 @@ def list_(
             _list_environment(out)
 
 
-def _list_devices(out: Output, device: str | None) -> None:
+def _list_devices(out: Output, device: str | None, details: bool) -> None:
     from predictors.devices import list_devices, load_device
 
     items = [_listed_device(load_device(name)) for name in (list_devices() if device is None else [device])]
-    out.emit({"items": items}, lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0]))
+    out.emit(
+        {"items": items}, lambda console: _print_devices(console, items) if device is None else _print_device(console, items[0], details)
+    )
 
 
 def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
@@ -144,10 +147,27 @@ def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
     console.print("`stretch list devices ID` shows one in detail; `--device` also accepts names of devices and chips, such as sm8750")
 
 
-def _print_device(console: "Console", item: ListedDevice) -> None:
-    lines = [f"{item.id}: {item.name}", f"chip: {item.soc}"]
+def _print_device(console: "Console", item: ListedDevice, details: bool) -> None:
+    from stretch.tools.report.brief import SOURCES
+    from stretch.tools.report.fit import table
+
+    lines = [f"{item.id}: {item.name} ({item.soc})"]
     if item.aliases:
-        lines.append(f"other names: {', '.join(item.aliases)}")
+        lines.append(f"Other names: {', '.join(item.aliases)}.")
+    if not details:
+        rows = [
+            (name, processor.default_precision, ", ".join(core_set for core_set in processor.core_sets) or "-", SOURCES[processor.origin])
+            for name, processor in item.processors.items()
+        ]
+        console.print("\n".join(lines))
+        console.print()
+        console.print(table("processor", "precision", "core sets", "times based on", rows=rows), width=80)
+        console.print()
+        for name, why in item.left_out.items():
+            console.print(f"Left out: {name}; {why}", width=80)
+        console.print(f"Next: stretch advise MODEL --device {item.id}")
+        console.print(f"      stretch list devices {item.id} --details    where each number comes from")
+        return
     for name, processor in item.processors.items():
         lines += ["", f"{name}: {', '.join(processor.precisions)} ({processor.default_precision} by default)"]
         lines.append(f"  times in {processor.default_precision}: from {ORIGINS[processor.origin]}")

@@ -188,7 +188,9 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
         callback=show,
         is_eager=True,
     )
-    file = typer.Option("--config", metavar="FILE", help="TOML file with such options; flags and --set count more.", rich_help_panel=panel)
+    file = typer.Option(
+        "--config", metavar="FILE", help="Read options from a TOML file. Flags and --set override it.", rich_help_panel=panel
+    )
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in (("change", Annotated[list[str] | None, change]), ("config_file", Annotated[Path | None, file]))

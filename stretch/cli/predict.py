@@ -51,7 +51,7 @@ def predict(
     ] = None,
     html: Html = None,
 ) -> None:
-    """Predict the latency of a model, or of many, per processor and per kernel."""
+    """Predict the latency of a model per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
     processor, precision, shape = (run.keywords[name] for name in ("processor", "precision", "input_shape"))
     from stretch.stages.network import read_graph

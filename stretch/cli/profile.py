@@ -144,6 +144,7 @@ def profile(
         Path | None,
         typer.Option(
             "--out",
+            "-o",
             help="Folder for the profile, its fits and its measurements; by default here. With --fit the file of the fits, by default beside the "
             "profile; with NETWORKS.csv the new profile, such as `mine`.",
         ),
@@ -181,7 +182,7 @@ def profile(
         typer.Option("--measured-on", help="With --fit: device in the tables, if it is another one with the same chip as the profile's."),
     ] = None,
     statistic: Annotated[
-        Literal["least", "median", "mean"], typer.Option(help="With --fit: what of several runs the times of NETWORKS.csv are.")
+        Literal["least", "median", "mean"], typer.Option(help="With --fit: which statistic of several runs NETWORKS.csv contains.")
     ] = "median",
     size: Annotated[
         str, typer.Option("--input", help="With --fit: input shape of the networks of NETWORKS.csv that state none, such as 3x224x224.")
@@ -216,7 +217,7 @@ def profile(
         ),
     ] = None,
 ) -> None:
-    """Measure processors, here or on a board, and write a device profile; or fit one to measurements, or tune a bundle's kernels.
+    """Measure processors and write a device profile, fit one to measurements, or tune kernels.
 
     Random networks in the styles of real ones run on each processor until the time is used up. Networks on which the
     current fits disagree run first. An interruption keeps all measurements; --resume continues from there.

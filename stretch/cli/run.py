@@ -87,7 +87,7 @@ def run(
     html: Html = None,
     adb: Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")] = False,
 ) -> None:
-    """Run a bundle here or on a board, check its results, and compare its time with the best sequential run on the same cores."""
+    """Run a bundle, check its results, and compare its time with every baseline."""
     from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle
     from scheduler.bundle.recommended import as_recommended

@@ -39,7 +39,7 @@ def search(
         str | None, Rare("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
     ] = None,
 ) -> None:
-    """Search a Pareto front of designs, or the best design and alternatives, without building them."""
+    """Search for designs without building them: a Pareto front, or the best design and alternatives."""
     from stretch.planning.pareto import check_weighed
 
     request = run.keywords

@@ -9,7 +9,7 @@ from stretch.cli.pages import Html
 @verb
 @calls(simulate_bundle)
 def simulate(out: Output, run: Call, html: Html = None) -> None:
-    """Simulate a bundle on its device, or a table of steps, with background load, jitter, other bundles and timed requests."""
+    """Simulate a bundle on its device, with load, jitter, other bundles and timed requests."""
     from scheduler.simulate.clock import PROGRESS_EVERY
     from stretch.tools.report.execution import simulation_page
 

@@ -51,7 +51,7 @@ def train(
     ],
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of the run, by default runs/RECIPE; or of the new bundle, by default the bundle itself."),
+        typer.Option("--out", "-o", help="Folder of the run, by default runs/RECIPE; or of the new bundle, by default the bundle itself."),
     ] = None,
     gpus: Annotated[
         int, typer.Option(help="Number of processes, with one GPU each; more than one are started by torchrun.", min=1, max=64)
@@ -61,7 +61,7 @@ def train(
         typer.Option(help="Of a bundle: folder of unlabelled images (pictures or .npy), preferably those that it was calibrated with."),
     ] = None,
 ) -> None:
-    """Train a branched network, or a supernet of many designs, from a recipe; or refine the network of a bundle without labels."""
+    """Train a branched network or a supernet from a recipe, or refine a bundle without labels."""
     if Path(recipe).is_dir():
         only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint synthetic")
         if images is None:

@@ -26,7 +26,7 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Check a bundle: schema, hashes, graph, its signature on request, and its subgraphs against its whole model; or check a measurement."""
+    """Check a bundle: schema, hashes, signature, and its results against the original."""
     if what.suffix == ".json" and not what.is_dir():
         if trust or sign:
             raise UsageError("a measurement is not signed", "leave out --trust and --sign")

@@ -38,7 +38,7 @@ def web(
     demo: Annotated[bool, typer.Option("--demo", help="Make a small network's exact and stretched branches, and run them.")] = False,
     profile: Annotated[str | None, typer.Option(help="Id of a profile of the browser's device, which the page measures first.")] = None,
     budget: Annotated[float, typer.Option(help="Minutes for the networks of a profile.", min=0.05, max=60)] = 2.0,
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the profile.")] = Path(),
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder of the profile.")] = Path(),
     host: Annotated[
         str, typer.Option(help="Address to listen at: 0.0.0.0 for the local network, by https with a certificate of its own.")
     ] = "127.0.0.1",
@@ -48,7 +48,7 @@ def web(
     ] = None,
     record: Annotated[Path | None, typer.Option(help="Write what the page's state machine did to this file, as JSON lines.")] = None,
 ) -> None:
-    """Run bundles in a browser, on a phone for instance, and measure a profile of its device there; ends when the page is done."""
+    """Run bundles in a browser, for example on a phone, and measure a profile there."""
     from scheduler.bundle.load import load_bundle
     from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder
 

@@ -183,7 +183,9 @@ def _results(model: BranchedModel, inputs: Tensors) -> list[torch.Tensor]:
 def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> list[torch.Tensor]:
     """Outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
-    inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=names != [ONLY])
+    # one that was restored from a bundle takes its tensors in order
+    named = names != [ONLY] and not isinstance(module, BranchedModel)
+    inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=named)
     returned = inputs.call(module.eval(), [x.clone() for x in tensors])
     results = dict(pairs(returned, original.returned))
     return [results[name] for name in original.graph.outputs]

@@ -1,6 +1,6 @@
 """Export of an operator graph and its weights to ONNX, node by node."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from predictors.errors import StretchError
 from predictors.graph import SHARED, Op, OpGraph
 from predictors.operators import kind_of
-from predictors.operators.opaque import CALLS, CONSTANT
+from predictors.operators.opaque import CONSTANT
 from scheduler.formats.onnx import OnnxFile, state
-from scheduler.formats.onnx.file import SHARING, operators
+from scheduler.formats.onnx.file import SHARING
 from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.opaque.calls import calls_of
 from stretch.opaque.snippets import prepare
@@ -56,8 +56,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         The model; its inputs are called like the graph's input operators and its
     """
     writer = OnnxWriter(weights)
-    opaque = [op for op in graph.ops if op.kind == "opaque"]
-    prepare((calls_of(op.attrs), op.shape) for op in opaque)
+    prepare((calls_of(op.attrs), op.shape) for op in graph.ops if op.kind == "opaque")
     name_of: dict[str, str] = {}
     for op in graph.ops:
         if op.kind == "input":
@@ -73,7 +72,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         else:
             _write(writer, op, ins)
         name_of[op.name] = op.name
-        state(writer.nodes[-1], op.kind, op.attrs)
+        state(writer.nodes[-1], op.kind, op.attrs, tuple(ins) if op.kind == "opaque" and len(ins) > 1 else ())
         for node in writer.nodes[before:]:
             for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG), (SHARING, SHARED)):
                 if op.tags.get(tag):
@@ -87,23 +86,9 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         initializer=writer.initialisers,
     )
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="nn-stretch", ir_version=IR_VERSION)
-    _order_reads(model, opaque)
     _share(model, graph)
     helper.set_model_props(model, dict(properties or {}))
     return model
-
-
-def _order_reads(model: onnx.ModelProto, opaque: Sequence[Op]) -> None:
-    """Order the calls of opaque operators with several nodes by their inputs in the file."""
-    several = {op.name: op for op in opaque if len(op.inputs) > 1}
-    if not several:
-        return
-    last = {node.output[0]: node for node in model.graph.node}
-    for part in operators(model):
-        op = several.get(part.op.name)
-        if op is not None and part.op.inputs != op.inputs and set(part.op.inputs) == set(op.inputs):
-            order = [op.inputs.index(name) for name in part.op.inputs]
-            state(last[op.name], op.kind, {**op.attrs, CALLS: calls_of(op.attrs).reading(order).text()})
 
 
 def _share(model: onnx.ModelProto, graph: OpGraph) -> None:

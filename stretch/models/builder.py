@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.func import functional_call
 
-from predictors.errors import MissingBackendError, StretchError, UsageError, first_line, need
+from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import free_name
 from predictors.shapes import Shape
 from scheduler.bundle.manifest import Own
@@ -62,7 +62,7 @@ class OperatorInputs(Generic[View]):
 MAX_KNOWN = 1 << 26
 
 #: What a network that is read from a file says of itself: no module or tensor of it is called so.
-_STATED = ("input_shape", "warnings")
+_STATED = ("input_shape", "own_file", "warnings")
 
 
 class Builder:
@@ -110,16 +110,20 @@ class Builder:
         """The stored tensor that a node stands for; None for anything else."""
         return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
-    def stored(self, x: np.ndarray, name: str) -> fx.Node:
-        """A stored tensor: trained with the network if it is of reals."""
+    def stored(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
+        """A stored tensor: trained with the network if it is of reals, unless nobody learned it."""
         current, value = self._own(name), torch.from_numpy(np.array(x))
-        if value.is_floating_point():
+        if learned and value.is_floating_point():
             self._root.register_parameter(current, nn.Parameter(value))
         else:
             self._root.register_buffer(current, value)
         node = self._graph.get_attr(current)
         node.meta["val"] = value.to("meta")
         return node
+
+    def reals(self, node: fx.Node) -> fx.Node:
+        """A result as reals: bundles give nothing else."""
+        return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
 
     def evaluated(self, node: fx.Node) -> np.ndarray:
         """The numbers that a node gives which depends on stored tensors alone."""
@@ -221,18 +225,8 @@ class OwnNetwork:
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
 
     def open(self, path: Path, inner: Sequence[str] = ()) -> OwnFile:
-        """The file in its own runtime.
-
-        Args:
-            inner: Names of tensors within it that will be looked at.
-
-        Raises:
-            MissingBackendError: If its runtime is not installed, or does not take the file.
-        """
-        try:
-            return OwnFile(path, self.own, inner=inner)
-        except StretchError as error:
-            raise MissingBackendError(error.message, error.hint) from error
+        """The file in its own runtime; `inner` names tensors within it that will be looked at."""
+        return OwnFile(path, self.own, inner=inner)
 
 
 #: Types that are reals of single precision here.
@@ -245,6 +239,9 @@ _LARGE = 1024
 _LISTED = 8
 
 _NAMED = "with --input {}=1x3x224x224"
+_BYTES = (
+    "give the network of reals that was rounded, or its file with QuantizeLinear behind the input and DequantizeLinear before the output"
+)
 
 
 @dataclass(frozen=True)
@@ -278,7 +275,9 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
         if end.whole and not end.cast:
-            raise whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+            error = whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+            error.hint = _BYTES if end.kind in ("int8", "uint8") else error.hint
+            raise error
         need(
             bool(end.whole or end.kind in _REALS),
             f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals",
@@ -314,11 +313,11 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
     result = {}
     for end in ends:
         shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
-        if not shape or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
+        if (not shape and end.sizes is None) or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
             raise UsageError(
                 f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
             )
-        if min(shape) < 1 or math.prod(shape) > MAX_ALIVE:
+        if min(shape, default=1) < 1 or math.prod(shape) > MAX_ALIVE:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape
     return result
@@ -369,7 +368,7 @@ def finished(
 ) -> fx.GraphModule:
     """The network of a file, which says of itself what its inputs are.
 
-    Its attribute `own` is a `OwnNetwork` where the file itself can be run beside it.
+    Its attribute `own_file` is an `OwnNetwork` where the file itself can be run beside it.
 
     Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
     forward's arguments; its attribute `warnings` are sentences for the user.
@@ -377,7 +376,7 @@ def finished(
     (output,) = network.graph.find_nodes(op="output")
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
     network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
-    network.own = own
+    network.own_file = own
     network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
     return network
 

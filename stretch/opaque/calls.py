@@ -54,7 +54,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     operator: str  # Name and overload in `torch.ops.aten`, such as ``roll.default``.
     #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call, with ``"result": j``
-    #: where that has several; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
+    #: where it is another one of several; a type ``{"dtype": "float32"}``, a number that JSON lacks ``{"number": "inf"}``.
     arguments: tuple[Any, ...]
     options: dict[str, Any] = {}  # By name.
     result: int = 0  # Which of several results counts.
@@ -76,12 +76,6 @@ class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """As JSON."""
         return msgspec.json.encode(self).decode()
 
-    def reading(self, order: Sequence[int]) -> "Calls":
-        """The same calls where what is read comes in another order; `order` says which one comes when."""
-        place = {old: new for new, old in enumerate(order)}
-        calls = tuple(call.referring(lambda to: {"read": place[to["read"]]} if "read" in to else to) for call in self.calls)
-        return msgspec.structs.replace(self, reads=tuple(self.reads[old] for old in order), calls=calls)
-
 
 class CheckedCalls:
     """Calls that were checked, ready to be computed."""
@@ -96,7 +90,7 @@ class CheckedCalls:
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for what it reads at the batch size of the graph."""
         results: list[Any] = []
-        known = {"read": reads, "constant": constants, "call": results}
+        known = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
             options = {key: _value(argument, known) for key, argument in call.options.items()}
             results.append(operator(*[_value(argument, known) for argument in call.arguments], **options))
@@ -189,22 +183,24 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
         return [_value(element, known) for element in argument]
     if not isinstance(argument, dict):
         return argument
-    number = argument.get("result", 0)
-    ((key, what),) = (item for item in argument.items() if item[0] != "result")
+    if "call" in argument:
+        number = argument["call"]
+        return _one_of(known["call"][number], argument.get("result", known["result"][number]))
+    ((key, what),) = argument.items()
     if key == "dtype":
         return type_of(what)
-    return float(what) if key == "number" else _one_of(known[key][what], number)
-
-
-def _one_of(result: Any, number: int) -> Any:
-    """A result of a call: one of several, or the only one."""
-    return result if isinstance(result, torch.Tensor) else result[number]
+    return float(what) if key == "number" else known[key][what]
 
 
 def _changed(argument: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     if isinstance(argument, list | tuple):
         return tuple(_changed(element, change) for element in argument)
     return change(argument) if isinstance(argument, dict) else argument
+
+
+def _one_of(result: Any, number: int) -> Any:
+    """A result of a call: one of several, or the only one."""
+    return result if isinstance(result, torch.Tensor) else result[number]
 
 
 def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:

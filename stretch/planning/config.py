@@ -78,13 +78,13 @@ OWN = (
         "kinds",
         tuple[str, ...],
         (),
-        "What segments may become: stretch (scaled copies, the default), rows (bands of rows, exact), channels (exact), graph (along branches of the network's own graph, exact), or several: stretch,rows. Any may stay whole.",
+        "How segments may be split: stretch (scaled copies, the default), rows, channels, graph (the network's own paths), or several, such as stretch,rows. All but stretch keep the output.",
     ),
     Option(
         "lossless",
         bool,
         False,
-        "Only what computes the original's output, exact in fp32: no weights change, nothing needs training. Planned in fp32 and fp16 where the precision names nothing else: int8 rounds and needs images.",
+        "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless --precision asks for int8.",
     ),
     Option("join", Literal[JOINS], "auto", f"How branches meet: {_listed(JOINS)}; auto is {DEFAULT}, which keeps segments independent."),
     Option(
@@ -97,23 +97,23 @@ OWN = (
         "objective",
         Annotated[str, msgspec.Meta(min_length=1, max_length=80)],
         "latency",
-        "What the design is best in: latency; energy (mJ); weights of both, such as 0.7*latency+0.3*energy; throughput, with many "
-        "inferences in flight; robust, the time that nine in ten draws of the prediction keep; or accuracy, within a bound on latency.",
+        "What to optimise: latency, energy (mJ), a weighted sum such as 0.7*latency+0.3*energy, throughput, robust (90th percentile of "
+        "the predicted latency), or accuracy within a latency budget.",
         example="0.7*latency+0.3*energy",
     ),
     Option(
         "accuracy",
         str,
         "",
-        "What predicts accuracy: the accuracy.json of `stretch export --rank`, or the sensitivity.json of `stretch search --images`.",
+        "File that predicts accuracy: the accuracy.json of `stretch export --rank`, or the sensitivity.json of `stretch search --images`.",
         file=True,
     ),
-    Option("min_accuracy", Ratio | None, None, "Predicted top-1, at least; needs accuracy."),
+    Option("min_accuracy", Ratio | None, None, "Minimum predicted top-1 accuracy; needs accuracy."),
     Option(
         "min_agreement",
         Ratio | None,
         None,
-        "Share of images in which it must see the original's class, such as 0.95: designs are chosen by a prediction of it, and what is built is measured.",
+        "Minimum share of images on which the new network must predict the original's class, for example 0.95. Predicted while planning, then measured.",
     ),
     Option(
         "precision",
@@ -439,6 +439,6 @@ def _check_processors(processors: tuple[str, ...], device: DeviceProfile) -> Non
         only = len(device.processors) < 2
         raise UsageError(
             f"branches need at least two processors, and {f'the profile {device.id} has one' if only else 'one was named'}: {processors[0]}",
-            "`stretch predict` predicts the network on it"
+            f"`stretch predict` with --device {device.word} predicts the network on it"
             + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
         )

@@ -334,8 +334,7 @@ def _of_operators(result: PlanResult) -> list[str]:
         listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MOST_NAMED))
         more = f" and {len(opaque) - MOST_NAMED} other kinds" if len(opaque) > MOST_NAMED else ""
         texts.append(
-            f"{opaque.total()} of the {len(graph.ops)} operators are computed by torch's own: {listed}{more}; their channels stay as they are, "
-            "and their times are estimated from their sizes alone"
+            f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed}{more}); their times are estimated from sizes"
         )
     rewritten: dict[str, dict[str, None]] = {}
     parted: dict[str, None] = {}
@@ -346,10 +345,7 @@ def _of_operators(result: PlanResult) -> list[str]:
             parted[branch.processor] = None
     if rewritten:
         text = ", ".join(f"{name} on {' and '.join(places)}" for name, places in rewritten.items())
-        texts.append(
-            f"operators of scaled branches have others in their place: {text}; part of the speed-up is theirs, the best single processor runs "
-            "the original's"
-        )
+        texts.append(f"scaled branches replace operators ({text}); part of the speed-up comes from that")
     if parted:
         where = " and ".join(parted)
         texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
@@ -379,8 +375,8 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
         warnings.append(
-            f"stages are merged ({', '.join(names)}), so branches meet less often: fewer meeting points lower the accuracy "
-            "(NN-Stretch, MobiSys 2023, table 3), by how much is known less well than for branches that meet after every stage"
+            # NN-Stretch (MobiSys 2023), table 3
+            f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network"
         )
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
@@ -442,7 +438,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check(config, source)
-    parts = search_request(problem)
+    parts = search_request(problem, explain=explain)
     space, n_meet = parts[0].space, parts[0].n_meet
     least = least_of([part.result for part in parts if part.result is not None])
     if least is None and not explain:
@@ -470,13 +466,16 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     return Searched(space, n_meet, least)
 
 
-def search_request(problem: PlanningProblem) -> list[Searched]:
+def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Searched]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
     source = problem.accuracy_source
-    searched = _searched(problem, merges=source is not None and source.merges)
+    try:
+        searched = _searched(problem, merges=source is not None and source.merges)
+    except InfeasibleError as error:
+        raise _with_way_out(problem, error) if explain else error from None
     if source is None and problem.config.params is None:
         searched += _by_fewer(problem)
     return searched
@@ -607,6 +606,21 @@ def _refusal(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
         return merge_stages(graph, other) if space.longest_span > 1 else other
 
     result = explain_infeasible(graph, space, config, build)
+    return _with_way_out(problem, result)
+
+
+def _with_way_out(problem: PlanningProblem, refused: InfeasibleError) -> InfeasibleError:
+    """A refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
+    config = problem.config
     if config.planned_kinds == (STRETCH,):
-        result.hint = Message("{}, or split the network as it is with {}", result.hint or "", OptionName("lossless"))
-    return result
+        kinds, mention = {"lossless": True, "kinds": ()}, Message("or split the network as it is with {}", OptionName("lossless"))
+    elif config.exact:
+        more = "or let segments be stretched, which makes another network, with {}"
+        kinds, mention = {"lossless": False, "kinds": (STRETCH,)}, Message(more, OptionName("kinds", (STRETCH,)))
+    else:
+        return refused
+    with suppress(InfeasibleError, UsageError):
+        other = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
+        if any(part.result is not None for part in _searched(other, merges=False)):
+            refused.hint = Message("{}, {}", refused.hint, mention) if refused.hint else Message("{}", mention)
+    return refused

@@ -74,53 +74,21 @@ def nodes(path, *kinds):
     return sum(node.op_type in kinds for node in onnx.load(str(path)).graph.node)
 
 
-def _pair(draw, channels):
-    groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
-    return groups, groups * draw(st.integers(1, 24 // groups))
-
-
-@st.composite
-def networks(draw):
-    """A stem and a few operators of many kinds behind each other, some of whose numbers are returned too."""
-    channels, layers = 8, [nn.Conv2d(3, 8, 3, padding=1)]
-    for kind in draw(
-        st.lists(st.sampled_from(["grouped", "turned", "per channel", "act", "skip", "topk", "scalar", "norm"]), min_size=1, max_size=4)
-    ):
-        groups, out = _pair(draw, channels)
-        match kind:
-            case "grouped":
-                layers.append(nn.Conv2d(channels, out, 3, draw(st.integers(1, 2)), 1, groups=groups, bias=draw(st.booleans())))
-            case "turned":
-                layers.append(nn.ConvTranspose2d(channels, out, 2, 2, groups=groups))
-            case "per channel":
-                out = channels * draw(st.integers(1, 2))
-                layers.append(nn.Conv2d(channels, out, 3, padding=1, groups=channels))
-            case "norm":
-                layers.append(nn.GroupNorm(groups, channels) if draw(st.booleans()) else nn.BatchNorm2d(channels))
-            case _:
-                layers.append(kind)
-        channels = out if kind in ("grouped", "turned", "per channel") else channels
-    return Drawn(layers, channels, draw(st.sampled_from(["vector", "map", "both", "scalar"])))
-
-
 class Drawn(nn.Module):
-    """What `networks` draws."""
+    """A stem of 8 channels and operators behind each other: layers, and words for what `forward` does."""
 
-    def __init__(self, layers, channels, end):
+    def __init__(self, steps, end):
         super().__init__()
         torch.manual_seed(0)
-        self.steps = layers
-        self.layers = nn.ModuleList(layer for layer in layers if isinstance(layer, nn.Module))
-        self.head, self.end = nn.Linear(channels, 5), end
+        self.steps, self.end = [nn.Conv2d(3, 8, 3, padding=1), *steps], end
+        self.layers = nn.ModuleList(step for step in self.steps if isinstance(step, nn.Module))
         self.eval()
 
     def forward(self, x):
         for step in self.steps:
             match step:
-                case "act":
-                    x = F.gelu(x)
                 case "skip":
-                    x = x + torch.relu(x)
+                    x = x + F.gelu(x)
                 case "topk":
                     values, places = x.flatten(2).topk(2, 2)
                     x = x + values.sum() * 0.01 + places.float().mean() * 0.001
@@ -128,5 +96,18 @@ class Drawn(nn.Module):
                     x = x / (1 + x.abs().mean())
                 case _:
                     x = step(x)
-        vector = self.head(x.mean((2, 3)))
+        vector = x.mean((2, 3))
         return {"vector": vector, "map": x, "both": (vector, x), "scalar": vector.square().sum()}[self.end]
+
+
+@st.composite
+def networks(draw):
+    """Drawn networks; grouped convolutions of all ratios of channels are among their operators."""
+    channels, steps = 8, []
+    for kind in draw(st.lists(st.sampled_from(["grouped", "turned", "norm", "skip", "topk", "scalar"]), min_size=1, max_size=4)):
+        groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
+        out = groups * draw(st.integers(1, 24 // groups))
+        made = {"grouped": nn.Conv2d(channels, out, 3, 1, 1, 1, groups), "turned": nn.ConvTranspose2d(channels, out, 2, 2, 0, 0, groups)}
+        steps.append(made.get(kind) or (nn.GroupNorm(groups, channels) if kind == "norm" else kind))
+        channels = out if kind in made else channels
+    return Drawn(steps, draw(st.sampled_from(["vector", "map", "both", "scalar"])))

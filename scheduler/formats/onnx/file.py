@@ -202,7 +202,10 @@ def _short(tensor: Any) -> tuple[float, ...] | None:
 #: Carry the scales of an int8 subgraph, or stand at the edges of an fp16 one.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 
-KIND, ATTRIBUTES = "stretch.kind", "stretch.attributes"
+#: The kind of calls of torch, which has attributes of its own.
+_OPAQUE = "opaque"
+
+KIND, ATTRIBUTES, INPUTS = "stretch.kind", "stretch.attributes", "stretch.inputs"
 
 #: Node attribute: the weights that its operator has in common with others (`predictors.graph.SHARED`).
 SHARING = "stretch.shared"
@@ -211,12 +214,13 @@ SHARING = "stretch.shared"
 _SAME = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
-def state(node: Any, kind: str, attrs: Attrs) -> None:
-    """Let a node state that it ends an operator of this kind, whatever it stated before."""
+def state(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = ()) -> None:
+    """Let a node state that it ends an operator of this kind, whatever it stated before, and in which order that reads its tensors."""
     for i in reversed(range(len(node.metadata_props))):
-        if node.metadata_props[i].key in (KIND, ATTRIBUTES):
+        if node.metadata_props[i].key in (KIND, ATTRIBUTES, INPUTS):
             del node.metadata_props[i]
-    for key, value in ((KIND, kind), (ATTRIBUTES, msgspec.json.encode(dict(attrs)).decode())):
+    order = {INPUTS: msgspec.json.encode(list(inputs)).decode()} if inputs else {}
+    for key, value in ({KIND: kind, ATTRIBUTES: msgspec.json.encode(dict(attrs)).decode()} | order).items():
         entry = node.metadata_props.add()
         entry.key, entry.value = key, value
 
@@ -264,13 +268,22 @@ def operators(proto: Any) -> Iterator[Parts]:
         tensors = [name for name in read if name not in weights and name not in inner]
         inside = {name for member in nodes for name in member.output}
         inner -= inside
-        # What an operator of several nodes reads, more than one of them may read.
-        inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 else tuple(tensors)
+        # What an operator of several nodes reads, more than one of them may read, and calls of torch read each tensor once.
+        inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 or kind[0] == _OPAQUE else tuple(tensors)
         sharing = [(SHARED, entry.value) for entry in node.metadata_props if entry.key == SHARING]
-        op = Op(names.real(node.output[0]), kind[0], inputs, kind[1], tags=dict(sharing))
+        op = Op(names.real(node.output[0]), kind[0], _in_order(node, inputs), kind[1], tags=dict(sharing))
         yield Parts(op, tuple(nodes), tuple(name for name in read if name in weights))
     if inner:
         raise StretchError(f"the node that writes `{min(inner)}` does not say which operator it is part of")
+
+
+def _in_order(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """What an operator reads, in the order that its last node states, if it states one of the same tensors."""
+    text = next((entry.value for entry in node.metadata_props if entry.key == INPUTS), "[]")
+    with contextlib.suppress(msgspec.MsgspecError):
+        order = tuple(msgspec.json.decode(text, type=list[str]))
+        return order if sorted(order) == sorted(inputs) else inputs
+    return inputs
 
 
 class _Names:
@@ -324,7 +337,8 @@ def _check_operator(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) ->
         need(bool(there[_without_ones(shape)]), f"{where} with a weight of shape {list(shape)}, its nodes read none")
         there[_without_ones(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
-        key = _SAME.get(attribute.name, "")
+        # the kernel of calls of torch is the family of their time
+        key = "" if op.kind == _OPAQUE else _SAME.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
         if key in op.attrs and op.attrs[key] != value:
             raise StretchError(f"{where} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")

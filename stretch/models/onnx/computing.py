@@ -307,6 +307,7 @@ def _batch_norm(site: OnnxSite) -> fx.Node:
 
 @rule("LayerNormalization")
 def _layer_norm(site: OnnxSite) -> fx.Node:
+    need(site.results <= 1, "it gives its means and deviations too")
     axis = int(site.attrs.get("axis", -1)) % len(site.shape)
     weight, bias = site.known(1, "scale"), site.optional(2, "bias")
     module = nn.LayerNorm(site.shape[axis:], eps=float(site.attrs.get("epsilon", 1e-5)), bias=bias is not None)
@@ -603,7 +604,7 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
     """What a layer begins with: zeros unless it is told."""
     if site.value(i) is None:
-        return site.builder.stored(np.zeros(shape, np.float32), f"{site.name}_state_{i}")
+        return site.builder.stored(np.zeros(shape, np.float32), f"{site.name}_state_{i}", learned=False)
     if shape_of(site.tensor(i)) != shape:
         raise StretchError(f"its state has the shape {list(shape_of(site.tensor(i)))}, not {list(shape)}")
     return site.tensor(i)

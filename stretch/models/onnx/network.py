@@ -372,7 +372,9 @@ def _stated(value: Any, last: bool, readers: Readers) -> End:
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
-    return End(value.name, [sizes[i] for i in TO_FIRST] if last else sizes or None, name, readers.cast(value.name, REALS))
+    # a number by itself has a shape of no axes
+    known = sizes if sizes or value.type.tensor_type.HasField("shape") else None
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else known, name, readers.cast(value.name, REALS))
 
 
 def _symbol(name: str) -> str:
@@ -471,7 +473,7 @@ class _Lowering:
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
         value = there(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
-        return value if isinstance(value, fx.Node) else self._builder.stored(value, name)
+        return self._builder.reals(value) if isinstance(value, fx.Node) else self._builder.stored(np.asarray(value, np.float32), name)
 
     def _warnings(self) -> list[str]:
         """What is other than in the file."""
@@ -543,7 +545,11 @@ class _Lowering:
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Attributes by name; stored tensors as arrays."""
-        need(all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute), "it holds a graph")
+        need(
+            all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute),
+            "it holds a graph, which is run or not as numbers tell",
+            "export the network with fixed sizes and no `if` or loop that depends on its input, or only the graph that is run",
+        )
         return {
             item.name: array(self._path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item) for item in node.attribute
         }

@@ -41,7 +41,7 @@ from stretch.models.onnx.network import Attributes, OnnxSite
 _OPSET = 22
 
 #: Settings that tensors tell as well: their types, how many there are, and their shapes.
-HARMLESS = (
+HARMLESS = [
     "in_data_type",
     "out_data_type",
     "output_type",
@@ -51,7 +51,7 @@ HARMLESS = (
     "depth_multiplier",
     "new_shape",
     "keep_num_dims",
-)
+]
 
 #: Axes of N×C×H×W in the order of N×H×W×C.
 _LAST = (0, 2, 3, 1)
@@ -277,7 +277,9 @@ class _TfliteLowering:
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
-        return plain(self._builder, value) if isinstance(value, TfliteView) else self._builder.stored(value, "")
+        if isinstance(value, TfliteView):
+            return self._builder.reals(plain(self._builder, value))
+        return self._builder.stored(np.asarray(value, np.float32), "")
 
     def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""

@@ -171,7 +171,9 @@ class Capacity(Bound):
 class Communication(Bound):
     """The exchange at a meeting point is amortised over its segment (equation 4)."""
 
-    option = Option("alpha", Positive, 0.2, "Communication of a stretched segment over its latency, at most (NN-Stretch paper, eq. 4).")
+    option = Option(
+        "alpha", Positive, 0.2, "Maximum share of a stretched segment's latency spent on data transfer (NN-Stretch paper, eq. 4)."
+    )
     exact, measured = False, "exchange_ms"
     words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
 
@@ -184,7 +186,7 @@ class Straggler(Bound):
         "beta",
         Positive,
         1.1,
-        "A stretched branch over the whole segment on the fastest of its processors, at most (NN-Stretch paper, eq. 5).",
+        "Maximum latency of a stretched branch, relative to the unsplit segment on its fastest processor (NN-Stretch paper, eq. 5).",
     )
     exact, measured = False, "slowest_ms"
     words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"

@@ -405,6 +405,8 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
 
 def still_shared(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
     """The weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
+    if not any(SHARED in op.tags for op in graph.ops):
+        return []
     branches = [branch.graph for branches in scaled_branches(graph, undivided(design)) for branch in branches]
     return shared_weights([*branches, *backbone_of(graph).sides])
 
@@ -449,7 +451,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
             ops.append(Op(at, meeting_of(part.join).operator, tuple(ends), tags=tags))
         names[part.end] = at
     add_sides(backbone.after)
-    if any(SHARED in op.tags for op in ops):
+    if any(SHARED in op.tags for op in graph.ops):
         shared = {holder for weight in still_shared(graph, design) for holder in weight.holders}
         ops = [replace(op, tags={**op.tags, SHARED: _still(op, shared)}) if SHARED in op.tags else op for op in ops]
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])

@@ -25,7 +25,6 @@ from stretch.planning.config import SINGLE, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
-from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
@@ -107,7 +106,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
     parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
     mixed = parts.mixed(config.planned_kinds)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
-        hint = Message("let segments be stretched, which makes another network, with {}", OptionName("kinds", ("stretch",)))
+        hint = "plan for other processors, or another model"
         kinds = " or ".join(config.planned_kinds)
         why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
         raise InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)

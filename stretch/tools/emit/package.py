@@ -260,6 +260,12 @@ def captured_sources(captured: Captured) -> Sources:
 
 def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
     """A branched network: a module a segment, a class a branch."""
+    many = next((what for what, ends in (("reads", original.inputs), ("gives", original.outputs)) if len(ends) > 1), None)
+    if many:
+        raise StretchError(
+            f"the network {many} several tensors, and branches are written as code for one",
+            "write the model itself with `stretch export MODEL --as code`, or the bundle with --as onnx",
+        )
     sources = Sources(class_name(original.name), inputs=tuple(op.shape for op in model.graph.inputs))
     every: list[Written] = []
     places: _Places = {}

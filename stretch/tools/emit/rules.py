@@ -292,7 +292,7 @@ def _opaque(op: Op, shapes: list[Shape]) -> OperatorCode:
     calls = calls_of(op.attrs)
     tensors = {f"constant_{i}": (spec.learned, zeros(spec.shape, type_of(spec.dtype))) for i, spec in enumerate(calls.constants)}
     read = Counter(call.get("call", -1) for step in calls.calls for call in _references((*step.arguments, *step.options.values())))
-    expressions = _Expressions(read)
+    expressions = _Expressions(read, [step.result for step in calls.calls])
     for step in calls.calls:
         # it names a function of torch that was checked, and nothing else
         expressions.several.append(len(find_operator(step.operator)._schema.returns) > 1)
@@ -309,6 +309,7 @@ class _Expressions:
     """Calls as code."""
 
     read: Counter[int]  # How often each is read.
+    results: Sequence[int]  # Which of several results counts, where nothing else is said.
     texts: list[str] = field(default_factory=list)  # Their code, or the name that one has.
     several: list[bool] = field(default_factory=list)  # Whether each gives several results.
 
@@ -341,5 +342,5 @@ def _argument(value: Any, expressions: _Expressions) -> str:
     if key == "constant":
         return f"{OWN}_constant_{int(what)}"
     if key == "call":
-        return expressions.of(int(what), int(value.get("result", 0)))
+        return expressions.of(int(what), int(value.get("result", expressions.results[what])))
     return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'

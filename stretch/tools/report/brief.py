@@ -7,6 +7,7 @@ from predictors.models.roofline import MEASURED
 from scheduler.answer import RunAnswer
 from scheduler.tools.simulation import SimulateAnswer
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.cost.makespan import HANDED_ON
 from stretch.planning.messages import chance, command_line
 from stretch.tools.report.html.page import Grid
 
@@ -33,14 +34,24 @@ BASELINES = {
     "original": "original",
 }
 
+#: What is faster than branches, in a sentence that says so.
+INSTEAD = {
+    "single": "is faster on the {} alone",
+    "sequential_same_macs": "is faster as a sequential network",
+    "whole_graph": "is faster as one graph on the {}",
+}
+
+#: Baselines that a plan may beat, in a few words.
+BEATEN = {"single": "original", "sequential_same_macs": "sequential network", "whole_graph": "same network as one graph"}
+
 #: Where times come from, in the words of a reader.
 SOURCES: "dict[Origin, str]" = {
-    "fit": "measured on this device",
-    "networks": "whole networks measured on this device",
-    "sibling": "another device with the same chip",
+    "fit": "measurements",
+    "networks": "whole networks",
+    "sibling": "the same chip",
     "similar": "similar chips",
     "relatives": "similar chips",
-    "roofline": "data sheets",
+    "roofline": "data sheet",
 }
 
 
@@ -65,23 +76,24 @@ def baseline(name: str) -> str:
     return BASELINES.get(kind, name).format(where)
 
 
-def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str]) -> Brief:
+def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str], at_once_ms: float) -> Brief:
     """The answer of `stretch branch`.
 
     Args:
         origins: Where times come from, by processor and precision.
         following: Commands to type next.
+        at_once_ms: Time in which at least two processors compute.
     """
     predicted = plan.predicted
     single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
     where, gain = f"{plan.model} on {plan.device}", ratio(single.ratio, single.low, single.high)
     used = " + ".join(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides]))
     if plan.recommended == BRANCHED:
-        answer = f"Branching is recommended: {where} is predicted to be {ratio(single.ratio)} faster ({single.low:.2f}-{single.high:.2f})."
+        answer = f"Branching is recommended: {where}, predicted {single.ratio:.2f}x faster ({single.low:.2f}-{single.high:.2f})."
     elif plan.recommended == NO_CLEAR_WINNER:
-        answer = f"Too close to call: {where}, branched {gain} the speed of the original."
+        answer = f"Too close to call: {where}, branched is {gain}."
     else:
-        answer = f"Branching is not recommended: {where} runs faster with the {baseline(plan.recommended)}."
+        answer = f"Branching is not recommended: {where} {INSTEAD.get(plan.recommended.partition(':')[0], '{}').format(plan.recommended.partition(':')[2])}."
     output = "needs training" if not plan.exact else "unchanged"
     rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
     for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
@@ -95,7 +107,7 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     return [
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
-        f"Why: {_why(plan)}",
+        f"Why: {_why(plan, at_once_ms)}",
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(getattr(plan, "agreement", None)),
         *following,
@@ -113,9 +125,11 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} images held back{rounded}."]
 
 
-def _why(plan: "PlanAnswer") -> str:
+def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
     predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
-    shape = f"{points}, {share(plan.macs_ratio)} of the original's MACs"
+    shape = f"{points}, {share(plan.macs_ratio)} MACs"
+    if at_once_ms <= HANDED_ON * predicted.makespan_ms and (plan.n_meet or plan.sides):
+        shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
         return f"{shape}; {moved}."
@@ -123,7 +137,7 @@ def _why(plan: "PlanAnswer") -> str:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
         near = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
-        return f"faster than the {baseline(near.name)} with a probability of {chance(near.probability)}; {shape}."
+        return f"{chance(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
     return f"{shape}; {moved}."
 
 
@@ -132,9 +146,9 @@ def _confidence(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]")
     for (name, precision), origin in origins.items():
         sources.setdefault(SOURCES[origin], []).append(f"{name} {precision}")
     level = "low" if any(origin not in MEASURED for origin in origins.values()) else "good"
-    parts = [f"{' and '.join(names)}: {source}" for source, names in sources.items()]
+    parts = [f"{' and '.join(names)} from {source}" for source, names in sources.items()]
     measure = plan.predicted.measure_next if level == "low" or plan.recommended == NO_CLEAR_WINNER else None
-    return f"{level}. {'; '.join(parts)}." + (f" Measure next: {measure}." if measure else "")
+    return f"{level} ({'; '.join(parts)})." + (f" Measure next: {measure}." if measure else "")
 
 
 def advice_brief(advice: "Advice") -> Brief:

@@ -44,7 +44,6 @@ def print_brief(console: Console, page: Page, answered: Callable[[], None] = lam
         if isinstance(line, Grid):
             console.print()
             console.print(GridTable(line), width=width)
-            console.print()
         else:
             if line.startswith("Next: ") and not ended:
                 ended = True

@@ -83,7 +83,7 @@ def plan_page(
             *([("bundle", bundle)] if bundle else []),
         ],
         notes=list(_built(plan)),
-        brief=plan_brief(plan, origins, following),
+        brief=plan_brief(plan, origins, following, _at_once_ms(plan)),
     )
 
 
@@ -116,11 +116,16 @@ def bundle_lines(bundle: object, checks: Mapping[str, Any], *options: str) -> It
     yield f"Next: {command_line('run', bundle, *options)}"
 
 
+def _at_once_ms(plan: PlanAnswer) -> float:
+    """Time in which at least two processors compute."""
+    return together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+
+
 def _lead(plan: PlanAnswer) -> str:
     predicted = plan.predicted
     processors = joined(list(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides])))
     overlapping = plan.n_meet > 0 or bool(plan.sides)
-    at_once = together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+    at_once = _at_once_ms(plan)
     how = (
         "Without branches, on" if not overlapping else "Branched over" if at_once > HANDED_ON * predicted.makespan_ms else "Handed on among"
     )
@@ -148,7 +153,7 @@ def headline(plan: PlanAnswer) -> str:
 def instead(plan: PlanAnswer) -> Iterator[str]:
     """Yield what is faster than the design, and where branches are not recommended what is instead, or what would decide, and why."""
     predicted = plan.predicted
-    if _split_wins(plan):
+    if _split_wins(plan) and predicted.operator_split_ms < predicted.best_single_ms:
         yield (
             f"The original with its operators split over the processors is predicted to take {predicted.operator_split_ms:.2f} ms, less than "
             "this design: no constraint binds it, and `operator_split_design` of --json holds it."

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from predictors.devices import list_devices, load_device
-from stretch.cli import MOVED, RENAMED, VERBS
+from stretch.cli import VERBS
+from stretch.cli.help import COMMON, EXAMPLES, HEADINGS
 from stretch.environment import OTHERS, version
 from tests.scheduler.delegates.test_base import installed
 from tests.stretch.cli.commands import call, succeed
@@ -19,7 +20,8 @@ from tests.stretch.cli.commands import call, succeed
 
 def test_help_lists_every_verb_in_order_and_each_has_the_shared_options(capsys):
     done = call(capsys)
-    listed = [line.split()[0] for line in done.out.partition("Commands:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
+    listed = [line.split()[0] for line in done.out.partition("Decide:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
+    assert all(f"\n{heading}:\n" in done.out for heading in HEADINGS)
     assert (done.code, listed, done.err) == (0, list(VERBS), "")
     for name in VERBS:
         assert {"--json", "--quiet", "--debug"} <= set(succeed(capsys, name, "--help").out.split()), name
@@ -35,21 +37,33 @@ def test_unknown_verb_is_a_usage_error_that_names_the_closest(capsys):
     assert wrong.err == "error: no such command 'profil'\n\nhint: did you mean `profile`?\n"
 
 
-def test_old_name_of_a_verb_says_in_one_sentence_what_to_type(capsys):
-    for old, new in MOVED.items():
-        wrong = call(capsys, old, "anything", "--flag")
-        assert wrong.code == 2
-        assert wrong.err.startswith(f"error: `stretch {old}` is called `stretch {new}` now\n")
-        help_text = succeed(capsys, new.split()[0], "--help").out
-        assert all(word in help_text for word in new.split() if word.startswith("--"))
+def test_help_of_every_verb_begins_with_two_examples_whose_options_exist(capsys):
+    assert EXAMPLES.keys() == VERBS.keys()
+    for name, examples in EXAMPLES.items():
+        text = succeed(capsys, name, "--help").out
+        remote = succeed(capsys, name, "--help-remote").out
+        assert len(examples) == 2
+        for example in examples:
+            assert f"  {example}\n" in text.partition("Arguments:")[0]
+            flags = [word for word in example.split() if word.startswith("--")]
+            assert all(re.search(rf"{flag}\b", text.partition("Common:")[2] + text + remote) for flag in flags), example
+        assert all(f"{flag}" in text for flag in COMMON.get(name, "").split()), name
+        assert not re.search(r"list\[|range>|default: \(", text)
 
 
-def test_old_name_of_a_flag_is_told_with_the_new_one(capsys):
-    for (verb, old), new in RENAMED.items():
-        wrong = call(capsys, verb, old, "9")
-        assert wrong.code == 2
-        assert f"`{old}` is called `{new}` now" in wrong.err
-        assert f"{new} " in succeed(capsys, verb, "--help").out
+def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys):
+    text, remote = succeed(capsys, "run", "--help").out, succeed(capsys, "run", "--help-remote").out
+    assert "--benchmark-model" not in text
+    assert "stretch run --help-remote" in text
+    assert all(flag in remote for flag in ("--benchmark-model", "--ssh-config", "--wheels"))
+
+
+def test_short_flags_mean_the_same_everywhere(capsys):
+    for name in VERBS:
+        text = succeed(capsys, name, "--help").out
+        for short, long in (("-d", "--device"), ("-o", "--out"), ("-q", "--quiet")):
+            assert not re.search(rf"^  {short}, (?!{long})", text, re.MULTILINE), name
+            assert f"  {long} <" not in text, name
 
 
 def test_usage_error_with_json_is_one_object_on_stdout(capsys):
@@ -77,7 +91,10 @@ def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeed
 
 
 def test_one_device_tells_its_chip_processors_sources_and_what_is_left_out(stretch, succeeds):
-    out, _ = succeeds("list", "devices", "s24")
+    short, _ = succeeds("list", "devices", "s24")
+    assert len(short.splitlines()) <= 14
+    assert "measurements" in " ".join(short.split())
+    out, _ = succeeds("list", "devices", "s24", "--details")
     text = " ".join(out.split())
     for part in ("SM8650", "npu: fp16, int8", "from a fit to measurements", "device s24", "gpu: left out; its times were never measured"):
         assert part in text

@@ -76,12 +76,11 @@ def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_wi
     assert "accuracy unknown" in result.err
     assert result.out.startswith("Branching is ")
     details = succeed(capsys, "branch", *flags, "--details").out
-    assert any(line.startswith("weights: random") for line in details.splitlines()[:5])
+    assert any(line.startswith("weights: random") for line in details.splitlines())
     assert (tmp_path / "b" / "bundle.json").is_file()
     assert f"stretch run {tmp_path / 'b'}" in result.out
     calibrated = succeed(capsys, "branch", *(*flags, "--images", folder))
     assert "accuracy unknown" not in calibrated.err
-    assert "held back" in calibrated.out
 
 
 #: Ten outputs of a small network: nothing that is divided over these processors gains what an exchange costs.

@@ -355,8 +355,9 @@ def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
 
 
 def test_results_have_their_names_and_one_has_none():
-    assert by_name([("y", 1)]) == 1
-    assert by_name([("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
+    builder = Builder((1,))
+    assert by_name(builder, [("y", 1)]) == 1
+    assert by_name(builder, [("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
 
 
 @pytest.mark.representatives(4)

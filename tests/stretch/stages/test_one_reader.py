@@ -131,6 +131,19 @@ def test_open_size_of_a_sequence_is_asked_for_by_its_name(capsys, tmp_path, devi
     assert succeed(capsys, *words, "--input", "x=1x4x20", "--json").out
 
 
+def test_truth_values_that_a_file_gives_are_read_or_refused_in_one_sentence(capsys, tmp_path):
+    model = onnx_model(
+        [conv("x", "c", "a"), helper.make_node("Greater", ["c", "k"], ["y"])],
+        {"x": [1, 3, 8, 8]},
+        {"y": None},
+        FIRST | {"k": weight(8, 1, 1)},
+    )
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    ended = call(capsys, "predict", written(tmp_path, model), "--device", "mi9")
+    assert ended.code == 0 or ended.message
+    assert "unexpected" not in ended.err
+
+
 REFUSED = {
     "values": [conv("x", "c", "a"), helper.make_node("NonZero", ["c"], ["y"])],
     "another domain": [helper.make_node("Mine", ["x"], ["y"], domain="my")],

@@ -41,7 +41,7 @@ def test_operator_of_another_domain_is_refused(tmp_path):
     model = onnx.load(str(path))
     model.graph.node[0].domain = "com.example"
     onnx.save(model, str(path))
-    with pytest.raises(StretchError, match="does not run"):
+    with pytest.raises(UnableError, match="does not run"):
         read_graph(path)
 
 

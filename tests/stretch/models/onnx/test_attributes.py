@@ -184,7 +184,7 @@ def outcome(path, case):
     parts = list(got.values()) if isinstance(got, dict) else [got]
     for part, right in zip(parts, want, strict=True):
         part = part.numpy()
-        if part.shape != right.shape or part.dtype != right.dtype:
+        if part.shape != right.shape or part.dtype != np.float32:
             return -1.0
         if np.abs(part.astype(float) - right).max(initial=0) > CLOSE * max(1.0, float(np.abs(right).max(initial=0))):
             return float(np.abs(part.astype(float) - right).max())

@@ -1,6 +1,7 @@
 """Plans and results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
 
 import io
+import re
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from stretch.tools.together import together, together_answer
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.scheduler.tools.bench.test_compare import contender, drawn
+from tests.stretch.cli.commands import succeed
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.tools.test_together import PROCESSORS, both  # noqa: F401
@@ -42,6 +44,35 @@ def data():
 
 def printed(answer, width=120):
     return page_printed(plan_page(answer, origins={}), width)
+
+
+#: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
+ANSWERS = {
+    ("branch", "resnet34", "--device", "a03s", "--dry-run"): "Branching is recommended: resnet34 on a03s",
+    ("branch", "mobilenet_v2", "--device", "mi9", "--dry-run"): "Branching is not recommended: mobilenet_v2 on mi9",
+    ("branch", "resnet50", "--device", "pixel6", "--dry-run"): "Too close to call: resnet50 on pixel6",
+    ("advise", "tiny_resnet", "--device", "a03s,mi9,pixel6"): "tiny_resnet: branching is",
+    ("predict", "resnet18", "--device", "mi9"): "resnet18 on mi9: fastest on the dsp",
+    ("search", "tiny_resnet", "--device", "mi9-release", "--alpha", "100"): "tiny_resnet on mi9-release:",
+    ("list", "devices", "pixel6"): "pixel6: Google Pixel 6",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.representatives(2)
+@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(words[:2]))
+def test_answer_is_in_the_first_three_lines_of_at_most_twelve_and_names_no_internal_id(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    weights = ("--weights", "none") if words[0] in ("branch", "predict") else ()
+    done = succeed(capsys, *words, *weights)
+    lines = done.out.splitlines()
+    assert ANSWERS[words] in " ".join(" ".join(lines[:3]).split())
+    assert len(lines) <= 12
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("Next: ", "      ")) and words[0] != "list")
+    assert any(line.startswith("Next: stretch ") or line.startswith("Next: add ") for line in lines)
+    assert not re.search(r"same_macs|single:|whole_graph", done.out + done.err)
+    warnings = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    assert max((len(line.split()) for line in warnings), default=0) <= 26
 
 
 def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):

@@ -1,0 +1,107 @@
+"""What `--help` shows of the verbs: headings, two examples each, common options first, options of remote devices on request."""
+
+import contextvars
+import re
+from typing import Any
+
+from typer.core import TyperCommand
+
+#: Verbs by what a reader wants, in the order of `stretch --help`; others follow under `More`.
+HEADINGS = {
+    "Decide": ("advise", "predict", "search"),
+    "Build": ("branch", "train", "export"),
+    "Run": ("run", "evaluate", "simulate", "explain", "verify", "compare", "web"),
+    "Devices": ("profile", "list"),
+}
+
+#: Two commands for each verb.
+EXAMPLES = {
+    "advise": ("stretch advise resnet34 --device a03s,pixel6", "stretch advise net.onnx --input 3x224x224"),
+    "predict": ("stretch predict resnet18 --device mi9", "stretch predict net.onnx --device pixel6 --kernels"),
+    "search": ("stretch search resnet50 --device mi9-release", "stretch search resnet50 --device mi9-release --pareto latency,macs"),
+    "branch": ("stretch branch resnet34 --device a03s", "stretch branch net.onnx --device pixel6 --lossless"),
+    "train": ("stretch train recipes/resnet56_cifar10.toml --data cifar10", "stretch train runs/net --images photos"),
+    "export": ("stretch export runs/net --precision cpu=fp16", "stretch export runs/net --format tflite"),
+    "run": ("stretch run runs/net", "stretch run runs/net --on user@host"),
+    "evaluate": ("stretch evaluate runs/net --images photos", "stretch evaluate runs/net --images photos --image-count 200"),
+    "simulate": ("stretch simulate runs/net", "stretch simulate runs/net --busy gpu=0.5@0:1000"),
+    "explain": ("stretch explain runs/net", "stretch explain net.onnx --runtime openvino"),
+    "verify": ("stretch verify runs/net", "stretch verify runs/net --trust key.pem"),
+    "compare": ("stretch compare runs/a runs/b", "stretch compare a.onnx b.onnx --measure"),
+    "web": ("stretch web runs/net", "stretch web --profile myphone --host 0.0.0.0"),
+    "profile": ("stretch profile --name laptop", "stretch profile --fit networks.csv --device pixel6 --out mine"),
+    "list": ("stretch list devices", "stretch list models 'resnet*'"),
+}
+
+#: Options that most people need, by verb.
+COMMON = {
+    "advise": "--device --input --precision",
+    "predict": "--device --input --processor --precision",
+    "search": "--device --pareto --objective --images --top --out",
+    "branch": "--device --lossless --images --out --dry-run",
+    "train": "--out --images --minutes --resume",
+    "export": "--out --format --precision --images",
+    "run": "--map --repeat --recommended --on --adb --html",
+    "evaluate": "--images --image-count",
+    "simulate": "--device --inferences --busy --deadline",
+    "explain": "--device --runtime --map",
+    "web": "--profile --host",
+    "profile": "--name --processors --budget --out --fit --device",
+}
+
+#: Whether options of phones and boards are asked for.
+REMOTE: contextvars.ContextVar[bool] = contextvars.ContextVar("REMOTE", default=False)
+
+#: The flag that asks for them.
+HELP_REMOTE = "--help-remote"
+
+#: Beginnings of the help of such options, and their headings.
+_REMOTE = {"With --on:": "With --on, on a board", "With --adb:": "With --adb, on a phone"}
+
+#: Notations of the parser, and those that people read.
+_NOTATIONS = (
+    (re.compile(r"<list\[(\w+)\]>"), lambda match: f"<{match[1].lower()}>"),
+    (re.compile(r"<(\w+) range>"), lambda match: f"<{match[1]}>"),
+    (re.compile(r"\[default: \((.*?)\)\]"), lambda match: f"[default: {match[1]}]"),
+)
+
+
+class Verb(TyperCommand):
+    """A command whose help has examples and a list of options under each heading, without loading rich."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, the arguments and the options."""
+        name, shown = str(self.name), REMOTE.get()
+        if name in EXAMPLES:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {example}\n" for example in EXAMPLES[name]))
+        common = COMMON.get(name, "").split()
+        panels: dict[str, list[Any]] = {"Arguments": [], "Common": [], "Options": []}
+        remote: dict[str, list[Any]] = {}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is None:
+                continue
+            flag, text = (_readable(part) for part in record)
+            start = next((start for start in _REMOTE if text.startswith(start)), None)
+            if start is not None:
+                remote.setdefault(_REMOTE[start], []).append((flag, text.removeprefix(start).strip()))
+                continue
+            usual = "Arguments" if param.param_type_name == "argument" else "Options"
+            heading = "Common" if set(param.opts) & set(common) else getattr(param, "rich_help_panel", None) or usual
+            panels.setdefault(heading, []).append((flag, text))
+        panels["Common"].sort(
+            key=lambda record: min((common.index(word) for word in re.split(r"[ ,]+", record[0]) if word in common), default=0)
+        )
+        for heading, records in (remote if shown else panels).items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+        if remote and not shown:
+            with formatter.section("Phones and boards"):
+                formatter.write(f"  stretch {name} {HELP_REMOTE}\n")
+
+
+def _readable(text: str) -> str:
+    for pattern, change in _NOTATIONS:
+        text = pattern.sub(change, text)
+    return text

@@ -1,0 +1,193 @@
+"""The user's own file as the judge: of what was read of it, of its bundle, and of the bundle's times."""
+
+import hashlib
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import stretch  # noqa: E402
+from predictors.errors import StretchError  # noqa: E402
+from scheduler.bundle.load import load_bundle  # noqa: E402
+from scheduler.bundle.manifest import FileEntry  # noqa: E402
+from scheduler.checks.verify import judge, random_input, verify_bundle  # noqa: E402
+from scheduler.formats.tflite import ANY_TFLITE  # noqa: E402
+from scheduler.measure.benchmark import Effort, benchmark  # noqa: E402
+from scheduler.runtime.session import Session  # noqa: E402
+from stretch.api.exporting import export  # noqa: E402
+from stretch.models.load import load_model  # noqa: E402
+from stretch.stages.own_file import check_own_file  # noqa: E402
+from tests import onnx_runtime  # noqa: E402
+from tests.stretch.models.onnx.oracle import net, random  # noqa: E402
+from tests.stretch.models.tflite import files as tflite  # noqa: E402
+
+WEIGHTS = {"w": random((8, 3, 3, 3), 1, 0.3), "v": random((6, 8, 3, 3), 2, 0.3)}
+SHAPE = (1, 3, 12, 10)
+CONV, NEXT = (
+    helper.make_node("Conv", ends, [f"{name}_out"], name, pads=[1] * 4) for name, ends in (("one", ["x", "w"]), ("two", ["r", "v"]))
+)
+RELU = helper.make_node("Relu", ["one_out"], ["r"], "relu")
+LAYERS = (CONV, RELU, NEXT)
+
+
+def saved(path, *nodes, outputs=("two_out",), **more):
+    model = net(*nodes, stored=WEIGHTS | more.pop("stored", {}), shape=more.pop("shape", SHAPE), outputs=outputs, **more)
+    onnx.save(model, str(path))
+    return path
+
+
+def onnx_file(folder):
+    return saved(folder / "net.onnx", *LAYERS)
+
+
+def tflite_file(folder):
+    stored = {"w": random((8, 3, 3, 4), 1), "b": random((8,), 2), "v": random((5, 1, 1, 8), 3), "c": random((5,), 4)}
+    strides = {"stride_w": 1, "stride_h": 1, "dilation_w_factor": 1, "dilation_h_factor": 1}
+    layers = [
+        tflite.op("CONV_2D", [x, w, b], [y], "Conv2DOptions", **strides) for x, w, b, y in (("x", "w", "b", "one"), ("r", "v", "c", "two"))
+    ]
+    return tflite.write(folder / "net.tflite", layers[0], tflite.op("TANH", ["one"], ["r"]), layers[1], stored=stored, outputs=("two",))
+
+
+def archive(folder):
+    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.SELU(), torch.nn.Conv2d(8, 4, 3))
+    torch.export.save(torch.export.export(layers.eval(), (torch.zeros(SHAPE),)), folder / "net.pt2")
+    return folder / "net.pt2"
+
+
+@pytest.mark.parametrize(
+    ("write", "first"), [(onnx_file, r"node `two` \(Conv\)"), (tflite_file, r"operator `two` \(CONV_2D\)"), (archive, None)]
+)
+def test_network_that_computes_something_else_is_refused_where_it_begins(tmp_path, write, first):
+    loaded = load_model(str(write(tmp_path)), trust_code=True)
+    assert check_own_file(loaded)[0] == []
+    with torch.no_grad():
+        [weight] = [p for p in loaded.module.parameters() if p.dim() == 4][1:]
+        weight.mul_(1.03)
+    with pytest.raises(StretchError, match=f"differs by 0.0[23].*{f'first difference is at {first}' if first else ''}"):
+        check_own_file(loaded)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "opset", "reason"),
+    [
+        ([*LAYERS, helper.make_node("Dropout", ["two_out", "ratio", "on"], ["y"])], 17, "training mode"),
+        ([*LAYERS, helper.make_node("Identity", ["two_out"], ["y"])], 27, "ONNX Runtime cannot load"),
+    ],
+)
+def test_file_that_no_runtime_judges_is_told(tmp_path, nodes, opset, reason):
+    numbers = {"ratio": np.float32(0.5), "on": np.bool_(True)}
+    path = saved(tmp_path / "net.onnx", *nodes, outputs=("y",), opset=opset, stored=numbers)
+    try:
+        [told], own = check_own_file(load_model(str(path)))
+    except StretchError as error:
+        told, own = error.message, None
+    assert reason in told
+    assert own is None
+
+
+def branched(path, folder):
+    return stretch.branch(str(path), "mi9", out=folder, kinds=("channels", "rows", "graph"), trust_code=True)
+
+
+@pytest.mark.parametrize("write", [onnx_file, tflite_file])
+def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
+    path = write(tmp_path)
+    result = branched(path, tmp_path / "bundle")
+    assert (tmp_path / "bundle" / "controls" / f"original{path.suffix}").read_bytes() == path.read_bytes()
+    assert verify_bundle(result.bundle).ok
+    with Session(result.bundle) as session:
+        x = random_input(session.bundle)
+        assert "original" in judge(session, x).against
+        assert benchmark(session, x, Effort(rounds=2, warmup=1)).sequential is not None
+
+
+def test_bundle_beside_another_file_is_not_fit_to_run(tmp_path):
+    result = branched(onnx_file(tmp_path), tmp_path / "bundle")
+    folder = result.bundle
+    other = folder / "controls" / "original.onnx"
+    saved(other, CONV, helper.make_node("LeakyRelu", ["one_out"], ["r"]), NEXT)
+    content, manifest = other.read_bytes(), result.manifest
+    entry = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+    changed = msgspec.structs.replace(manifest, files={**manifest.files, "controls/original.onnx": entry})
+    (folder / "bundle.json").write_bytes(msgspec.json.encode(changed))
+    problems = verify_bundle(folder).problems
+    assert len(problems) == 1
+    assert "controls/original.onnx" in problems[0]
+    with Session(load_bundle(folder)) as session, pytest.raises(StretchError, match="differs from the file"):
+        judge(session, random_input(session.bundle))
+
+
+def test_file_whose_batch_is_open_and_weights_lie_outside_is_held_whole(tmp_path):
+    model = onnx.load(str(onnx_file(tmp_path)))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    path = tmp_path / "outside.onnx"
+    onnx.save_model(model, str(path), save_as_external_data=True, location="outside.bin", size_threshold=0)
+    folder = branched(path, tmp_path / "bundle").bundle
+    assert (folder / "controls" / "outside.bin").read_bytes() == (tmp_path / "outside.bin").read_bytes()
+    assert verify_bundle(folder).ok
+
+
+def test_outputs_that_are_one_tensor_are_all_given(tmp_path):
+    again = helper.make_node("Identity", ["two_out"], ["z"])
+    path = saved(tmp_path / "net.onnx", *LAYERS, again, outputs=("two_out", "z", "two_out"))
+    x = random(SHAPE)
+    want = onnx_runtime.session(path).run(None, {"x": x})
+    with Session(branched(path, tmp_path / "bundle").bundle) as session:
+        got = list(session(x).values())
+    assert len(got) == len(want) == 3
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_places_that_are_whole_numbers_are_given_as_reals(tmp_path):
+    path = saved(tmp_path / "net.onnx", *LAYERS, helper.make_node("ArgMax", ["two_out"], ["y"], axis=1), outputs=("y",))
+    x = random(SHAPE)
+    [want] = onnx_runtime.session(path).run(None, {"x": x})
+    with Session(branched(path, tmp_path / "bundle").bundle) as session:
+        np.testing.assert_array_equal(session(x), want)
+
+
+def test_file_of_whole_numbers_says_what_to_give_instead(tmp_path):
+    node = helper.make_node("ConvInteger", ["x", "k"], ["y"])
+    path = saved(tmp_path / "net.onnx", node, outputs=("y",), kind=TensorProto.UINT8, stored={"k": np.ones((4, 3, 3, 3), np.uint8)})
+    with pytest.raises(StretchError, match="whole numbers") as caught:
+        load_model(str(path))
+    assert "QuantizeLinear" in caught.value.hint
+
+
+def test_graph_within_a_graph_says_what_to_do_instead(tmp_path):
+    body = helper.make_graph([helper.make_node("Identity", ["r"], ["inner"])], "body", [], [onnx.ValueInfoProto(name="inner")])
+    chosen = helper.make_node("If", ["on"], ["y"], then_branch=body, else_branch=body)
+    path = saved(tmp_path / "net.onnx", CONV, RELU, chosen, outputs=("y",), stored={"on": np.bool_(True)})
+    with pytest.raises(StretchError, match="holds a graph") as caught:
+        load_model(str(path))
+    assert "loop" in caught.value.hint
+
+
+def test_second_subgraph_says_what_to_do_instead(tmp_path):
+    tables = ANY_TFLITE.decode(tflite_file(tmp_path).read_bytes(), others=True)
+    tables["subgraphs"] *= 2
+    (tmp_path / "two.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
+    with pytest.raises(StretchError, match="2 subgraphs") as caught:
+        load_model(str(tmp_path / "two.tflite"))
+    assert "convert" in caught.value.hint
+
+
+UP = helper.make_node("ConvTranspose", ["r", "up"], ["y"], "up", strides=[2, 2])
+SUM = helper.make_node("Einsum", ["r", "r"], ["y"], "sum", equation="nchw,ndhw->ncd")
+SPREAD = helper.make_node("LRN", ["r"], ["y"], "spread", size=3)
+
+
+@pytest.mark.parametrize(("node", "kind"), [(UP, "conv_transpose2d"), (SUM, "matmul|einsum"), (SPREAD, "view|avg_pool3d")])
+def test_operators_of_torch_are_written_as_code_and_named_where_tflite_has_none(tmp_path, node, kind):
+    path = saved(tmp_path / "net.onnx", CONV, RELU, node, outputs=("y",), stored={"up": random((8, 4, 2, 2), 3)})
+    folder = branched(path, tmp_path / "bundle").bundle
+    assert export(folder, tmp_path / "code", "code").max_error < 1e-5
+    with pytest.raises(StretchError, match=rf"operator `\S+` \(({kind})\) has no TFLite lowering"):
+        export(folder, tmp_path / "tflite", "tflite")
