@@ -47,7 +47,7 @@ def reference() -> str:
                 "\n".join(
                     [
                         "Settings, for `--set KEY=VALUE` and the file of `--config`:\n",
-                        "| setting | default | what it is |",
+                        "| setting | default | meaning |",
                         "|---|---|---|",
                         *rows,
                         "",

@@ -1,7 +1,7 @@
 """Hooks of MkDocs: the repository's pages, where they lie, as a site; `make site` builds it.
 
-Pages keep their places relative to each other, so that their links hold. The order is that of `docs/README.md`. What a
-page links to that is no page, a picture or a file, is taken along; a folder becomes its `README.md` where it has one.
+Pages keep their places relative to each other, so that their links hold. Their order is that of `docs/README.md` and
+`experiments/README.md`. Pictures and files that a page links to are copied; a link to a folder becomes one to its `README.md`.
 """
 
 import posixpath
@@ -14,44 +14,54 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Pages outside of `docs`: of whom works with it, and of whom works in it.
+#: Pages outside of `docs`: the first one, and those for contributors.
 FIRST, LAST = "README.md", ("CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s#]+)(#[^()\s]*)?\)")
-SECTION = re.compile(r"^\*\*(\w+)\*\*")
+SECTION = re.compile(r"^\*\*([^*]+)\*\*")
+GROUP = re.compile(r"^\*([^*]+)\*$")
 ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the order of pages from the index of the documentation."""
-    config.nav = navigation((ROOT / "docs" / "README.md").read_text())
+    """Take the order of pages from the indexes of the documentation and of the experiments."""
+    experiments = sections("experiments/README.md")
+    config.nav = [
+        {"Home": FIRST},
+        *sections("docs/README.md"),
+        {"Experiments": ["experiments/README.md", *experiments]},
+        {"Contributing": list(LAST)},
+    ]
     return config
 
 
-def navigation(index: str) -> list[Any]:
-    """Sections and their pages, as MkDocs wants them.
+def sections(index: str) -> list[Any]:
+    """Return the sections of an index page and their pages, in the form that MkDocs needs.
 
     Args:
-        index: Text of `docs/README.md`: sections in bold, their pages as lists.
+        index: Path of the page: sections in bold, groups of a section in italics, and lists of links.
     """
-    result: list[Any] = [{"Home": FIRST}]
-    for line in index.splitlines():
+    result: list[Any] = []
+    pages: list[Any] = []
+    for line in (ROOT / index).read_text().splitlines():
         if section := SECTION.match(line):
-            result.append({section[1]: []})
-        elif (entry := ENTRY.match(line)) and len(result) > 1:
-            [pages] = result[-1].values()
-            pages.append({entry[1]: posixpath.normpath(f"docs/{entry[2]}")})
-    experiments = ["experiments/README.md", *(page for page in pages_of() if page.startswith("experiments/") and page.count("/") > 1)]
-    return [*result, {"Experiments": experiments}, {"Project": ["docs/README.md", "recipes/README.md", *LAST]}]
+            pages = whole = []
+            result.append({section[1]: pages})
+        elif result and (group := GROUP.match(line)):
+            pages = []
+            whole.append({group[1]: pages})
+        elif result and (entry := ENTRY.match(line)):
+            pages.append({entry[1]: posixpath.normpath(posixpath.join(posixpath.dirname(index), entry[2]))})
+    return result
 
 
 def pages_of() -> list[str]:
-    """Every page of the site, relative to the repository."""
+    """Return every page of the site, relative to the repository."""
     folders = [path for name in ("docs", "experiments", "recipes") for path in sorted((ROOT / name).rglob("*.md"))]
     return [FIRST, *(path.relative_to(ROOT).as_posix() for path in folders), *LAST]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Give MkDocs the pages where they lie, and what they link to."""
+    """Give MkDocs the pages at their places, and the files that they link to."""
     theme = [file for file in files if not (file.abs_src_path or "").startswith(f"{config.docs_dir}/")]
     names = pages_of()
     others = {name for page in names for name in linked(page, (ROOT / page).read_text()) if not name.endswith(".md")}
@@ -61,7 +71,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def linked(page: str, text: str) -> set[str]:
-    """Files of the repository that a page links to.
+    """Return the files of the repository that a page links to.
 
     Args:
         page: Its path, relative to the repository.
@@ -72,7 +82,7 @@ def linked(page: str, text: str) -> set[str]:
 
 
 def resolved(page: str, target: str) -> str | None:
-    """A link's target relative to the repository; None where it leads out of it.
+    """Return a link's target relative to the repository; None if it leads out of it.
 
     Args:
         page: Path of the page, relative to the repository.
@@ -85,17 +95,17 @@ def resolved(page: str, target: str) -> str | None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to folders lead to what they are about."""
+    """Let links to folders lead to their pages."""
     return with_folders(page.file.src_uri, markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Name what the theme leaves without a name, for those who hear a page."""
+    """Label the search dialog, which the theme leaves without a label, for screen readers."""
     return output.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
 
 
 def with_folders(page: str, text: str) -> str:
-    """A page whose links to folders lead to their `README.md`, or are words where there is none.
+    """Return a page whose links to folders lead to their `README.md`, or become plain words without one.
 
     Args:
         page: Its path, relative to the repository.

@@ -187,6 +187,57 @@ def numbers_on_pages(names: list[str]) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}: {number} is not taken from a record"
 
 
+#: Words of our pages and help that a plainer one replaces; the reader's words are in docs/start/concepts.md.
+WORDING = {
+    r"\b[Ww]hat [^.?!:;]{3,60}\b(?:is|are|has|have|was|were)\b(?![^.]*\?)": "the name of the thing",
+    r"\banew\b": "again",
+    r"(?<!-)\bbeside\b": "next to, with, in addition to",
+    r"\b(?:stands?|stood|lies) (?:in|for|beside|below|there)\b": "is in, replaces, means",
+    r"\b(?:is|are|was) (?:said|told|asked back)\b": "the subject that says it",
+    r"\b(?:tell|tells|told)\b": "say, report, show",
+    r"\bwants?\b": "need",
+    r"\b(?:whoever|somebody)\b": "anyone who",
+    r"\bshall\b": "should, must",
+    r"\bmostly\b": "usually",
+    r"\bnine (?:of|in) ten\b|\bprobability of 0\.9\b|\bno clear winner\b": "90 % interval, too close to call",
+    r"\b(?:contestant|contender|rival|control network)s?\b": "baseline",
+    r"\btimes as (?:long|fast)\b": "1.12x faster",
+}
+#: Sentences of these pages that are plain all the same.
+PLAIN = ("What matters is the error", "the search takes several times as long", "takes 1.5 times as long")
+#: Words of a sentence on a page or in help, at most.
+SENTENCE = 30
+HELP = "docs/reference/cli.md"
+
+
+def clumsy(text: str) -> list[str]:
+    """Return the defects of a text's wording: words with a plainer one, and sentences longer than `SENTENCE` words.
+
+    Args:
+        text: Markdown without fenced blocks, or help whose wrapped lines are joined.
+    """
+    result = []
+    plain = re.sub(r"`[^`\n]*`|<!--.*?-->", "x", re.sub(r"\]\([^)\n]*\)", "]", text))
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.))|(?<=\S) *\| ", plain):
+        for sentence in re.split(r"(?<=[.?!:])[)*]*\s+", " ".join(part.split())):
+            if any(known in sentence for known in PLAIN):
+                continue
+            for pattern, instead in WORDING.items():
+                result += [f"`{match[0]}`: write {instead}" for match in re.finditer(pattern, sentence)]
+            if len(words := re.findall(r"\S*\w\S*", sentence)) > SENTENCE:
+                result.append(f"`{' '.join(words[:6])} …`: {len(words)} words; a sentence has at most {SENTENCE}")
+    return result
+
+
+def wording(names: list[str]) -> Iterator[str]:
+    """README, CONTRIBUTING, the documentation and the help are in plain English."""
+    pages = [name for name in names if name in ("README.md", "CONTRIBUTING.md", "experiments/README.md") or name.startswith("docs/")]
+    for name, text in texts([name for name in pages if name != "docs/reference/python.md"], ".md"):
+        # lines of help are wrapped under their option; a blank line ends what a reader takes in at once
+        told = re.sub(r"\n {7,}(?=\S)", " ", text).replace("\n  ", "\n\n") if name == HELP else FENCE.sub("", text)
+        yield from (f"{name}: {defect}" for defect in clumsy(told))
+
+
 def records(names: list[str]) -> Iterator[str]:
     """Each experiment has a page and a program; each record says how its figures came about, and is what its run wrote."""
     folders = {Path(*Path(name).parts[:2]) for name in names if name.startswith("experiments/") and name.count("/") > 1}
@@ -324,7 +375,7 @@ def systems(names: list[str]) -> Iterator[str]:
             yield f"{name}: `{match[0].strip()}` is not on every system: take it from predictors.system"
 
 
-CHECKS = (paths_of_a_machine, sizes, imports, systems, pages, installing, numbers_on_pages, records, programs)
+CHECKS = (paths_of_a_machine, sizes, imports, systems, pages, installing, numbers_on_pages, wording, records, programs)
 
 
 def main() -> int:

@@ -16,8 +16,7 @@ PICTURES = ROOT / "docs" / "images"
 
 #: What is asked for, by the name of its screenshot; the last is refused.
 REPORTS = {
-    "report-resnet50": ("resnet50", "--device", "pixel6"),
-    "report-efficientnet-lite4": ("timm:tf_efficientnet_lite4", "--device", "mi9"),
+    "report-resnet34": ("resnet34", "--device", "a03s"),
     "report-refused": ("mnasnet0_5", "--device", "mi9", "--kinds", "stretch", "--set", "min_depth=0.9", "--set", "min_width=0.9"),
 }
 

@@ -418,7 +418,7 @@ def branch(
     ] = 64,
     mapping: Annotated[
         Mapping[str, str],
-        Rare("Delegate that stands in for a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl; the CPU by default."),
+        Rare("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
         Word(dict[str, str], dict),
     ] = MappingProxyType({}),
     budget_minutes: Annotated[

@@ -71,12 +71,12 @@ def refine_bundle(
     ] = 64,
     mapping: Annotated[
         Mapping[str, str],
-        typer.Option("--map", help="Of a bundle: delegate that stands in for a processor in that run, such as dsp=dsp. Default: the CPU."),
+        typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
         Word(list[str] | None, read_places),
     ] = NO_PLACES,
     checkpoint: Annotated[
         str | Path | None,
-        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: beside the bundle."),
+        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: next to the bundle."),
     ] = None,
     synthetic: Annotated[
         int,

@@ -108,8 +108,8 @@ def search(
     within: Annotated[
         float | None,
         typer.Option(
-            help="Instead of a front, search the best design in the objective, and alternatives with other branches, processors or segment kinds "
-            "whose value is at most this factor times the best one, such as 1.2."
+            help="Instead of a front, search the best design in the objective and alternatives. Maximum value of an alternative, relative to the best, "
+            "such as 1.2. Alternatives have other branches, processors or segment kinds."
         ),
     ] = None,
     top: Annotated[

@@ -145,7 +145,7 @@ def profile(
         typer.Option(
             "--out",
             "-o",
-            help="Folder for the profile, its fits and its measurements; by default here. With --fit the file of the fits, by default beside the "
+            help="Folder for the profile, its fits and its measurements; by default here. With --fit the file of the fits, by default next to the "
             "profile; with NETWORKS.csv the new profile, such as `mine`.",
         ),
     ] = None,
@@ -169,8 +169,8 @@ def profile(
         typer.Option(
             "--fit",
             metavar="MEASUREMENTS",
-            help="Instead of measuring, fit the profile of --device: to a NETWORKS.csv with times of a few whole networks, to measurements that "
-            "ship with nn-stretch (names, with commas), to a folder of them, or to `relatives` for processors without measurements.",
+            help="Instead of measuring, fit the profile of --device. Give a NETWORKS.csv with times of a few whole networks, a folder of "
+            "measurements, or names of those that ship. `relatives` is for processors without measurements.",
         ),
     ] = None,
     device: Annotated[

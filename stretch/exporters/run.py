@@ -27,7 +27,7 @@ def _write(
         Path | None,
         typer.Option(help="Of a run: design (TOML) in the supernet's pool or within its range. Default: the first design of the run."),
     ] = None,
-    bundle: Annotated[bool, typer.Option("--bundle/--no-bundle", help="Of a run: write a bundle beside the weights.")] = True,
+    bundle: Annotated[bool, typer.Option("--bundle/--no-bundle", help="Of a run: write a bundle in addition to the weights.")] = True,
     controls: Annotated[
         bool, typer.Option("--controls/--no-controls", help="Of a run: write the sequential controls into the bundle.")
     ] = True,

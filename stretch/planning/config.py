@@ -126,7 +126,7 @@ OWN = (
         "rewrite",
         tuple[str, ...],
         (),
-        "What scaled branches have instead of some operators, as gpu:silu=relu6,dsp:squeeze_excite=none; what the profile says by default.",
+        "Replaced operators of stretched branches, such as gpu:silu=relu6,dsp:squeeze_excite=none. Default: those of the profile.",
         example="gpu:silu=relu6",
     ),
     Option("latency_budget", Positive | None, None, "Predicted makespan, at most, ms."),

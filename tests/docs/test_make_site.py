@@ -67,6 +67,17 @@ def test_link_to_a_folder_leads_to_its_page_or_is_words(hooks, link, wanted):
     assert hooks.with_folders("docs/guides/train.md", f"See {link}.") == f"See {wanted}."
 
 
+def test_sections_of_an_index_become_tabs_and_groups_their_parts(hooks, tmp_path, monkeypatch):
+    index = "# All\n\n- [no](no.md)\n\n**How it works**\n\n- [One](a/one.md): text\n\n*Part*\n\n- [Two](../two.md)\n\n**Last**\n\n- [Three](x.md)\n"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "README.md").write_text(index)
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    assert hooks.sections("docs/README.md") == [
+        {"How it works": [{"One": "docs/a/one.md"}, {"Part": [{"Two": "two.md"}]}]},
+        {"Last": [{"Three": "docs/x.md"}]},
+    ]
+
+
 @pytest.mark.slow
 def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(site):
     read = {path: _Read(path.read_text()) for path in site.rglob("*.html")}

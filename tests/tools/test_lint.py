@@ -34,6 +34,53 @@ def test_number_written_by_hand_into_a_row_is_reported(source):
     assert lint.written_by_hand(source)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("What the segment reads is copied.", "What the segment reads is"),
+        ("Make it\nanew.", "anew"),
+        ("- It runs beside another.", "beside"),
+        ("A core stands in for it.", "stands in"),
+        ("| The number | is said of it |", "is said"),
+        ("It holds in nine of ten cases.", "nine of ten"),
+        ("It takes 1.2 times as long.", "times as long"),
+        ("The tool wants images.", "wants"),
+        (f"A sentence {'of words ' * 15}.", "A sentence of words of words …"),
+    ],
+)
+def test_clumsy_words_and_long_sentences_are_findings(text, words):
+    [finding] = lint.clumsy(f"A plain sentence. {text} Another one.")
+    assert finding.startswith(f"`{words}`: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What do I do if it is too close to call?",
+        "`--beside` shares processors; `anew` is code.",
+        "A [link](anew/beside.md) leads on.",
+        "short and plain\n\n" * 20,
+        "\n".join(["- a list of short items"] * 20),
+        "| a cell of words " * 20 + "|",
+        "Nine words are in this sentence, and no more. " * 5,
+    ],
+)
+def test_questions_code_lists_and_tables_are_plain(text):
+    assert lint.clumsy(text) == []
+
+
+def test_wording_is_checked_in_help_whose_lines_are_wrapped_and_not_in_blocks(tmp_path, monkeypatch):
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("Plain.\n\n```text\nbeside\n```\n")
+    (tmp_path / "notes.md").write_text("Make it anew.\n")
+    (tmp_path / lint.HELP).write_text(
+        "```text\n  --map <str>  A core that stands\n               in for it.\n  --on <str>   A board.\n```\n"
+    )
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    found = list(lint.wording(["README.md", "notes.md", lint.HELP]))
+    assert found == [f"{lint.HELP}: `stands in`: write {lint.WORDING[next(p for p in lint.WORDING if 'stood' in p)]}"]
+
+
 def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path, monkeypatch, capsys):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "README.md").write_text("[a](a.md)\n")

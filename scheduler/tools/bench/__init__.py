@@ -62,7 +62,7 @@ class BenchRequest:
     ] = ()
     cores: Annotated[
         int | None,
-        Option(help="Cores for each contender, one thread per core. Default: all of this process.", min=1, rich_help_panel=PANEL),
+        Option(help="Cores for each file, one thread per core. Default: all of this process.", min=1, rich_help_panel=PANEL),
     ] = None
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)  # Shapes of inputs, by name or under `subject.UNNAMED`.
     effort: MeasurementLength = field(default_factory=MeasurementLength)
