@@ -221,9 +221,7 @@ def record(folder: Path) -> None:
             "design without `--lossless` (not exact); `export --as tflite`; each command in a process of its own for at most "
             f"{LIMIT} s on a shared machine",
             "differs by: the largest difference between the bundle and the file itself in ONNX Runtime or LiteRT, over the largest output, on three inputs",
-            "a row names the commit that it was tried at: what those of 176e6160 and 3e1d27cc show as faults was mended after them; at 176e6160 a command had "
-            "120 s, and no second `branch` was tried; the distances of the files for text recognition and of `iris landmarks TFLite` were measured after "
-            "their row on the same bundles; empty cells were not reached or not measured",
+            "a row names the commit that it was tried at; empty cells were not reached or not measured",
         ],
     )
 
