@@ -700,5 +700,5 @@ def agrees(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     a, b = (x if x.is_floating_point() or x.is_complex() else x.float() for x in (a, b))
     finite = b[b.isfinite()]
-    slack = 1e-4 * float(finite.double().abs().max()) if finite.numel() else 0.0
+    slack = 1e-4 * float(finite.abs().double().max()) if finite.numel() else 0.0
     return torch.allclose(a, b, rtol=0.0, atol=slack, equal_nan=True)
