@@ -101,7 +101,9 @@ Model = Annotated[
     Word(str, str),
 ]
 Device = Annotated[
-    "str | Path | DeviceProfile", typer.Option("--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one."), Word(str, str)
+    "str | Path | DeviceProfile",
+    typer.Option("--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one."),
+    Word(str, str),
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow running Python code from file.py:factory or a .pt2 file.")]
 Weights = Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")]
@@ -113,7 +115,9 @@ Processors = Annotated[
 BundleFolder = Annotated[str | Path, typer.Argument(help="Folder of a bundle.")]
 Places = Annotated[
     Mapping[str, str],
-    typer.Option("--map", help="Run a processor's subgraphs elsewhere on this machine, such as gpu=cpu1. Repeatable, or separated by commas."),
+    typer.Option(
+        "--map", help="Run a processor's subgraphs elsewhere on this machine, such as gpu=cpu1. Repeatable, or separated by commas."
+    ),
     Word(list[str] | None, read_places),
 ]
 NO_PLACES: Mapping[str, str] = MappingProxyType({})

@@ -119,9 +119,7 @@ def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_st
     onnx_file(path, "towers", output_names=["scores", "map"], dynamic_axes=axes)
     out = tmp_path / "b"
     sizes = ["--input", "image=2x3x16x16", "--input", "mask=2x1x16x16"]
-    done = call(
-        capsys, "branch", path, *sizes, "--device", "mi9", "--processors", "cpu,gpu", "--lossless", "--out", out, "--json"
-    )
+    done = call(capsys, "branch", path, *sizes, "--device", "mi9", "--processors", "cpu,gpu", "--lossless", "--out", out, "--json")
     assert (done.code, json.loads(done.out)["exact"]) == (0, True)
     inputs = {"image": random((2, 3, 16, 16)), "mask": random((2, 1, 16, 16), 1)}
     session = onnxruntime.InferenceSession(str(path))

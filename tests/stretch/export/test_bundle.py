@@ -46,7 +46,12 @@ from tests.stretch.export.written import assert_near
 from tests.stretch.planning.spaces import make_space
 
 FACTS = BundleFacts(
-    "pixel6", False, "random", predicted={"makespan_ms": 1.0}, branch_times={"s1.cpu": KernelsTime(0.5, 0.25, 0.125)}, precision={"gpu": "fp16"}
+    "pixel6",
+    False,
+    "random",
+    predicted={"makespan_ms": 1.0},
+    branch_times={"s1.cpu": KernelsTime(0.5, 0.25, 0.125)},
+    precision={"gpu": "fp16"},
 )
 
 

@@ -110,7 +110,9 @@ def test_archive_that_a_bundle_cannot_hold_is_told(tmp_path):
 
 
 def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
-    rounding = [helper.make_node(f"{kind}Linear", [x, "s", "z"], [y]) for kind, x, y in (("Quantize", "x", "q"), ("Dequantize", "q", "back"))]
+    rounding = [
+        helper.make_node(f"{kind}Linear", [x, "s", "z"], [y]) for kind, x, y in (("Quantize", "x", "q"), ("Dequantize", "q", "back"))
+    ]
     first = helper.make_node("Conv", ["back", "w"], ["one_out"], pads=[1] * 4)
     path = saved(tmp_path / "net.onnx", *rounding, first, RELU, NEXT, stored={"s": np.float32(0.05), "z": np.int8(0)})
     folder = branched(path, tmp_path / "bundle").bundle
