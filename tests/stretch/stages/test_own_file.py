@@ -203,10 +203,12 @@ def test_file_of_whole_numbers_says_what_to_give_instead(tmp_path):
 def test_graph_within_a_graph_says_what_to_do_instead(tmp_path):
     body = helper.make_graph([helper.make_node("Identity", ["r"], ["inner"])], "body", [], [onnx.ValueInfoProto(name="inner")])
     chosen = helper.make_node("If", ["on"], ["y"], then_branch=body, else_branch=body)
-    path = saved(tmp_path / "net.onnx", CONV, RELU, chosen, outputs=("y",), stored={"on": np.bool_(True)})
-    with pytest.raises(StretchError, match="holds a graph") as caught:
+    most = helper.make_node("ReduceMax", ["r"], ["most"], keepdims=0)
+    on = helper.make_node("Greater", ["most", "limit"], ["on"])
+    path = saved(tmp_path / "net.onnx", CONV, RELU, most, on, chosen, outputs=("y",), stored={"limit": np.float32(1)})
+    with pytest.raises(StretchError, match="decides by what is computed") as caught:
         load_model(str(path))
-    assert "loop" in caught.value.hint
+    assert "without it" in caught.value.hint
 
 
 def test_second_subgraph_says_what_to_do_instead(tmp_path):
