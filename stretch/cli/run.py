@@ -128,6 +128,8 @@ def run(
     options: dict[str, Any] = {"processors": processors, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
     with Session(loaded, mapping, **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
+        # the answer takes seconds to minutes
+        out.note(f"measuring {loaded.manifest.model.name}")
         effort = Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
         result, right, rates = _measure(out, session, x, effort, in_flight)
         with out.progress("measuring energy"):

@@ -1,6 +1,6 @@
 """A delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages.
 
-An operator kind (two files) and a device (one) are in `test_strangers_task`."""
+An operator kind (two files) and a device (one) are in `test_worked_examples`."""
 
 import json
 import os

@@ -84,7 +84,7 @@ def test_reference_page_has_a_section_for_each_verb():
     assert [line.removeprefix("## stretch ") for line in text.splitlines() if line.startswith("## stretch ")] == list(VERBS)
 
 
-#: A copy of the checkout runs the blocks of CONTRIBUTING (`tests/contracts/test_strangers_task.py`).
+#: A copy of the checkout runs the blocks of CONTRIBUTING (`tests/contracts/test_worked_examples.py`).
 RUNNABLE = [
     page for page in pages() if str(page) != "CONTRIBUTING.md" and any(snippet.language in ("sh", "python") for snippet in snippets(page))
 ]
