@@ -69,7 +69,7 @@ def _inputs(known: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
     for number, scale in enumerate(_SCALES):
         shapes = dict(zip((end.tensor for end in known.own.inputs), inputs.shapes.values(), strict=True))
         drawn = {end.tensor: _numbers(rng, end, shapes[end.tensor], scale) for end in known.own.inputs}
-        yield {name: np.abs(x) if number + 1 == len(_SCALES) else x for name, x in drawn.items()}
+        yield {name: np.asarray(np.abs(x) if number + 1 == len(_SCALES) else x) for name, x in drawn.items()}
 
 
 def _numbers(rng: np.random.Generator, end: OwnEnd, shape: tuple[int, ...], scale: float) -> Any:
@@ -85,7 +85,7 @@ def _numbers(rng: np.random.Generator, end: OwnEnd, shape: tuple[int, ...], scal
 @torch.inference_mode()
 def _difference(known: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
     """The largest difference of an output, and the name of that output in the file."""
-    got = dict(keyed(inputs.call(loaded.module, [torch.from_numpy(array.copy()) for array in x.values()])))
+    got = dict(keyed(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
     return max((_apart(got[end.tensor].numpy(), want[end.tensor], known.own.precision), end.name) for end in known.own.outputs)
 
 
@@ -107,7 +107,7 @@ def _noise(loaded: LoadedModel, inputs: Inputs, x: Arrays) -> float:
         own_errors(
             lambda module, reads: list(dict(keyed(inputs.call(module, [read.clone() for read in reads]))).values()),
             loaded.module,
-            [torch.from_numpy(array.copy()) for array in x.values()],
+            [torch.from_numpy(np.array(array)) for array in x.values()],
         )
     )
 
@@ -149,7 +149,7 @@ def _first(known: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
     assert isinstance(loaded.module, fx.GraphModule)
     places = {name: place for _, results in known.operators for name, place in results.items()}
     recorder = _Recorder(loaded.module, {node for node, _ in places.values()})
-    recorder.run(*(torch.from_numpy(array.copy()) for array in x.values()))
+    recorder.run(*(torch.from_numpy(np.array(array)) for array in x.values()))
     there = [name for name, (node, _) in places.items() if node in recorder.kept]
     try:
         file = known.open(Path(loaded.name), there)

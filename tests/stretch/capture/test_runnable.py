@@ -187,7 +187,7 @@ def computed(module, shape):
         (lambda x: x.masked_fill(x > 0, float("-inf")).exp(), MAP, (), [":gt", ":masked_fill", ":exp"]),
         (lambda x: F.scaled_dot_product_attention(x, x, x), TOKENS, (), [":matmul", ":softmax", ":matmul"]),
         (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), TOKENS, (), [":scaled_dot_product_attention"]),
-        (lambda x: x.view(torch.int32).float(), MAP, (), [":view", ":cast"]),
+        (lambda x: x.view(torch.int32).float(), MAP, (), [":view"]),
         (lambda x, w: x.clone().mul_(w).relu_(), MAP, ((4, 1, 1),), ["scale", "relu"]),
     ],
 )

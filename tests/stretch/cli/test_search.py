@@ -98,7 +98,7 @@ def test_command_of_an_answer_plans_what_was_advised(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_function_answers_what_the_command_prints_with_a_row_and_a_reason_for_each_device(capsys):
-    table = call(capsys, "advise", "tiny_resnet", "--device", "pixel*").out
+    table = call(capsys, "advise", "tiny_resnet", "--device", "pixel*", "--details").out
     assert all(f"\n{name} " in table and f"\n{name}: " in table for name in ("pixel4", "pixel6"))
     words = ("advise", "tiny_resnet", "--device", "pixel*", "--precision", "fp16", "--json", "--quiet")
     printed = json.loads(call(capsys, *words).out)

@@ -162,5 +162,5 @@ def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
     assert code == 0, err
     assert not result["admission"]["holds"]
     assert "times as much to do as there is time" in result["admission"]["reason"]
-    code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit")
+    code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit", "--details")
     assert "rates can be held" in out

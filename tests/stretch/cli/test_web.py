@@ -161,7 +161,7 @@ class TestProfile:
             visit = Visit(browser, server.address, threads=2)
             assert visit.finish() == ""
             visit.page.close()
-        fits = {(item.fit.processor, item.fit.core_set) for item in measurer.judged}
+        fits = {(item.processor, item.core_set) for item in measurer.fits}
         assert fits == {("cpu", "2threads"), ("cpu", "1thread"), ("gpu", "all")}
         profile, bundle = tmp_path / "mine.toml", tmp_path / "bundle"
         device = load_device(profile)

@@ -247,7 +247,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert f"{predicted.speedup:.2f}×" in text
     assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}×" in text
     assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
-    assert f"probability of {chance(predicted.probability_faster['all'])}; measure next: {predicted.measure_next}" in text
+    assert f"{chance(predicted.probability_faster['all'])} sure; measure next: {predicted.measure_next}" in text
     assert f"{result.macs_ratio:.3f}" in text
     assert text.count("Branching is recommended: ") == 1
 
