@@ -145,6 +145,7 @@ LAST_ZEROS = {
 }
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", LAST_ZEROS)
 def test_zeros_around_an_image_take_part_in_max_pooling(name):
     module, (x,) = Around(LAST_ZEROS[name]), given([IMAGE])
@@ -263,6 +264,7 @@ def test_weights_that_are_used_twice_are_there_once(tmp_path):
     assert _count(reopen(load_bundle(tmp_path / "b")).model) == _count(module)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["lstm", "topk", "used twice"])
 def test_package_of_torch_code_calls_operators_once_and_shares_weights(tmp_path, name):
     module = Twice().eval() if name == "used twice" else Around(*copy.deepcopy(SEVERAL[name][:2]))

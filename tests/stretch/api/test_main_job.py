@@ -158,6 +158,7 @@ def test_images_and_those_made_from_the_network_calibrate_it_before_it_is_export
     assert result.manifest.checks["max_error"] <= 1e-4
 
 
+@pytest.mark.slow
 def test_refined_network_is_told_and_never_worse_on_images_held_back(images, tmp_path):
     words = []
     request = {"images": images, "image_count": 32, "refine": 0.02, "progress": words.append}

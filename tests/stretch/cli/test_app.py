@@ -58,6 +58,7 @@ def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys)
     assert all(flag in remote for flag in ("--benchmark-model", "--ssh-config", "--wheels"))
 
 
+@pytest.mark.slow
 def test_short_flags_mean_the_same_everywhere(capsys):
     for name in VERBS:
         text = succeed(capsys, name, "--help").out

@@ -84,6 +84,7 @@ def figures(graph):
     return graph.macs, [op.shape for op in graph.inputs], graph.by_name[graph.outputs[0]].shape
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", FILES)
 def test_prediction_is_of_the_network_that_is_branched(tmp_path, name):
     path = written(tmp_path, FILES[name])
@@ -114,6 +115,7 @@ def test_sizes_in_the_order_of_the_file_are_those_of_the_network(tmp_path):
     assert figures(read_onnx(path, {"x": (1, 16, 12, 3)}, as_stored=True)) == figures(read_onnx(path, (1, 3, 16, 12)))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("verb", ["predict", "advise", "branch", "search", "compare", "export"])
 def test_open_size_ends_every_verb_with_one_sentence_and_code(capsys, tmp_path, verb):
     model = onnx_model([conv("x", "y", "a")], {"x": [1, 3, "h", "w"]}, {"y": None}, FIRST)

@@ -63,6 +63,7 @@ def archive(folder):
     return folder / "net.pt2"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("write", "first"), [(onnx_file, r"node `two` \(Conv\)"), (tflite_file, r"operator `two` \(CONV_2D\)"), (archive, None)]
 )
@@ -98,6 +99,7 @@ def branched(path, folder=None):
     return stretch.branch(str(path), "mi9", out=folder, kinds=("channels", "rows", "graph"), trust_code=True, dry_run=folder is None)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("opset", [17, 27])
 def test_plan_says_whether_its_output_was_compared_with_the_file(tmp_path, opset):
     page = plan_page(branched(saved(tmp_path / "net.onnx", *LAYERS, opset=opset)).answer(), origins={})
@@ -134,6 +136,7 @@ def test_other_delegates_run_the_file_as_the_original_too(tmp_path):
     assert any(name.startswith("original, ") and "opencl" in name for name in result.rounds)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("write", [onnx_file, tflite_file])
 def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
     path = write(tmp_path)

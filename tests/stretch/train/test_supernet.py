@@ -243,6 +243,7 @@ def test_designs_between_stay_within_the_pool(captured):
                 assert min(b.width for b in rows) <= branch.width <= max(b.width for b in rows)
 
 
+@pytest.mark.slow
 def test_fastest_designs_are_the_planners_and_share_their_meeting_points():
     graph = small_resnet()
     profile = specified("mi9")

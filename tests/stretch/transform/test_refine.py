@@ -151,6 +151,7 @@ def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_pat
         torch.testing.assert_close(model.state_dict()[key], value, rtol=1e-4, atol=1e-6, msg=key)
 
 
+@pytest.mark.slow
 def test_refinement_that_goes_on_makes_only_the_steps_that_are_left(captured, tmp_path):
     result = captured("tiny_resnet")
     x, how = images(result), Refinement(steps=6, batch=8, looks=6)

@@ -59,7 +59,7 @@ ANSWERS = {
 
 
 @pytest.mark.torch
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(words[:2]))
 def test_answer_is_in_the_first_three_lines_of_at_most_twelve_and_names_no_internal_id(capsys, monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "80")

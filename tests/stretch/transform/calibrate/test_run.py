@@ -120,6 +120,7 @@ def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     assert off(model, result) < 0.5 * before
 
 
+@pytest.mark.slow
 def test_more_images_than_memory_are_refused_with_a_number_that_fits_and_more_synthetic_ones_left_out(captured, monkeypatch):
     result = captured("tiny_resnet")
     model = build(result, halves(result.graph, "sum"))
