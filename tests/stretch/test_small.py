@@ -277,6 +277,7 @@ def test_package_of_torch_code_calls_operators_once_and_shares_weights(tmp_path,
     assert sources.modules["network"].count(f"aten.{name}.") == (name != "used twice")
 
 
+@pytest.mark.slow
 def test_siamese_network_stays_symmetric_when_it_is_trained():
     module, shapes = form("siamese")
     model = branched(module, shapes, device="rk3588").model.double().float().train()
@@ -294,6 +295,7 @@ def test_siamese_network_stays_symmetric_when_it_is_trained():
     assert _count(copy.deepcopy(model)) == _count(module)
 
 
+@pytest.mark.slow
 def test_copies_are_told_where_a_design_cannot_share():
     block = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
     layers = [nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), block, block, nn.Conv2d(16, 16, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]

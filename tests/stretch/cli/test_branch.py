@@ -127,6 +127,7 @@ def test_only_if_faster_changes_nothing_where_branches_are_recommended(capsys):
     assert re.match(r"Branching is recommended: resnet34 on a03s, predicted 1\.\d\dx faster ", plain)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_files_in_fp32_of_a_plan_in_int8_are_told_once_with_the_command_that_rounds_them(capsys, tmp_path):
     folder, out = folder_of(tmp_path / "images", 16), tmp_path / "b"

@@ -85,6 +85,7 @@ def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their
         assert (row["file"] is None) == (row["design"] is None)
 
 
+@pytest.mark.slow
 def test_command_of_an_answer_plans_what_was_advised(capsys, tmp_path):
     words = ("resnet18", "--device", "a03s", "--html", tmp_path / "advice.html")
     data = json.loads(call(capsys, "advise", *words, "--json", "--quiet").out)

@@ -124,6 +124,7 @@ def test_open_size_ends_every_verb_with_one_sentence_and_code(capsys, tmp_path, 
     assert (ended.code, "size of the input `x`" in ended.message, "--input 3x224x224" in ended.hint) == (2, True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["mi9", "mi9,pixel6"])
 def test_open_size_of_a_sequence_is_asked_for_by_its_name(capsys, tmp_path, device):
     model = onnx_model([helper.make_node("Conv", ["x", "a"], ["y"])], {"x": ["n", 4, "length"]}, {"y": None}, {"a": weight(8, 4, 3)})

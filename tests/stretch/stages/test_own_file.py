@@ -128,6 +128,7 @@ def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
     assert not answer.equal_precision
 
 
+@pytest.mark.slow
 def test_other_delegates_run_the_file_as_the_original_too(tmp_path):
     folder = branched(saved(tmp_path / "net.onnx", *LAYERS, opset=18), tmp_path / "bundle").bundle
     with Session(folder, {"cpu": "opencl", "gpu": "opencl"}) as session:

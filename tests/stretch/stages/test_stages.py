@@ -266,6 +266,7 @@ def test_bundle_without_the_original_is_refused(captured, tmp_path):
         reopen(bundle)
 
 
+@pytest.mark.slow
 def test_bundle_in_another_precision_is_refused_by_the_subgraph(captured, tmp_path):
     result = captured("tiny_resnet")
     bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))

@@ -161,6 +161,7 @@ def test_same_seed_gives_the_same_input(tmp_path):
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_bundle_is_compared_with_its_own_whole_model(tiny_bundle):
     answer = measured(tiny_bundle / "model.onnx", tiny_bundle, runtimes=["onnxruntime"])

@@ -118,6 +118,7 @@ def place():
     return find_places(["cpu"])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp_path):
     table = Table.open(tmp_path / "m", SOURCE, resume=False)
