@@ -600,11 +600,12 @@ def write_profile(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
         draft = Path(folder) / path.name
         draft.write_text(text)
+        device = load_device(draft)
         with one_thread():
-            fits = _fit(load_device(draft), table)
+            fits = _fit(device, table)
             fitted = {(fit.processor, fit.core_set, fit.precision) for fit in fits}
             whole = [place for place in places if (place.family, place.core_set, place.precision) not in fitted]
-            calibrated = _calibrate(load_device(draft), whole, table)
+            calibrated = _calibrate(device, whole, table)
         write_fits(fit_path(draft), name, command, fits)
         if calibrated:
             write_priors(prior_path(draft), name, command, calibrated)

@@ -160,9 +160,8 @@ def advice_brief(advice: "Advice") -> Brief:
     """The answer of `stretch advise`."""
     good = [answer.device for answer in advice.answers if answer.recommended in ("exact", "stretched")]
     count = len(advice.answers)
-    many = "any of these" if count > 1 else "this"
-    answer = f"branching is recommended on {', '.join(good)}" if good else f"branching is not recommended on {many} {count} devices"
-    answer = answer.replace("this 1 devices", "this device")
+    these = "this device" if count == 1 else f"any of these {count} devices"
+    answer = f"branching is recommended on {', '.join(good)}" if good else f"branching is not recommended on {these}"
     # branches first, then the fastest
     order = sorted(advice.answers, key=lambda one: (one.device not in good, one.recommended != NO_CLEAR_WINNER))
     rows = [(one.device, _use(one), _single(one), _branches(one.exact), _branches(one.stretched)) for one in order[:MOST_ROWS]]
@@ -198,10 +197,10 @@ def prediction_brief(prediction: "Prediction", following: str) -> Brief:
     from stretch.stages.predict import ranked
 
     # of each processor its best core set; the others are details
-    best: dict[str, tuple[str, object]] = {}
+    best: dict[str, str] = {}
     rows = []
     for name, row in ranked(prediction.processors):
-        if best.setdefault(name.partition("[")[0], (name, row))[0] == name:
+        if best.setdefault(name.partition("[")[0], name) == name:
             source = SOURCES[row.origin] + (", only if named" if row.optional else "")
             rows.append((name, row.precision, ms(row.latency_ms), f"{row.low_ms:.3g}-{row.high_ms:.3g} ms", source))
     name, first = ranked(prediction.processors)[0]
@@ -309,13 +308,11 @@ def front_brief(answer: "FrontAnswer") -> Brief:
 
 def explanation_brief(explanation: "Explanation") -> Brief:
     """The answer of `stretch explain` for a bundle: where each processor's work runs, and what it costs."""
-    placed = {
-        name: sum(op.delegate is not None and op.subgraph in _of(explanation, name) for op in explanation.ops)
-        for name in explanation.processors
-    }
     rows = []
     for name, place in explanation.processors.items():
         own = [sub for sub in explanation.subgraphs if sub.processor == name]
+        names = {sub.name for sub in own}
+        placed = sum(op.delegate is not None and op.subgraph in names for op in explanation.ops)
         times = [sub.ms for sub in own if sub.ms is not None]
         cores = f", core {'+'.join(map(str, place.cores))}" if place.cores else ""
         planned = [sub.planned_ms for sub in own if sub.planned_ms is not None]
@@ -324,7 +321,7 @@ def explanation_brief(explanation: "Explanation") -> Brief:
                 name,
                 f"{place.delegate}{cores}",
                 str(len(own)),
-                str(placed[name]),
+                str(placed),
                 ms(sum(times)) if times else "-",
                 ms(sum(planned)) if planned else "-",
             )
@@ -335,7 +332,3 @@ def explanation_brief(explanation: "Explanation") -> Brief:
         Grid("", titles, rows, right=(2, 3, 4, 5)),
         f"Next: {command_line('explain', explanation.bundle, '--details')}",
     ]
-
-
-def _of(explanation: "Explanation", processor: str) -> set[str]:
-    return {sub.name for sub in explanation.subgraphs if sub.processor == processor}
