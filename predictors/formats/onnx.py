@@ -190,13 +190,12 @@ _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
 InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 
 
-def read_onnx(path: str | Path, input_shape: InputShapes | None = None, *, as_stored: bool = False) -> OpGraph:
+def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
     """The operator graph of an ONNX network, as far as ONNX infers its shapes.
 
     Args:
         input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; what the file
             states where none is given, with a batch of 1 where it leaves that open.
-        as_stored: Whether these have their axes in the order of the file, images whose channels are last as N×H×W×C.
 
     Raises:
         UsageError: If an input has no size, or cannot have the requested one.
@@ -210,10 +209,6 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None, *, as_st
     need(bool(inputs), f"{path} has no input")
     readers, requested = Readers(graph.node), _by_name(path, [value.name for value in inputs], input_shape)
     last = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name)]
-    if as_stored:
-        requested |= {
-            value.name: [requested[value.name][axis] for axis in TO_FIRST] for value in last if len(requested.get(value.name, ())) == 4
-        }
     for value in last:
         _turn(graph, value)
     _settle(path, inputs, requested)

@@ -37,16 +37,12 @@ BATCHES = 8
 T_975 = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624)
 
 
-def _ends(value: float, logs: NDArray[np.float64], wider: float = 1.0) -> tuple[float, float]:
-    """Student's 95 % interval around the mean of logarithms, so many times as wide, widened to hold a value."""
-    half = wider * T_975[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+def _ends(value: float, logs: NDArray[np.float64]) -> tuple[float, float]:
+    """Student's 95 % interval around the mean of logarithms, widened to hold a value."""
+    half = T_975[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     centre = float(logs.mean())
     # beyond what a number holds the interval is as good as endless
     return min(value, math.exp(max(centre - half, -700.0))), max(value, math.exp(min(centre + half, 700.0)))
-
-
-#: Starts at most: there are as many quantiles.
-MOST_STARTS = len(T_975) + 1
 
 
 #: An interval whose upper end is so many times the lower one tells nothing.
@@ -60,8 +56,6 @@ class Known:
     value: float  # Median of all rounds.
     low: float | None = None  # Lower end of its 95 % interval.
     high: float | None = None  # Upper end.
-    repeat_low: float | None = None  # Where the median of another measurement of as many starts is expected in 95 % of all cases.
-    repeat_high: float | None = None  # Upper end of that.
 
     @property
     def side(self) -> int:
@@ -102,32 +96,6 @@ def ratio_interval(times: Sequence[float], others: Sequence[float]) -> Known:
         return Known(value)
     logs = np.array([np.log(np.median(x) / np.median(y)) for x, y in zip(np.array_split(a, count), np.array_split(b, count), strict=True)])
     return Known(value, *_ends(value, logs))
-
-
-def known(starts: Sequence[Sequence[float]]) -> Known:
-    """The median of rounds that resemble each other, and how sure it is.
-
-    What is sampled are starts, not rounds: where a network's memory lies, which cores' caches it shares and how warm the
-    machine is differ from start to start and stay within one, so that rounds of one start know nothing of it (Kalibera and
-    Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013). Each start is a batch with one median, and the interval is
-    Student's around the mean of their logarithms; a single start is cut into stretches of time (non-overlapping batch means;
-    Law, Simulation Modeling and Analysis, chapter 9). Rounds that resemble their neighbours are in one batch, so neither
-    takes them for independent. Another measurement's mean varies as much as this one's: its interval is √2 as wide.
-    Both are widened to hold the median of all rounds.
-    """
-    value = float(np.median(np.concatenate([np.asarray(start, float) for start in starts])))
-    batches = [np.asarray(start, float) for start in starts]
-    if len(batches) == 1:
-        batches = np.array_split(batches[0], min(BATCHES, len(batches[0])))
-    if len(batches) < 2:
-        return Known(value)
-    logs = np.array([math.log(float(np.median(batch))) for batch in batches])
-    return Known(value, *_ends(value, logs), *_ends(value, logs, math.sqrt(2)))
-
-
-def paired(times: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The ratio of two contenders in each round, by starts: what slows a round down slows both."""
-    return [[a / b for a, b in zip(one, other, strict=True)] for one, other in zip(times, others, strict=True)]
 
 
 #: Rounds that count at least and at most, and rounds before them.

@@ -40,6 +40,5 @@ VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "model": lambda start: _of("stretch.models.families:quick_names")(start),
     "recipe": lambda start: (file.stem for file in sorted(_of("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
     "mode": _modes,
-    "runtimes": lambda start: _of("scheduler.tools.bench.subject:RUNTIMES"),
     "explain runtime": lambda start: _of("scheduler.tools.explain.runtimes:RUNTIMES"),
 }

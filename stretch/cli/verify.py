@@ -1,4 +1,4 @@
-"""`stretch verify`: is a bundle whole, does it compute what it should, and does a measurement say what its times say?"""
+"""`stretch verify`: is a bundle whole, and does it compute what it should?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +6,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from predictors.errors import UsageError
 from stretch.cli.output import Output, verb
 
 
 @verb
 def verify(
     out: Output,
-    what: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or the JSON file that `compare --measure` printed.")],
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle.")],
     trust: Annotated[
         list[Path] | None, typer.Option(help="Public key (Ed25519 in PEM) that it has to be signed with; repeat for any of several.")
     ] = None,
@@ -27,26 +26,15 @@ def verify(
     ] = None,
 ) -> None:
     """Check a bundle: schema, hashes, signature, and its results against the original."""
-    if what.suffix == ".json" and not what.is_dir():
-        if trust or sign:
-            raise UsageError("a measurement is not signed", "leave out --trust and --sign")
-        ok = _verify_measurement(out, what)
-    else:
-        ok = _verify_bundle(out, what, trust or [], sign)
-    if not ok:
-        raise typer.Exit(1)
-
-
-def _verify_bundle(out: Output, bundle: Path, trust: list[Path], key: Path | None) -> bool:
     from predictors.structs import filled
     from scheduler.answer import VerifyAnswer
     from scheduler.bundle.load import sign_bundle
     from scheduler.checks.verify import STEPS, verify_bundle
 
     with out.progress("verifying", total=STEPS) as progress:
-        answer = filled(VerifyAnswer, verify_bundle(bundle, trust, progress), bundle=bundle)
-    if key is not None and answer.ok:
-        answer = msgspec.structs.replace(answer, signer=sign_bundle(bundle, key))
+        answer = filled(VerifyAnswer, verify_bundle(bundle, trust or [], progress), bundle=bundle)
+    if sign is not None and answer.ok:
+        answer = msgspec.structs.replace(answer, signer=sign_bundle(bundle, sign))
     lines = [f"problem: {problem}" for problem in answer.problems]
     if answer.ok:
         allowed = "its fp16 and int8 subgraphs round" if answer.tolerance is None else f"{answer.tolerance:.0e} is allowed"
@@ -58,19 +46,5 @@ def _verify_bundle(out: Output, bundle: Path, trust: list[Path], key: Path | Non
     else:
         lines.append(f"{bundle} is not fit to run")
     out.emit(answer, lambda console: console.print("\n".join(lines)))
-    return answer.ok
-
-
-def _verify_measurement(out: Output, file: Path) -> bool:
-    from scheduler.tools.bench.compare import check_bench
-
-    with out.progress("checking") as step:
-        checked = check_bench(file, step)
-    lines = [f"problem: {problem}" for problem in checked.problems]
-    lines.append(
-        f"{file} says what its {checked.rounds} times of {checked.contenders} contenders say, and its files are those here"
-        if checked.ok
-        else f"{file} cannot be relied on"
-    )
-    out.emit(checked, lambda console: console.print("\n".join(lines)))
-    return checked.ok
+    if not answer.ok:
+        raise typer.Exit(1)

@@ -66,15 +66,6 @@ KEYS = {
         "planned.": "makespan_ms best_single_processor best_single_ms recommended",
         "comparisons[]": "name ratio low high",
     },
-    "compare --measure": {
-        "": "source verdict date seconds seed starts rounds warmup files contenders conditions versions warnings",
-        "files[]": "name path kind sha256 bytes macs inputs input_sha256",
-        "contenders[]": "name file runtime runtime_version threads steady summary macs_ratio max_error compared_with ns",
-        "conditions.": (
-            "processor system cores process_cores governors mhz_before mhz_after celsius_before celsius_after load_before load_after "
-            "stolen busy"
-        ),
-    },
     "simulate": {
         "": (
             "device source runs in_flight arrivals makespan_ms p50_ms p90_ms p99_ms elapsed_ms per_second busy communication_ms deadline_ms "
@@ -153,7 +144,6 @@ def words(verb, bundle):
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "export --as code": (bundle, "--as", "code", "--out", bundle.parent / "emitted"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
-        "compare --measure": (bundle / "model.onnx", bundle, "--measure", *("--with", "onnxruntime", "--rounds", 2, "--starts", 2)),
         "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *ADMIT),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
         "train BUNDLE": (bundle, "--images", folder_of(bundle.parent / "many", 24), *ONE_STEP, "--out", bundle.parent / "refined"),

@@ -13,8 +13,7 @@ import msgspec
 from predictors.errors import StretchError, UsageError
 from predictors.formats.inference import infer_shapes
 from scheduler.formats.onnx import open_onnx
-from scheduler.formats.tflite import TfliteNetwork, open_tflite
-from scheduler.tools.bench.subject import tflite_operator_macs
+from scheduler.formats.tflite import TfliteNetwork, TfliteOperator, open_tflite
 
 #: Operators of one file.
 MAX_OPERATORS = 100_000
@@ -176,6 +175,34 @@ def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes:
     return None if op in _UNCOUNTED else 0
 
 
+def tflite_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
+    """Multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape does not tell."""
+    if operator.code not in _TFLITE_MACS:
+        return None if operator.code in _TFLITE_UNCOUNTED else 0
+    reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]
+    try:
+        return int(_TFLITE_MACS[operator.code](reads, network.tensors[operator.outputs[0]].shape, operator.settings))
+    except IndexError:
+        return None
+
+
+#: Of what an operator reads and writes and its settings; weights are output × height × width × input, linear ones output × input.
+_TFLITE_MACS: Mapping[str, Any] = {
+    "CONV_2D": lambda reads, writes, settings: math.prod(writes) * math.prod(reads[1][1:]),
+    "DEPTHWISE_CONV_2D": lambda reads, writes, settings: math.prod(writes) * reads[1][1] * reads[1][2],
+    "TRANSPOSE_CONV": lambda reads, writes, settings: math.prod(reads[2]) * math.prod(reads[1][:3]),
+    "FULLY_CONNECTED": lambda reads, writes, settings: math.prod(writes) * reads[1][1],
+    "BATCH_MATMUL": lambda reads, writes, settings: math.prod(writes) * reads[0][-2 if settings.get("adj_x") else -1],
+}
+
+
+#: Operators that multiply as well, in ways that their shapes do not tell.
+_TFLITE_UNCOUNTED = frozenset(
+    {"CUSTOM", "CONV_3D", "CONV_3D_TRANSPOSE", "SVDF", "RNN", "LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+    | {"BIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_LSTM"}
+)
+
+
 def _tflite(path: Path) -> ForeignModel:
     network = open_tflite(path)
     if len(network.operators) > MAX_OPERATORS:
@@ -185,7 +212,7 @@ def _tflite(path: Path) -> ForeignModel:
         reads = [network.tensors[t] for t in operator.inputs if t is not None]
         writes = [network.tensors[t] for t in operator.outputs]
         shapes = [tuple(None if axis in t.opened else size for axis, size in enumerate(t.shape)) for t in (*reads, *writes)]
-        counted = tflite_operator_macs(network, operator)
+        counted = tflite_macs(network, operator)
         ops.append(
             ForeignOp(
                 name=f"{operator.name}_{i}",

@@ -1,9 +1,8 @@
-"""The reports of `stretch compare`, results side by side and files timed in turns, and of `stretch advise`, device by device."""
+"""The reports of `stretch compare`, results side by side, and of `stretch advise`, device by device."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.tools.bench.compare import BenchAnswer, BenchContender
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import chance
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
@@ -19,11 +18,6 @@ MOST_COMMANDS = 6
 #: Headings of `cells`.
 HEADINGS = (
     "what", "ms", "90 %", "from", "speed-up", "over sequential", "MACs", "M params", "meeting points", "agreement", "probability", "recommended",
-)  # fmt: skip
-
-#: Headings of `bench_cells`.
-BENCH_HEADINGS = (
-    "measured here", "median ms", "95 %", "another run", "p90 ms", "of the first", "95 % of that", "MACs of the first's", "difference",
 )  # fmt: skip
 
 
@@ -68,68 +62,6 @@ def comparison_page(answer: CompareAnswer) -> Page:
     )
 
 
-def bench_cells(row: BenchContender) -> tuple[str, ...]:
-    """Cells of a contender; unknown values are dashes."""
-    summary = row.summary
-    return (
-        row.name,
-        f"{summary.median_ms:.3f}",
-        _between(summary.low_ms, summary.high_ms, ".3f"),
-        _between(summary.repeat_low_ms, summary.repeat_high_ms, ".3f"),
-        f"{summary.p90_ms:.3f}",
-        f"{summary.ratio:.3f}×",
-        _between(summary.ratio_low, summary.ratio_high, ".3f"),
-        _known(row.macs_ratio, ".3f"),
-        _known(row.max_error, ".1e"),
-    )
-
-
-def bench_page(answer: BenchAnswer) -> Page:
-    """The report of a measurement."""
-    rows, seen = answer.contenders, answer.conditions
-    times = [row.summary for row in rows]
-    drawn = [
-        ChartInterval(row.name, t.median_ms, t.low_ms or t.median_ms, t.high_ms or t.median_ms) for row, t in zip(rows, times, strict=True)
-    ]
-    least = min(rows, key=lambda row: row.summary.median_ms)
-    files = []
-    for file in answer.files:
-        size, macs = f"{file.bytes / 1e6:.2f}", "–" if file.macs is None else f"{file.macs / 1e6:.1f}"
-        inputs = ", ".join(f"{name}: {shape}" for name, shape in file.inputs.items())
-        files.append((file.name, file.kind, size, macs, inputs, file.sha256[:16]))
-    machine = [
-        ("processor", seen.processor),
-        ("system", seen.system),
-        ("cores", f"{', '.join(map(str, seen.cores))} of {len(seen.process_cores)} that this process may use"),
-        ("governor", ", ".join(sorted(set(seen.governors.values()))) or "not told"),
-        ("frequency, MHz", _pairs(seen.mhz_before, seen.mhz_after, ".0f")),
-        ("temperature, °C", _pairs(seen.celsius_before, seen.celsius_after, ".1f")),
-        ("load", f"{_known(seen.load_before, '.2f')} before, {_known(seen.load_after, '.2f')} after"),
-        ("cores' time that the host gave to others", _known(seen.stolen, ".1%")),
-        ("cores' time in which they computed", _known(seen.busy, ".0%")),
-    ]
-    titles = ("file", "kind", "MB", "M MACs", "inputs", "SHA-256")
-    repeated = "“Another run” is where the median of another such measurement is expected in 95 % of all cases."
-    contenders = Grid("A dash stands for what is not known", BENCH_HEADINGS, [bench_cells(row) for row in rows], range(1, 9))
-    return Page(
-        title=f"{len(rows)} timed in turns" if len(rows) > 1 else f"{rows[0].name}, timed",
-        lead=[answer.verdict],
-        facts=[
-            Fact("least time", f"{least.summary.median_ms:.3g} ms", least.name),
-            Fact("rounds", f"{answer.starts * answer.rounds}", f"{answer.starts} starts of {answer.rounds} in {answer.seconds:.1f} s"),
-            Fact("warm-up rounds", ", ".join(map(str, answer.warmup)), f"seed {answer.seed}"),
-        ],
-        sections=[
-            *_times("Median of each with its 95 % interval", drawn),
-            Section("contenders", "Side by side", (repeated,), [contenders]),
-            Section("files", "Files", (), [Grid("What was timed", titles, files, (2, 3))], printed=False),
-            Section("machine", "The machine", (), [Grid("As the system told it", ("what", "how"), machine)]),
-        ],
-        warnings=answer.warnings,
-        source=answer.source,
-    )
-
-
 def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
     """The times of what is compared, the least one drawn strongly."""
     if not rows:
@@ -147,11 +79,6 @@ def _between(low: float | None, high: float | None, form: str) -> str:
 
 def _known(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
-
-
-def _pairs(before: dict[str, float], after: dict[str, float], form: str) -> str:
-    both = [f"{name} {value:{form}} → {after[name]:{form}}" for name, value in before.items() if name in after]
-    return ", ".join(both) or "not told"
 
 
 # The report of `stretch advise`: where branches pay, as bars beside the best single processor of each device.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.predictors.specified import kept
-from tests.scheduler.tools.bench.nets import conv_onnx
+from tests.scheduler.foreign_files import conv_onnx
 from tests.stretch.cli.commands import call, tree
 
 TINY = "tiny_resnet --device pixel6 --weights none --alpha 100 --out new"
@@ -37,16 +37,6 @@ REFUSALS = {
         ("no_such_thing", 2, "is no bundle and no file of a result"),
         ("gone.json --device pixel6 --device mi9", 2, "--device is for models"),
         ("resnet18 --device no_such_device", 3, "unknown device"),
-        ("a_bundle --rounds 3", 2, "--rounds does not go with a comparison without --measure"),
-    ],
-    "compare --measure": [
-        ("", 2, "missing argument"),
-        ("gone", 2, "is no .onnx file, .tflite file or bundle"),
-        ("conv.onnx --with tensorrt", 3, "unknown runtime `tensorrt`"),
-        ("conv.onnx --starts 9", 2, "starts"),
-        ("conv.onnx --input 1x2", 2, "is not channels, height and width"),
-        ("conv.onnx --input q=3x8x8", 2, "no file has an input `q`"),
-        ("conv.onnx --device mi9", 2, "--device does not go with --measure"),
     ],
     "evaluate bundle --images images": [
         ("--set preprocessing.mean=[1,2]", 2, "Expected `array` of length 3, got 2 - at `$.mean`"),

@@ -110,11 +110,6 @@ def test_channels_are_first_in_every_notation_of_an_image_whose_file_has_them_la
     assert "channels last" in answers[0]["warnings"][0]
 
 
-def test_sizes_in_the_order_of_the_file_are_those_of_the_network(tmp_path):
-    path = written(tmp_path, FILES["channels last"])
-    assert figures(read_onnx(path, {"x": (1, 16, 12, 3)}, as_stored=True)) == figures(read_onnx(path, (1, 3, 16, 12)))
-
-
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("verb", ["predict", "advise", "branch", "search", "compare", "export"])
 def test_open_size_ends_every_verb_with_one_sentence_and_code(capsys, tmp_path, verb):

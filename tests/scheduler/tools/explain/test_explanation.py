@@ -1,6 +1,7 @@
 """Where runtimes put the operators of files, and changes of a file that help."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import external_data_helper
 from onnx.reference import ReferenceEvaluator
 
 from predictors.errors import StretchError, UsageError
+from scheduler.formats.tflite import open_tflite
 from scheduler.tools.explain.foreign import (
     NEW_OPSET,
     check_runtime,
@@ -25,8 +27,9 @@ from scheduler.tools.explain.foreign import (
     raise_opset,
     tried,
 )
-from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model
+from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model, tflite_macs
 from scheduler.tools.explain.runtimes import find_named
+from tests.scheduler.foreign_files import linear_tflite
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
 
 
@@ -35,6 +38,24 @@ def test_operators_have_types_shapes_and_work(foreign):
     assert (first.name, first.op, first.macs) == ("conv", "Conv", 4 * 8 * 8 * 3 * 9)
     assert first.types == ("float",)
     assert first.shapes[0] == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("code", "reads", "written", "macs"),
+    [
+        ("CONV_2D", [(1, 9, 9, 3), (8, 3, 3, 3), (8,)], (1, 9, 9, 8), 81 * 8 * 27),
+        ("DEPTHWISE_CONV_2D", [(1, 9, 9, 6), (1, 5, 5, 6), (6,)], (1, 9, 9, 6), 81 * 6 * 25),
+        ("TRANSPOSE_CONV", [(4,), (8, 2, 2, 3), (1, 5, 5, 3)], (1, 10, 10, 8), 25 * 3 * 8 * 4),
+        ("BATCH_MATMUL", [(2, 4, 5), (2, 5, 6)], (2, 4, 6), 2 * 4 * 6 * 5),
+        ("ADD", [(1, 9), (9,)], (1, 9), 0),
+        ("UNIDIRECTIONAL_SEQUENCE_LSTM", [(1, 9)], (1, 9), None),
+    ],
+)
+def test_work_of_tflite_operators_is_that_of_their_shapes(tmp_path, code, reads, written, macs):
+    network = open_tflite(linear_tflite(tmp_path / "m.tflite"))
+    tensors = [replace(network.tensors[0], shape=shape, stored=None) for shape in (*reads, written)]
+    operator = replace(network.operators[0], code=code, inputs=tuple(range(len(reads))), outputs=(len(reads),), settings={})
+    assert tflite_macs(replace(network, tensors=tensors), operator) == macs
 
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "/etc/hostname"])

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
-from scheduler.tools.bench.compare import BenchAnswer, BenchFile, Conditions, verdict
 from scheduler.tools.explain.model import Fix, RuntimeExplanation, RuntimeOperator, UnsupportedReason
 from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
@@ -20,7 +19,7 @@ from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanAnswer
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
-from stretch.tools.report.comparison import HEADINGS, bench_page, cells
+from stretch.tools.report.comparison import HEADINGS, cells
 from stretch.tools.report.execution import explanation_page, runtime_lines
 from stretch.tools.report.fit import print_page, text_bars
 from stretch.tools.report.front import front_page, together_page
@@ -30,7 +29,6 @@ from stretch.tools.report.prediction import kernel_points
 from stretch.tools.together import together, together_answer
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.scheduler.tools.bench.test_compare import contender, drawn
 from tests.stretch.cli.commands import succeed
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
@@ -151,47 +149,6 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
         == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
     )
     assert "to be trained" in reply["sequential, same MACs"]
-
-
-def measurement(rows=None, **told):
-    rows = rows or [contender("net.onnx, onnxruntime", drawn(2e6, 1)), contender("net.onnx, openvino", drawn(3e6, 2), drawn(2e6, 1))]
-    empty = {name: {} for name in ("governors", "mhz_before", "mhz_after", "celsius_before", "celsius_after")}
-    conditions = Conditions(
-        processor="A chip",
-        system="Linux",
-        cores=[0],
-        process_cores=[0, 1],
-        **(empty | {"load_before": None, "load_after": None, "stolen": None, "busy": None} | told),
-    )
-    file = BenchFile(
-        name="net.onnx",
-        path="net.onnx",
-        kind="onnx",
-        sha256="0" * 64,
-        bytes=9,
-        macs=None,
-        inputs={"x": "float32 1x2"},
-        input_sha256="1" * 64,
-    )
-    return BenchAnswer(
-        verdict=verdict(rows),
-        date="2026-01-01",
-        seconds=1.0,
-        seed=0,
-        starts=5,
-        rounds=30,
-        warmup=[10] * 5,
-        files=[file],
-        contenders=rows,
-        conditions=conditions,
-        versions={},
-        warnings=["mind"],
-    )
-
-
-def test_every_contender_and_its_median_are_shown_at_any_width():
-    text = page_printed(bench_page(measurement()), 60)
-    assert all(row.name in text and f"{row.summary.median_ms:.3f}" in text for row in measurement().contenders)
 
 
 SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
