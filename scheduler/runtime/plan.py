@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from graphlib import CycleError
 
 from predictors.errors import StretchError
+from predictors.order import stable_order
 from scheduler.bundle.manifest import Manifest, TflitePlan
 from scheduler.bundle.rows import Rows
 
@@ -105,26 +106,9 @@ def _topological_order(
     start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin], writers: Mapping[str, str]
 ) -> dict[str, int]:
     """The steps as they were given, each moved behind what it waits for."""
-    there = set(start)
-    names = list(steps)
-    topological_order = {name: position for position, name in enumerate(names)}
-    readers: dict[str, list[int]] = {}
-    missing: dict[str, int] = {}
-    for name, step in steps.items():
+    try:
         # a step that reads what nothing writes waits for itself
-        before = {writers.get(tensor, name) for tensor in step.inputs if tensor not in there}
-        missing[name] = len(before)
-        for item in before:
-            readers.setdefault(item, []).append(topological_order[name])
-    ready = [position for position, name in enumerate(names) if not missing[name]]
-    order: list[str] = []
-    while ready:
-        name = names[heappop(ready)]
-        order.append(name)
-        for position in readers.get(name, ()):
-            missing[names[position]] -= 1
-            if not missing[names[position]]:
-                heappush(ready, position)
-    if stuck := topological_order.keys() - set(order):
-        raise StretchError(f"`{min(stuck, key=topological_order.__getitem__)}` waits for a tensor that nothing writes before it")
+        order = stable_order({name: {writers.get(x, name) for x in step.inputs if x not in start} for name, step in steps.items()})
+    except CycleError as error:
+        raise StretchError(f"`{error.args[1][0]}` waits for a tensor that nothing writes before it") from error
     return {name: position for position, name in enumerate(order)}

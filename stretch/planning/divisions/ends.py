@@ -16,12 +16,13 @@ import numpy as np
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import Kernel
 from predictors.graph import OpGraph
+from predictors.order import stable_order
 from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.cost.makespan import added_up, computed, subgraph_times
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
-from stretch.planning.network.segments import Segment, components, cone, handed_on, part_graph, runnable
+from stretch.planning.network.segments import Segment, components, cone, handed_on, part_graph
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
@@ -99,7 +100,7 @@ def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
                 reads[current][source, read] = None
     first = [min(graph.position[name] for name in names) for names in groups]
     sources = [{source for source, _ in read if source != ARRIVING} for read in reads]
-    order = runnable(sorted(range(len(groups)), key=first.__getitem__), sources)
+    order = stable_order({number: sources[number] for number in sorted(range(len(groups)), key=first.__getitem__)})
     place = {number: i for i, number in enumerate(order)} | {ARRIVING: ARRIVING}
     return TaskGraph(
         tuple(tuple(sorted(groups[number], key=graph.position.__getitem__)) for number in order),
@@ -438,7 +439,7 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     begun = [placed.order[i] for i in sorted(range(len(tasks)), key=lambda i: (scheduled.starts[i], scheduled.ends[i], i))]
     groups: list[list[int]] = []
     last_on: dict[int, list[int]] = {}
-    for task in runnable(begun, tasks.sources):
+    for task in stable_order({task: tasks.sources[task] for task in begun}):
         on = processors[task]
         if on not in last_on or any(processors[source] != on for source in tasks.sources[task]):
             groups.append([])

@@ -13,6 +13,7 @@ from predictors.fusion import Kernel
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, joins_that
 from predictors.operators import kind_of
+from predictors.order import stable_order
 from predictors.rewrites import changing, rewritten
 from predictors.rows import all_rows, height
 from predictors.shapes import ints, width
@@ -82,17 +83,6 @@ def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list
     for name in root:
         union.setdefault(find(name), []).append(name)
     return list(union.values())
-
-
-def runnable(preferred: Sequence[int], sources: Sequence[Collection[int]]) -> list[int]:
-    """Numbers in an order in which each follows its sources, as near to the preferred one as that allows."""
-    ordered: dict[int, None] = {}
-    left = list(preferred)
-    while left:
-        number = next(item for item in left if ordered.keys() >= set(sources[item]))
-        left.remove(number)
-        ordered[number] = None
-    return list(ordered)
 
 
 @memoised
@@ -403,7 +393,7 @@ def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[l
     groups = [[graph.by_name[name] for name in group] for group in components(latest, pairs)]
     of = {op.name: number for number, group in enumerate(groups) for op in group}
     waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
-    groups = [groups[number] for number in runnable(range(len(groups)), waits)]
+    groups = [groups[number] for number in stable_order(dict(enumerate(waits)))]
     if len(groups) <= MOST_SIDES:
         return groups
     # neighbours are joined where there are too many
