@@ -1,7 +1,6 @@
 """The device that subgraphs run on, and kernels built for it."""
 
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pyopencl as cl
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
-from scheduler.cores import available_cores, cpu_flags
+from scheduler.cores import available_cores
 from scheduler.delegates.opencl import device as opencl_device
 from scheduler.delegates.opencl.device import (
     FOLDER,
@@ -21,6 +20,7 @@ from scheduler.delegates.opencl.device import (
     choose_device,
     device_traits,
     find_device,
+    is_unknown,
     missing,
     open_device,
     read_binary,
@@ -224,73 +224,10 @@ def test_nothing_is_kept_where_nothing_can_be_written(folder):
     assert Path(folder).is_file()
 
 
-HASWELL = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "cx16", "popcnt", "abm"})
-SKYLAKE = HASWELL | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "name"),
-    [
-        (SKYLAKE, "skylake-avx512"),
-        (SKYLAKE - {"avx512bw"}, "haswell"),
-        (HASWELL, "haswell"),
-        (HASWELL - {"fma"}, None),
-        (frozenset(), None),
-    ],
-)
-def test_oldest_processor_with_the_instructions_is_compiled_for(flags, name):
-    assert opencl_device.target(flags) == name
-
-
-#: The driver forgets the processor, as on one that it does not know; then it is told. Some builds of
-#: the driver take the name from elsewhere: they compile on, and there is nothing to tell them.
-FORGETS = """
-import sys
-
-import pyopencl as cl
-from scheduler.delegates.opencl import device as opencl_device
-from scheduler.cores import cpu_flags
-from scheduler.delegates.opencl.device import find_device
-
-device = find_device()
-known = opencl_device.place_of(device.int_ptr, device.version.split("linux-gnu-")[-1].strip())
-place = known or opencl_device.place_of(device.int_ptr, opencl_device.target(cpu_flags()))
-if place is None:
-    sys.exit("forgets nothing")
-opencl_device.point(place, "generic")
-source = "kernel void twice(global float8* a) { a[get_global_id(0)] = fma(a[get_global_id(0)], 2.0f, 1.0f); }"
-
-def result():
-    import numpy as np
-
-    context = cl.Context([device])
-    x = np.arange(64, dtype=np.float32)
-    buffer = cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x)
-    queue = cl.CommandQueue(context)
-    cl.Program(context, source).build().twice(queue, (8,), None, buffer)
-    got = np.empty_like(x)
-    cl.enqueue_copy(queue, got, buffer)
-    return bool((got == x * 2 + 1).all())
-
-try:
-    result()
-    sys.exit("forgets nothing")
-except cl.RuntimeError as error:
-    print("unknown target CPU" in str(error))
-print(opencl_device.name_target(device, cpu_flags()))
-print(result())
-"""
-
-
-def test_driver_that_does_not_know_the_processor_compiles_for_one_it_knows(tmp_path):
-    if platform.machine() != "x86_64" or "Portable" not in find_device().platform.name or opencl_device.target(cpu_flags()) is None:
-        pytest.skip("PoCL on x86-64 with AVX2 alone")
-    run = subprocess.run(
-        [sys.executable, "-c", FORGETS], capture_output=True, text=True, env=os.environ | {"POCL_CACHE_DIR": str(tmp_path)}
-    )
-    if run.stderr.endswith("forgets nothing\n"):
-        pytest.skip("this driver knows its processor in another way")
-    assert run.stdout.split() == ["True", opencl_device.target(cpu_flags()), "True"], run.stderr
+@pytest.mark.parametrize(("processor", "unknown"), [("generic", True), ("znver3", False)])
+def test_processor_that_the_compiler_does_not_know_is_recognised(processor, unknown):
+    version = f"OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-{processor}"
+    assert is_unknown(Named("Portable Computing Language", "pthread-AMD EPYC", version)) is unknown
 
 
 def test_kernel_without_a_file_is_an_error_that_says_where_it_should_be(tmp_path, added_template):
