@@ -3,8 +3,6 @@
 import asyncio
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -13,7 +11,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import MissingBackendError, StretchError, UsageError, install_line
 from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
 from scheduler.runtime.scheduler import Scheduler, SharedSession, chosen
 from scheduler.runtime.session import Session
@@ -102,65 +100,42 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 #: What may become of a request.
 OUTCOMES = ("done", "late", "failed", "expired", "refused", "cancelled")
 
-_HELP = {
-    "nn_stretch_requests_total": ("counter", "Requests by what became of them."),
-    "nn_stretch_latency_seconds": ("histogram", "Time from request to output, waiting included, of requests that were computed."),
-    "nn_stretch_waiting": ("gauge", "Requests that wait."),
-    "nn_stretch_running": ("gauge", "Inferences in flight."),
-}
-
 
 class Counters:
-    """Counts by model, from any thread."""
+    """Metrics by model, from any thread.
+
+    Raises:
+        MissingBackendError: If prometheus-client is not installed.
+    """
 
     def __init__(self, models: Collection[str]) -> None:
-        self._lock = threading.Lock()
-        self._outcomes = {model: Counter(dict.fromkeys(OUTCOMES, 0)) for model in models}
-        self._classes = {model: [0] * (len(BUCKETS) + 1) for model in models}
-        self._seconds = dict.fromkeys(models, 0.0)
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        except ModuleNotFoundError as error:
+            raise MissingBackendError("a service counts with prometheus-client, which is not installed", install_line("service")) from error
+        self.registry = CollectorRegistry()
+        add: Any = {"namespace": "nn_stretch", "registry": self.registry}
+        self._requests = Counter("requests", "Requests by what became of them.", ["model", "outcome"], **add)
+        words = "Time from request to output, waiting included, of requests that were computed."
+        self._latency = Histogram("latency_seconds", words, ["model"], buckets=BUCKETS, **add)
+        self.waiting = Gauge("waiting", "Requests that wait.", **add)
+        self.running = Gauge("running", "Inferences in flight.", ["model"], **add)
+        for model in models:
+            self._latency.labels(model)
+            self.running.labels(model)
+            for outcome in OUTCOMES:
+                self._requests.labels(model, outcome)
 
     def note(self, model: str, outcome: str, seconds: float | None = None) -> None:
         """A request has come to its end."""
-        with self._lock:
-            self._outcomes[model][outcome] += 1
-            if seconds is not None:
-                self._classes[model][bisect_left(BUCKETS, seconds)] += 1
-                self._seconds[model] += seconds
+        self._requests.labels(model, outcome).inc()
+        if seconds is not None:
+            self._latency.labels(model).observe(seconds)
 
     def outcomes(self, model: str) -> dict[str, int]:
         """How many requests of a model came to each end."""
-        with self._lock:
-            return dict(self._outcomes[model])
-
-    def text(self, waiting: int, running: dict[str, int]) -> str:
-        """All of it in Prometheus' text format."""
-        with self._lock:
-            lines = {
-                "nn_stretch_requests_total": [
-                    f'{{{_label(model)},outcome="{outcome}"}} {count}'
-                    for model, outcomes in self._outcomes.items()
-                    for outcome, count in outcomes.items()
-                ],
-                "nn_stretch_latency_seconds": [line for model in self._classes for line in self._histogram(model)],
-                "nn_stretch_waiting": [f" {waiting}"],
-                "nn_stretch_running": [f"{{{_label(model)}}} {count}" for model, count in running.items()],
-            }
-        lines_of_text = []
-        for name, (kind, words) in _HELP.items():
-            lines_of_text += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *(f"{name}{line}" for line in lines[name])]
-        return "\n".join(lines_of_text) + "\n"
-
-    def _histogram(self, model: str) -> list[str]:
-        lines, total = [], 0
-        for end, count in zip((*map(str, BUCKETS), "+Inf"), self._classes[model], strict=True):
-            total += count
-            lines.append(f'_bucket{{{_label(model)},le="{end}"}} {total}')
-        return [*lines, f"_sum{{{_label(model)}}} {self._seconds[model]:.9g}", f"_count{{{_label(model)}}} {total}"]
-
-
-def _label(model: str) -> str:
-    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'model="{escaped}"'
+        value = self.registry.get_sample_value
+        return {name: int(value("nn_stretch_requests_total", {"model": model, "outcome": name}) or 0) for name in OUTCOMES}
 
 
 def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
@@ -204,6 +179,7 @@ class Service:
 
     Raises:
         UsageError: If there is no session, or `waiting` is less than 1.
+        MissingBackendError: If prometheus-client is not installed.
     """
 
     def __init__(self, sessions: Scheduler | Session | Mapping[str, Session], waiting: int = 64) -> None:
@@ -308,8 +284,13 @@ class Service:
 
     def prometheus(self) -> str:
         """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
+        from prometheus_client import generate_latest
+
         with self._changed:
-            return self._counters.text(len(self._waiting), dict(self._running))
+            self._counters.waiting.set(len(self._waiting))
+            for model, count in self._running.items():
+                self._counters.running.labels(model).set(count)
+            return generate_latest(self._counters.registry).decode()
 
     def close(self, *, drain: bool = True) -> None:
         """Take no more requests, and return when none is left; may be called twice.
