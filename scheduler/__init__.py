@@ -10,18 +10,14 @@ if TYPE_CHECKING:
     from scheduler.runtime.adaptive import AdaptiveSession
     from scheduler.runtime.scheduler import Scheduler
     from scheduler.runtime.session import Session
-    from scheduler.tools.admission import Demand
-    from scheduler.tools.service import DeadlineError, OverloadedError, Service
+    from scheduler.simulate.admission import Demand
 
 __all__ = [
     "AdaptiveSession",
     "Bundle",
-    "DeadlineError",
     "Demand",
     "FaultPolicy",
-    "OverloadedError",
     "Scheduler",
-    "Service",
     "Session",
     "load_bundle",
 ]
@@ -36,7 +32,6 @@ if not TYPE_CHECKING:
             "scheduler.runtime.adaptive": ["AdaptiveSession"],
             "scheduler.runtime.scheduler": ["Scheduler"],
             "scheduler.runtime.session": ["Session"],
-            "scheduler.tools.service": ["DeadlineError", "OverloadedError", "Service"],
-            "scheduler.tools.admission": ["Demand"],
+            "scheduler.simulate.admission": ["Demand"],
         },
     )

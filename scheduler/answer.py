@@ -16,7 +16,6 @@ from scheduler.measure.energy import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-from scheduler.tools.boards.board import BoardAnswer
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +61,18 @@ class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     best_single_processor: str | None  # The fastest single processor for the original.
     best_single_ms: float | None  # What that takes.
     recommended: str  # What the planner recommends to run.
+
+
+class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something ran."""
+
+    host: str  # As it was named.
+    arch: str  # ``x86_64`` or ``aarch64``.
+    python: str  # Its version there.
+    glibc: str  # Its version there.
+    cores: int  # That programs may use there.
+    folder: str  # There, with all that was copied.
+    copied_bytes: dict[str, int]  # Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):

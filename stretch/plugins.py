@@ -1,11 +1,32 @@
-"""Entry points of other packages: loaded once, and named where their code fails."""
+"""What the core does not know by name: folders of `stretch/tools`, and entry points of other packages.
+
+A tool is a folder of `stretch/tools`. The core looks for three files in it: `verb.py` has a verb of the folder's name,
+`flags.py` adds flags to verbs, `exporters.py` adds forms of `stretch export`.
+"""
 
 import functools
 import warnings
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+#: Folder of the tools; the core works without it.
+TOOLS = Path(__file__).with_name("tools")
 
 #: Groups that other packages extend nn-stretch by.
-GROUPS = ("nn_stretch.delegates", "nn_stretch.families")
+GROUPS = ("nn_stretch.delegates", "nn_stretch.exporters", "nn_stretch.families")
+
+
+def tool_modules(part: str) -> dict[str, str]:
+    """The module of this name of each tool that has one, by tool; imports none."""
+    return {path.parent.name: f"{__package__}.tools.{path.parent.name}.{part}" for path in sorted(TOOLS.glob(f"*/{part}.py"))}
+
+
+@functools.cache
+def load_tools(part: str) -> None:
+    """Import the module of this name of each tool, so that it registers what it adds."""
+    for module in tool_modules(part).values():
+        import_module(module)
 
 
 @functools.cache

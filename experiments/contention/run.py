@@ -18,10 +18,10 @@ from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
+from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, Simulated
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Arrivals, Heat, Load, Scene, parse_loads, powers
-from scheduler.tools.simulation import prepare
 
 HERE = Path(__file__).parent
 

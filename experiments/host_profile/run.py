@@ -126,8 +126,8 @@ def _measure(work: Path, processor: str, names: Sequence[str]) -> list[Row]:
     from predictors.devices import load_device
     from predictors.predictor import LatencyPredictor
     from scheduler.measure.steady import preferred, runner, time_steadily
+    from stretch.profile.places import find_places, write_network
     from stretch.stages.network import read_graph
-    from stretch.tools.profiling.places import find_places, write_network
 
     predictor = LatencyPredictor(load_device(work / "host.toml"))
     place = next(place for place in find_places() if place.family == processor)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.records import Record, Row, Source
-from stretch.tools.report.html.page import ACCENT, INK, OTHER, Chart
+from stretch.report.html.page import ACCENT, INK, OTHER, Chart
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -18,7 +18,7 @@ from scheduler.simulate.scene import Scene
 from stretch.planning.design.scale import aligns, resolve_design
 from stretch.planning.plan import PlanningProblem, evaluate
 from stretch.planning.result import PlanResult
-from stretch.tools.together import network_of
+from stretch.stages.together import network_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from experiments.networks import graph_of, own_precisions
 from experiments.records import Row, write_record
 from predictors.devices import DeviceProfile, load_device
 from stretch.planning.config import PlanConfig
-from stretch.tools.together import BestPair, Candidate, Pair, candidates, together
+from stretch.stages.together import BestPair, Candidate, Pair, candidates, together
 
 HERE = Path(__file__).parent
 DEVICE, PROCESSORS = "mi9-release", ("cpu", "gpu", "dsp")

@@ -22,10 +22,10 @@ from scheduler.measure.steady import preferred
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
+from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network, StepTime, device_placements
 from scheduler.simulate.scene import Arrivals, Load, Scene
-from scheduler.tools.simulation import prepare
 
 try:
     import resource

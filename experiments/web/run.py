@@ -12,8 +12,8 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import stretch
-import stretch.tools.profiling.browser as measuring
-import stretch.tools.profiling.run as networks
+import stretch.profile.run as networks
+import stretch.tools.web.browser as measuring
 from experiments.records import ROOT, Row, write_record
 from predictors.devices import load_device
 from scheduler.bundle.load import Bundle, load_bundle

@@ -1,1 +1,1 @@
-"""What is built on the core and that the core never imports: boards, explanations of files, services, timing in turns, simulations, the C++ runner."""
+"""What is built on the core and that the core never imports: boards, explanations of files, services, the browser page, the C++ runner."""

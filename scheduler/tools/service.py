@@ -16,8 +16,8 @@ from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
 from scheduler.runtime.scheduler import Scheduler, SharedSession, chosen
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
+from scheduler.simulate.admission import Admission, Demand, admit
 from scheduler.simulate.networks import Network, StepTime
-from scheduler.tools.admission import Admission, Demand, admit
 
 
 class OverloadedError(StretchError):

@@ -36,9 +36,8 @@ from stretch.planning.messages import Message, OptionName
 if TYPE_CHECKING:
     from torch import nn
 
+    from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import Simulated
-    from scheduler.tools.explain.model import RuntimeExplanation
-    from scheduler.tools.simulation import SimulateAnswer
     from stretch.capture.inputs import InputShapes
     from stretch.evaluation.measure import EvaluateAnswer
     from stretch.planning.cost.accuracy import AccuracySource
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from stretch.stages.explain import Explanation
     from stretch.stages.network import CapturedNetwork, Readout
     from stretch.stages.predict import Prediction
-    from stretch.tools.together import TogetherAnswer
+    from stretch.stages.together import TogetherAnswer
     from stretch.train.loop import Listener
     from stretch.train.session import TrainAnswer
 
@@ -232,7 +231,7 @@ def search_pair(
         StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
     """
     from stretch.planning.plan import PlanningProblem
-    from stretch.tools.together import GOALS, candidates, together, together_answer
+    from stretch.stages.together import GOALS, candidates, together, together_answer
 
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
@@ -469,10 +468,10 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.runtime.trace import write_perfetto
+    from scheduler.simulate.answer import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads, thermal_of
-    from scheduler.tools.simulation import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
-    from scheduler.tools.simulation import simulate as simulate_bundle
 
     scene = Scene(
         runs=inferences,
@@ -570,35 +569,20 @@ def explain(
     ] = None,
     *,
     mapping: Places = NO_PLACES,
-    runtime: Annotated[
-        str | None, typer.Option("--runtime", help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.")
-    ] = None,
-    fix: Annotated[
-        Path | None, typer.Option("--fix", help="Write the ONNX file with all changes that improve its placement and preserve its results.")
-    ] = None,
     progress: Progress | None = None,
-) -> "Explanation | RuntimeExplanation":
-    """Show where each operator of a bundle runs, why, and its cost; or where a runtime puts the operators of a file.
+) -> "Explanation":
+    """Show where each operator of a bundle runs, why, and its cost.
 
     Args:
         progress: Called for each subgraph.
 
     Raises:
-        StretchError: Or one of its kinds: no bundle, a runtime that is not installed.
+        StretchError: Or one of its kinds: no bundle, an unknown device.
     """
     path = Path(what)
-    if runtime is not None:
-        from scheduler.tools.explain import explain_file, fix_file
-
-        if mapping:
-            raise UsageError("--map places the processors of a bundle, --runtime explains a file", "give one of the two")
-        explanation = explain_file(path, runtime, None if device is None else str(device))
-        return fix_file(explanation, runtime, None if device is None else str(device), fix)
     from scheduler.bundle.load import load_bundle
     from stretch.stages.explain import explain_here, explain_on
 
-    if fix is not None:
-        raise UsageError("--fix changes a file for a runtime, but no runtime is named", "add --runtime onnxruntime, or another")
     if device is not None and mapping:
         raise UsageError("--map places processors on this machine, --device predicts for another", "give one of the two")
     if path.suffix.lower() in (".onnx", ".tflite") and path.is_file():

@@ -58,17 +58,19 @@ from stretch.cli.failures import guard
 from stretch.cli.help import HEADINGS, HELP_REMOTE, REMOTE, Verb
 from stretch.cli.interrupt import GRACE_S
 from stretch.cli.output import COMMAND_LINE
+from stretch.plugins import tool_modules
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"boards", "complete", "failures", "help", "interrupt", "options", "output", "pages", "start"})
+PARTS = frozenset({"complete", "extensions", "failures", "help", "interrupt", "options", "output", "pages", "start"})
 
 #: Verbs in the order of `stretch --help`; others follow by name.
 FIRST = tuple(name for names in HEADINGS.values() for name in names)
 
 
 def find_verbs() -> dict[str, str]:
-    """The module of every verb that has a file in this folder, in the order of `stretch --help`; imports none of them."""
-    modules = {module.name.rstrip("_"): module.name for module in iter_modules(__path__) if module.name not in PARTS}
+    """The module of every verb of this folder and of the tools, in the order of `stretch --help`; imports none of them."""
+    modules = {module.name.rstrip("_"): f"{__name__}.{module.name}" for module in iter_modules(__path__) if module.name not in PARTS}
+    modules |= tool_modules("verb")
     return {name: modules[name] for name in (*FIRST, *sorted(modules.keys() - set(FIRST))) if name in modules}
 
 
@@ -112,18 +114,16 @@ class Verbs(TyperGroup):
 
 def _purpose(name: str) -> str:
     """The first line of the docstring of a verb's function."""
-    path = Path(__file__).with_name(f"{VERBS[name]}.py")
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    return next(
-        (ast.get_docstring(node) or "" for node in body if isinstance(node, ast.FunctionDef) and node.name == path.stem), ""
-    ).partition("\n")[0]
+    path = Path(__file__).parents[2].joinpath(*VERBS[name].split(".")).with_suffix(".py")
+    functions = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
+    return next((ast.get_docstring(node) or "" for node in functions if node.name.rstrip("_") == name), "").partition("\n")[0]
 
 
 def _grace_s(words: Sequence[str]) -> float:
     """Seconds that a verb gets after Ctrl-C: `GRACE_S` of its module, or the default."""
     # a module that cannot be imported is reported when the verb is called
     with contextlib.suppress(Exception):
-        return float(getattr(importlib.import_module(f"stretch.cli.{VERBS[words[0]]}"), "GRACE_S", GRACE_S))
+        return float(getattr(importlib.import_module(VERBS[words[0]]), "GRACE_S", GRACE_S))
     return GRACE_S
 
 
@@ -149,7 +149,8 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
 
 def verb_function(name: str) -> Any:
     """The function of a verb."""
-    return getattr(importlib.import_module(f"stretch.cli.{VERBS[name]}"), VERBS[name])
+    module = importlib.import_module(VERBS[name])
+    return getattr(module, name, None) or getattr(module, f"{name}_")
 
 
 def _show_version(value: bool) -> None:

@@ -11,7 +11,7 @@ from stretch.cli.pages import Html
 @calls(advise_model)
 def advise(out: Output, run: Call, html: Html = None) -> None:
     """Say for each device whether to branch a model, and why."""
-    from stretch.tools.report.comparison import advice_page
+    from stretch.report.comparison import advice_page
 
     profiles = load_devices(run.keywords["device"])
     # torch is imported, the network loaded and captured

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from predictors.errors import InfeasibleError
     from stretch.capture.inputs import InputShapes
+    from stretch.report.html.page import Page
     from stretch.stages.design import BranchedAnswer
-    from stretch.tools.report.html.page import Page
 
 #: Steps of the progress bar: import torch, load, capture, plan, transform, and the files of a typical bundle.
 PHASES = 16
@@ -60,13 +60,13 @@ def branch(
     answer = result.answer(as_flag)
 
     def roofline() -> "tuple[str, Figure]":
-        from stretch.tools.report.prediction import roofline_figure
+        from stretch.report.prediction import roofline_figure
 
         plan, single = result.plan, answer.predicted
         estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
         return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
 
-    from stretch.tools.report.plan import plan_page
+    from stretch.report.plan import plan_page
 
     following = _following(answer)
     out.show(
@@ -96,9 +96,9 @@ def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputSha
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.messages import error_spelled
+    from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
-    from stretch.tools.report.prediction import refusal_page
 
     profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
     alone = predict_latency(model, graph, profile, list(profile.processors), None).processors

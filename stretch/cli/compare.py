@@ -39,8 +39,8 @@ def compare(
     from predictors.devices import load_device
     from scheduler.bundle.load import load_bundle
     from stretch.comparison import CompareAnswer, bundle_row, rows_of_file, warnings_of
+    from stretch.report.comparison import comparison_page
     from stretch.stages.network import read_graph
-    from stretch.tools.report.comparison import comparison_page
 
     devices, models = device or [], [name for name in what if not _is_result(name)]
     if models and not devices:

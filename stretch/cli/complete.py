@@ -40,5 +40,4 @@ VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "model": lambda start: _of("stretch.models.families:quick_names")(start),
     "recipe": lambda start: (file.stem for file in sorted(_of("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
     "mode": _modes,
-    "explain runtime": lambda start: _of("scheduler.tools.explain.runtimes:RUNTIMES"),
 }

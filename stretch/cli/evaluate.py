@@ -8,7 +8,7 @@ from stretch.cli.output import Output, verb
 
 if TYPE_CHECKING:
     from stretch.evaluation.measure import EvaluateAnswer
-    from stretch.tools.report.html.page import Page
+    from stretch.report.html.page import Page
 
 
 @verb
@@ -22,7 +22,7 @@ def evaluate(out: Output, run: Call) -> None:
 
 
 def _page(answer: "EvaluateAnswer") -> "Page":
-    from stretch.tools.report.html.page import Grid, Page, Section
+    from stretch.report.html.page import Grid, Page, Section
 
     original = answer.original
     shares = (

@@ -27,7 +27,7 @@ EXAMPLES = {
     "simulate": ("stretch simulate runs/net", "stretch simulate runs/net --busy gpu=0.5@0:1000"),
     "explain": ("stretch explain runs/net", "stretch explain net.onnx --runtime openvino"),
     "verify": ("stretch verify runs/net", "stretch verify runs/net --trust key.pem"),
-    "compare": ("stretch compare runs/a runs/b", "stretch compare a.onnx b.onnx --measure"),
+    "compare": ("stretch compare runs/a runs/b", "stretch compare resnet18 --device pixel6 --device mi9"),
     "web": ("stretch web runs/net", "stretch web --profile myphone --host 0.0.0.0"),
     "profile": ("stretch profile --name laptop", "stretch profile --fit networks.csv --device pixel6 --out mine"),
     "list": ("stretch list devices", "stretch list models 'resnet*'"),

@@ -132,7 +132,7 @@ def _list_devices(out: Output, device: str | None, details: bool) -> None:
 
 
 def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
-    from stretch.tools.report.fit import table
+    from stretch.report.fit import table
 
     rows = [
         (
@@ -148,8 +148,8 @@ def _print_devices(console: "Console", items: Sequence[ListedDevice]) -> None:
 
 
 def _print_device(console: "Console", item: ListedDevice, details: bool) -> None:
-    from stretch.tools.report.brief import SOURCES
-    from stretch.tools.report.fit import table
+    from stretch.report.brief import SOURCES
+    from stretch.report.fit import table
 
     lines = [f"{item.id}: {item.name} ({item.soc})"]
     if item.aliases:
@@ -259,7 +259,7 @@ def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) 
 
 
 def _print_details(console: "Console", items: Sequence[DetailedModel]) -> None:
-    from stretch.tools.report.fit import table
+    from stretch.report.fit import table
 
     for item in items:
         outcome = f"refused: {item.why}" if item.captured == "refused" else f"{item.million_macs:.4g} MMACs, {item.captured}"
@@ -301,7 +301,7 @@ def _list_delegates(out: Output) -> None:
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 
     def human(console: "Console") -> None:
-        from stretch.tools.report.fit import table
+        from stretch.report.fit import table
 
         rows = (
             (

@@ -49,7 +49,9 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
             arguments = [{name: values.pop(word) for name, word in names.items() if word in values} for names in shown]
             body(out, *(functools.partial(f, **some) for f, some in zip(functions, arguments, strict=True)), **values)
 
-        others = [p.replace(kind=p.KEYWORD_ONLY) for p in rest[len(functions) :]]
+        # one parameter may take several functions
+        rest = rest[next((i + 1 for i, p in enumerate(rest) if p.kind is p.VAR_POSITIONAL), len(functions)) :]
+        others = [p.replace(kind=p.KEYWORD_ONLY) for p in rest]
         # the help begins with the options of whoever has the arguments
         has_argument = any(isinstance(note, ArgumentInfo) for p in taken for note in getattr(p.annotation, "__metadata__", ()))
         ordered = [*taken, *others] if has_argument else [*others, *taken]
@@ -172,7 +174,7 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
 
     def show(changes: list[str] | None) -> list[str] | None:
         if changes == ["help"]:
-            from stretch.tools.report.fit import table
+            from stretch.report.fit import table
 
             rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
             make_console(sys.stdout).print(table("setting", "default", "what it is", rows=rows))

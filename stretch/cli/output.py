@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.graph import OpGraph
-    from stretch.tools.report.html.page import Page
+    from stretch.report.html.page import Page
 
 #: Folder that contains nn-stretch's packages.
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -86,7 +86,7 @@ class Output:
             self.write_page(html, page(answer))
 
         def human(console: "Console") -> None:
-            from stretch.tools.report.fit import print_brief, print_page
+            from stretch.report.fit import print_brief, print_page
 
             shown = page(answer)
             (print_brief if shown.brief and not self.details else print_page)(console, shown, self.flush)
@@ -95,7 +95,7 @@ class Output:
 
     def write_page(self, path: Path, page: "Page") -> None:
         """Write a report with the command line that it was made by, and print its path."""
-        from stretch.tools.report.html.page import write_page
+        from stretch.report.html.page import write_page
 
         words = COMMAND_LINE.get()
         command = [("command", shlex.join(["stretch", *words]))] if words else []

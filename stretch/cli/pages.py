@@ -11,7 +11,7 @@ from predictors.errors import UsageError
 def _checked(path: Path | None) -> Path | None:
     """The file, if the report can be written to it, which is checked before the computation."""
     if path is not None:
-        from stretch.tools.report.html.page import check_page
+        from stretch.report.html.page import check_page
 
         check_page(path)
     return path

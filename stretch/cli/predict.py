@@ -78,7 +78,7 @@ def predict(
     graph = network.graph
     out.tell_size(shape, graph)
     prediction = run(network, profile, kernels=kernels or html is not None)
-    from stretch.tools.report.prediction import prediction_page, roofline_figure, write_figure
+    from stretch.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
         return roofline_figure(graph.name, LatencyPredictor(profile).predict(graph, name, at), profile, name)
@@ -107,8 +107,8 @@ def _predict_many(
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
+    from stretch.report.prediction import predictions_page
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted
-    from stretch.tools.report.prediction import predictions_page
 
     models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
     if not models:

@@ -1,11 +1,10 @@
 """`stretch profile`: measure a machine and write its device profile, fit a profile to measurements, or tune a bundle's kernels."""
 
-import os
 import re
 import shlex
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,16 +14,12 @@ import typer
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fits.store import fit_path
-from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
-from predictors.system import interruption_waits
-from scheduler.tools.boards.board import Board, open_board
-from stretch.cli.boards import flags, where
+from predictors.measurements.networks import load_measurements
+from stretch.cli.extensions import asked_for, extensions_of
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, only_flags, verb
 from stretch.planning.messages import command_line
-from stretch.tools.profiling.places import answer_board
-from stretch.tools.profiling.run import check_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,50 +29,8 @@ if TYPE_CHECKING:
     from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import Bundle
     from scheduler.delegates.base import Tuning
-    from scheduler.tools.boards.board import Where
-    from stretch.tools.profiling.run import Profiled
-    from stretch.tools.profiling.writing import Where as IngestWhere
-
-# Profile of a board: measured and fitted there, copied back and validated like any other file.
-
-#: Maximum size of a file of a profile, in bytes.
-_MOST = 256 << 20
-
-
-def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, said: Callable[[str], None]) -> dict[str, Any]:
-    """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
-
-    The measurements stay on the board until all are copied, so that an interruption loses nothing.
-    """
-    there, measurements = f"profiles/{name}", f"{name}.measurements"
-    known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
-    kept = board.keeps(f"{there}/{measurements}")
-    if kept and not resume:
-        raise StretchError(
-            f"{board.host} keeps measurements for `{name}` of a run that did not come to its end",
-            "go on with them by --resume, or choose another --name",
-        )
-    if not kept:
-        board.copy_folder(f"{there}/{measurements}" if known else there, known)
-    answer = board.run(["profile", f"--name={name}", "--out=.", *words, *(["--resume"] if resume else [])], there, said, answer_board)
-    with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
-        draft = Path(folder) / f"{name}.toml"
-        (draft.parent / measurements).mkdir()
-        for file in (draft.name, fit_path(draft).name, *(f"{measurements}/{part}" for part in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
-            (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
-        load_device(draft)
-        load_measurements(draft.parent / measurements)
-        with interruption_waits():
-            if (out / measurements).exists():
-                os.replace(out / measurements, draft.parent / "old")
-            os.replace(draft.parent / measurements, out / measurements)
-            # a profile without fits is valid, one with fits of another profile is not
-            (out / fit_path(draft).name).unlink(missing_ok=True)
-            os.replace(draft, out / draft.name)
-            os.replace(fit_path(draft), out / fit_path(draft).name)
-    board.remove(there)
-    return answer | {"file": str(out / f"{name}.toml"), "measurements": str(out / measurements)}
-
+    from stretch.profile.run import Profiled
+    from stretch.profile.writing import Where as IngestWhere
 
 GRACE_S = WRITER_GRACE_S
 
@@ -89,6 +42,18 @@ _CALIBRATED = "# Calibrated by whole networks:"
 
 #: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Options of a measurement, wherever it is."""
+
+    name: str
+    folder: Path
+    resume: bool
+    processors: tuple[str, ...]
+    budget: float
+    networks: int | None
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,10 +81,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @verb
-@calls(where)
+@calls(*extensions_of("profile"))
 def profile(
     out: Output,
-    place: Call,
+    *extensions: Call,
     name: Annotated[
         str | None, typer.Option("--name", help="Id of the profile and base name of its files; not with --fit and --tune.")
     ] = None,
@@ -242,7 +207,7 @@ def profile(
         only_flags("--from", "name folder measured_file model processor precision runtime")
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        from stretch.tools.profiling.writing import Where as IngestWhere
+        from stretch.profile.writing import Where as IngestWhere
 
         _ingest(out, measured_file, model, IngestWhere(name, processor, precision, runtime), target)
         return
@@ -254,12 +219,11 @@ def profile(
     names = [entry.strip() for entries in processors or () for entry in entries.split(",")]
     if any(not entry for entry in names):
         raise UsageError("--processors has an empty name", "write --processors cpu,gpu")
-    board = place(more=("fit",))
-    if board is not None:
-        _profile_there(out, board, (name, target, resume), flags(out.quiet, processors=names, budget=budget or 10.0, networks=most))
+    if (elsewhere := asked_for(extensions)) is not None:
+        elsewhere.profile(out, ProfileOptions(name, target, resume, tuple(names), budget or 10.0, most))
         return
-    from stretch.tools.profiling.places import find_places
-    from stretch.tools.profiling.run import open_table, profile_machine
+    from stretch.profile.places import find_places
+    from stretch.profile.run import open_table, profile_machine
 
     places = find_places(names)
     table = open_table(name, target, places, resume)
@@ -275,31 +239,13 @@ def profile(
         if collected.refused:
             out.warn(f"the {collected.place.delegate} delegate does not run {collected.refused} of the networks")
     data = _data(name, done, out)
-    out.emit(data, lambda console: _show(console, data))
-
-
-def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], words: list[str]) -> None:
-    """Profile a board."""
-    name, folder, resume = target
-    check_target(name, folder)
-    if (folder / f"{name}.measurements").exists() and not resume:
-        raise StretchError(
-            f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
-        )
-    with open_board(place, out) as board:
-        try:
-            answer = profile_there(board, name, folder, words, resume, out.note)
-        except KeyboardInterrupt:
-            out.note(f"the measurements are kept on {place.host}; continue with --resume")
-            raise
-        data = {key: value for key, value in answer.items() if key not in ("schema", "version")} | {"on": board.answer}
-    out.emit(data, lambda console: _show(console, data))
+    out.emit(data, lambda console: show_profile(console, data))
 
 
 def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestWhere", folder: Path) -> None:
     """Import measurements of another device."""
+    from stretch.profile.writing import ingest
     from stretch.stages.network import read_graph
-    from stretch.tools.profiling.writing import ingest
 
     with out.progress("capturing"):
         rows = ingest(measured_file, model, where, folder, lambda name: read_graph(name).graph)
@@ -314,7 +260,7 @@ def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestW
 
 def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
     from predictors.fits import Fit
-    from stretch.tools.profiling.run import held_out
+    from stretch.profile.run import held_out
 
     keys = ("networks", "within_10", "within_20", "mape", "coverage")
     runtimes = {collected.place.name: collected.place.runtime for collected in done.collected}
@@ -338,8 +284,9 @@ def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
     return {"profile": name, **paths, "processors": processors, "held_out": mean, "links": links, "warnings": out.warnings, "on": None}
 
 
-def _show(console: "Console", data: dict[str, Any]) -> None:
-    from stretch.tools.report.fit import table
+def show_profile(console: "Console", data: dict[str, Any]) -> None:
+    """Print what a measurement came to."""
+    from stretch.report.fit import table
 
     titles = ("on networks left out", ">networks", ">kernels", ">within ±10 %", ">±20 %", ">mean error", ">in the 90 % interval")
     rows = []
@@ -508,7 +455,7 @@ def _fit_row(fit: Any, judged: Any, groups: int, **more: Any) -> FitRow:
 
 
 def _show_fits(console: "Console", answer: FitAnswer) -> None:
-    from stretch.tools.report.fit import table
+    from stretch.report.fit import table
 
     calibrated = any(row.measure_next for row in answer.held_out.values())
     what = "networks" if calibrated else "chips" if answer.measured_on is None else "families"
@@ -579,7 +526,7 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
 
 
 def _show_tuned(console: "Console", answer: "TuneAnswer") -> None:
-    from stretch.tools.report.fit import table
+    from stretch.report.fit import table
 
     console.print(f"{answer.device}, mode {answer.mode}")
     rows = (

@@ -1,35 +1,28 @@
 """`stretch run`: run a bundle on this machine and compare it with sequential models on the same cores."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.boards import flags, where
+from stretch.cli.extensions import asked_for, extensions_of
 from stretch.cli.options import Call, calls
-from stretch.cli.output import Output, no_flags, verb
+from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html
 from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
-from stretch.tools.phone import UNTESTED, PhoneRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
-    from scheduler.bundle.load import Bundle
     from scheduler.checks.verify import Judgement
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort, Throughput
     from scheduler.placement.mapping import Priority
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import Trace
-    from scheduler.tools.boards.board import Where
-
-#: Parameters of a run on a phone alone, and of one here or on a board alone.
-PHONE = "serial benchmark runner libraries measurements profile core_set cores"
-COMPUTER = "mapping processors priority dsp_code in_flight recommended table html on there wheels extras ssh_config"
 
 #: Traced inferences; more would only make the file slow to open.
 TRACED = 10
@@ -37,16 +30,31 @@ TRACED = 10
 #: Without a number of rounds, measure until the relative width of the ratios' intervals is below this.
 WIDTH = 0.03
 
-#: Maximum size of a timeline or table from a board, in bytes.
-MOST_BYTES = 256 << 20
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run, wherever it is."""
+
+    mapping: Mapping[str, str]
+    processors: Sequence[str] | None
+    priority: "Priority | None"
+    dsp_code: str | None
+    trust_code: bool
+    in_flight: int | None
+    recommended: bool
+    time_limit: float
+    repeat: int | None
+    warmup: int
+    input_file: Path | None
+    trace: Path | None
+    table: Path | None
 
 
 @verb
-@calls(where, PhoneRequest)
+@calls(*extensions_of("run"))
 def run(
     out: Output,
-    place: Call,
-    phone: Call,
+    *extensions: Call,
     bundle: BundleFolder,
     mapping: Places = NO_PLACES,
     processors: Processors = None,
@@ -85,7 +93,6 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
     html: Html = None,
-    adb: Annotated[bool, typer.Option("--adb", help="Run on a phone through the `adb` program; not tested on a real phone yet.")] = False,
 ) -> None:
     """Run a bundle, check its results, and compare its time with every baseline."""
     from scheduler.answer import run_answer
@@ -97,34 +104,16 @@ def run(
     from scheduler.measure.energy import measure_energy
     from scheduler.runtime.session import Session
     from scheduler.runtime.trace import write_csv, write_perfetto
-    from stretch.tools.report.execution import phone_page, run_page
+    from stretch.report.execution import run_page
 
-    if adb:
-        no_flags("--adb", COMPUTER)
-    else:
-        no_flags("a run without --adb", PHONE, "add --adb")
-    if place.keywords["on"] is not None:
-        no_flags("--on", "html", "the page is made from a run of this machine")
-    board = place()
+    elsewhere = asked_for(extensions)
     loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
-    if board is not None:
-        places = [f"{name}={target}" for name, target in mapping.items()]
-        names = None if processors is None else ",".join(processors)
-        chosen = {"map": places, "processors": names, "priority": _priority(priority), "dsp_code": dsp_code, "trust_code": trust_code}
-        measured = {"in_flight": in_flight, "recommended": recommended, "time_limit": time_limit, "repeat": repeat, "warmup": warmup}
-        _run_there(out, board, loaded, input_file, flags(out.quiet, **chosen, **measured), {"trace": trace, "csv": table})
+    if elsewhere is not None:
+        asked = (mapping, processors, _priority(priority), dsp_code, trust_code, in_flight, recommended, time_limit, repeat, warmup)
+        elsewhere.run(out, loaded, RunOptions(*asked, input_file, trace, table))
         return
     loaded = as_recommended(loaded) if recommended else loaded
     x = random_input(loaded) if input_file is None else read_npy(input_file, "input")
-    if adb:
-        from stretch.tools.phone.measure import measure
-
-        out.warn(UNTESTED)
-        request = phone(runs=repeat or 50, warmup=warmup, limit=time_limit, trace=trace)
-        with out.progress("on the phone") as step:
-            answer = measure(loaded, request, x, step)
-        out.show(answer, phone_page)
-        return
     options: dict[str, Any] = {"processors": processors, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
     with Session(loaded, mapping, **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
         _tell_placements(out, session, priority)
@@ -143,35 +132,6 @@ def run(
         write_csv(table, tracks)
     predicted = tracks.get(f"predicted on {answer.device}")
     out.show(answer, lambda answer: run_page(answer, result.traces, predicted[0] if html and predicted else None), html)
-
-
-def _run_there(
-    out: Output, place: "Where", bundle: "Bundle", input_file: Path | None, words: list[str], files: dict[str, Path | None]
-) -> None:
-    """Run on a board; `files` are the output files to copy back, by flag."""
-    from msgspec.structs import replace
-
-    from predictors.files import write_whole
-    from scheduler.answer import read_run_answer
-    from scheduler.formats.npy import read_npy
-    from scheduler.tools.boards.board import open_board
-    from stretch.tools.report.execution import run_page
-
-    if input_file is not None:
-        # a wrong file is told of before anything is copied
-        read_npy(input_file, "input")
-    with open_board(place, out) as board:
-        bundle_there, folder = board.copy_bundle(bundle), board.scratch()
-        copied = {"input": None if input_file is None else board.copy_file(folder, input_file)}
-        wanted = {flag: path for flag, path in files.items() if path is not None}
-        raw_answer = board.run(["run", bundle_there, *words, *flags(False, **copied, **{flag: flag for flag in wanted})], folder, out.note)
-        answer = read_run_answer(raw_answer)
-        for flag, path in wanted.items():
-            write_whole(path, board.fetch(f"{folder}/{flag}", MOST_BYTES), "trace")
-        answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
-    # the board's own words were passed on already
-    out.warnings += answer.warnings
-    out.show(answer, lambda answer: run_page(answer, (), None))
 
 
 def _measure(

@@ -60,9 +60,9 @@ def search(
     profile = load_device(request["device"])
     config.checked(profile)
     import_torch()
+    from stretch.report.front import front_figure, front_page
+    from stretch.report.prediction import write_figure
     from stretch.stages.network import read_network
-    from stretch.tools.report.front import front_figure, front_page
-    from stretch.tools.report.prediction import write_figure
 
     with out.progress("searching") as progress:
         progress("capturing")
@@ -79,7 +79,7 @@ def search(
 
 def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any]) -> None:
     """Search pairs of designs of two networks."""
-    from stretch.tools.together import GOALS
+    from stretch.stages.together import GOALS
 
     if request["config"].accuracy:
         raise UsageError("accuracy is about the designs of one network", "leave it out, or leave out --with")
@@ -87,6 +87,6 @@ def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any])
     limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or WITHIN}
     with out.progress("searching") as progress:
         answer = search_pair((request["model"], other), goal=goal or GOALS[0], progress=progress, **limits, **options)
-    from stretch.tools.report.front import together_page
+    from stretch.report.front import together_page
 
     out.show(answer, together_page)

@@ -11,7 +11,7 @@ from stretch.cli.pages import Html
 def simulate(out: Output, run: Call, html: Html = None) -> None:
     """Simulate a bundle on its device, with load, jitter, other bundles and timed requests."""
     from scheduler.simulate.clock import PROGRESS_EVERY
-    from stretch.tools.report.execution import simulation_page
+    from stretch.report.execution import simulation_page
 
     with out.progress("simulating", total=run.keywords["inferences"] // PROGRESS_EVERY) as step:
         answer, simulated = run(progress=step)

@@ -19,7 +19,7 @@ from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.start import INTERRUPTED
 from stretch.planning.messages import command_line
-from stretch.tools.report.html.page import Page
+from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path 
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
-    from stretch.tools.report.plan import agreement_lines, bundle_lines, refined_words
+    from stretch.report.plan import agreement_lines, bundle_lines, refined_words
 
     refinement = answer.refinement
     yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refined_words(refinement)}"

@@ -1,13 +1,17 @@
-"""What a form of `stretch export` is; each is a file of this folder."""
+"""What a form of `stretch export` is; each is a file of this folder, or `exporters.py` of a tool."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from predictors.registry import Registry
-from stretch.tools.report.html.page import Grid, Page, Section
+from stretch.report.html.page import Grid, Page, Section
+
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Execute the Python code that a model's name or a run's recipe names.")]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import typer
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.parameters import Word
-from stretch.tools.report.html.page import Page
+from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
     from stretch.export.chips import ChipsAnswer

@@ -14,7 +14,7 @@ from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
 from stretch.parameters import Preprocessing, Word
-from stretch.tools.report.html.page import Page
+from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
     from stretch.export.precision import ExportAnswer

@@ -7,10 +7,9 @@ import typer
 
 from predictors.structs import filled
 from scheduler.progress import Progress
-from stretch.exporters.base import Exporter, exporters, written_page
-from stretch.exporters.code import TrustCode
+from stretch.exporters.base import Exporter, TrustCode, exporters, written_page
 from stretch.planning.messages import command_line
-from stretch.tools.report.html.page import Page
+from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
     from stretch.train.extract import ExtractAnswer
@@ -64,7 +63,7 @@ def _write(
 
 
 def _page(answer: "ExtractAnswer") -> Page:
-    from stretch.tools.report.plan import agreement_lines
+    from stretch.report.plan import agreement_lines
 
     lines = []
     if answer.accuracy is not None:

@@ -243,16 +243,20 @@ def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(copy, tmp_path):
 
 
 @pytest.mark.slow
-def test_verb_in_a_new_file_is_in_the_help_and_runs(copy):
-    (copy / "stretch/cli/greet.py").write_text(VERB)
+@pytest.mark.parametrize("file", ["stretch/cli/greet.py", "stretch/tools/greet/verb.py"])
+def test_verb_in_a_new_file_is_in_the_help_and_runs(copy, file):
+    (copy / file).parent.mkdir(exist_ok=True)
+    (copy / file).write_text(VERB)
     assert "  greet  Say where it lies.\n" in stretch(copy, "--help")
-    assert json.loads(stretch(copy, "greet", "--json"))["file"] == str(copy / "stretch/cli/greet.py")
+    assert json.loads(stretch(copy, "greet", "--json"))["file"] == str(copy / file)
 
 
 @pytest.mark.slow
-def test_form_of_export_in_a_new_file_is_in_the_help_takes_its_own_option_and_writes(copy, tmp_path):
+@pytest.mark.parametrize("file", ["stretch/exporters/names.py", "stretch/tools/names/exporters.py"])
+def test_form_of_export_in_a_new_file_is_in_the_help_takes_its_own_option_and_writes(copy, tmp_path, file):
     bundle = bundles.two_branches(tmp_path / "bundle")
-    (copy / "stretch/exporters/names.py").write_text(EXPORTER)
+    (copy / file).parent.mkdir(exist_ok=True)
+    (copy / file).write_text(EXPORTER)
     assert "names: the names of its subgraphs" in " ".join(stretch(copy, "export", "--help").split())
     words = ("export", bundle, "--as", "names", "--backwards", "--json")
     names = json.loads(stretch(copy, *words, "--out", copy / "names.txt"))["names"]

@@ -21,8 +21,7 @@ SURFACE = {
         *("StretchError", "UsageError", "UnknownNameError", "InfeasibleError", "MissingBackendError"),
     },
     scheduler: {
-        *("Session", "Scheduler", "Bundle", "load_bundle", "AdaptiveSession", "FaultPolicy"),
-        *("Service", "OverloadedError", "DeadlineError", "Demand"),
+        *("Session", "Scheduler", "Bundle", "load_bundle", "AdaptiveSession", "FaultPolicy", "Demand"),
     },
 }
 
@@ -30,6 +29,7 @@ PUBLIC = {
     "predictors.errors": ["InfeasibleError", "MissingBackendError", "StretchError", "UnknownNameError", "UsageError"],
     "predictors.graph": ["Op", "OpGraph"],
     "predictors.registry": ["Registry"],
+    "scheduler.tools.service": ["DeadlineError", "OverloadedError", "Service"],
     "scheduler": sorted(SURFACE[scheduler]),
     "stretch": sorted(SURFACE[stretch]),
     "stretch.cli": ["app"],

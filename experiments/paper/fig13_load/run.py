@@ -11,7 +11,7 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
 from stretch.planning.result import Single
-from stretch.tools.together import single_network
+from stretch.stages.together import single_network
 
 HERE = Path(__file__).parent
 #: Processors that run the original alone, and at what precision; the first one is the paper's baseline.

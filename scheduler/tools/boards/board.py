@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from predictors.structs import filled
+from scheduler.answer import BoardAnswer
 from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle
 from scheduler.tools.boards.agent import CHUNK, MARK
 from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
@@ -579,18 +580,6 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     wheels: Path | None = None  # Folder here with the board's packages; None: the index that pip uses here.
     extras: tuple[str, ...] = ()  # Of ours, beside the base install.
     config: Path | None = None  # File to take instead of the user's ssh configuration.
-
-
-class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something ran."""
-
-    host: str  # As it was named.
-    arch: str  # ``x86_64`` or ``aarch64``.
-    python: str  # Its version there.
-    glibc: str  # Its version there.
-    cores: int  # That programs may use there.
-    folder: str  # There, with all that was copied.
-    copied_bytes: dict[str, int]  # Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
 
 
 class Board:

@@ -31,8 +31,8 @@ from scheduler.formats.npy import read_npy
 from scheduler.runtime.record import replay
 from scheduler.runtime.sequential import Sequential, max_error
 from stretch.export.tflite.source import read_source
+from stretch.profile.writing import Table, brought_in
 from stretch.tools.phone import PhoneRequest
-from stretch.tools.profiling.writing import Table, brought_in
 
 
 class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from tests import onnx_runtime
 from tests.contracts.repository import ROOT
 from tests.predictors.networks import small_resnet
 from tests.scheduler import bundles
-from tests.stretch.tools.test_together import MI9, PROCESSORS, both  # noqa: F401
+from tests.stretch.stages.test_together import MI9, PROCESSORS, both  # noqa: F401
 
 pytest.importorskip("torch")
 

@@ -11,8 +11,8 @@ from scheduler.delegates.base import UnableError
 from scheduler.delegates.coreml import planned
 from scheduler.delegates.openvino import DeviceDelegate, OpenVinoDelegate
 from scheduler.measure.steady import time_kernels, time_operators
-from stretch.tools.profiling.places import write_network
-from stretch.tools.profiling.styles import draw
+from stretch.profile.places import write_network
+from stretch.profile.styles import draw
 from tests.scheduler.delegates.cases import Case, floats
 
 if problem := OpenVinoDelegate.unavailable():

@@ -28,8 +28,8 @@ from scheduler.measure.steady import (
     time_together,
 )
 from scheduler.runtime.session import Session
-from stretch.tools.profiling.places import write_network
-from stretch.tools.profiling.run import computing, handed
+from stretch.profile.places import write_network
+from stretch.profile.run import computing, handed
 
 
 def measured(path, mapping=None, rounds=3, **options):

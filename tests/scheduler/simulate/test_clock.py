@@ -28,11 +28,11 @@ from scheduler.runtime.executor import Driver, Executor, Tenant
 from scheduler.runtime.machine import CALLING_THREAD, Finish, Machine, Start, StepDone
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
+from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTable, StepTime, TableStep, network_of_steps, read_steps, step_times, with_times
 from scheduler.simulate.scene import Arrivals, Free, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
 from scheduler.simulate.schedule import Job, schedule
-from scheduler.tools.simulation import prepare
 from tests.effort import examples
 from tests.predictors.specified import contending, specified
 from tests.scheduler.bundles import Builder

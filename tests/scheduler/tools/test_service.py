@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from scheduler import DeadlineError, Demand, OverloadedError, Scheduler, Service, Session
+from scheduler import Demand, Scheduler, Session
 from scheduler.answer import read_run_answer, run_answer
 from scheduler.checks.verify import judge, random_input
 from scheduler.cores import available_cores
 from scheduler.delegates import NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark, throughput
 from scheduler.measure.energy import MeasuredEnergy
+from scheduler.simulate.admission import admit
+from scheduler.simulate.answer import SimulationRequest, simulate, tracks
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Arrivals, Scene
-from scheduler.tools.admission import admit
-from scheduler.tools.service import ServiceRequest, Waiting
-from scheduler.tools.simulation import SimulationRequest, simulate, tracks
+from scheduler.tools.service import DeadlineError, OverloadedError, Service, ServiceRequest, Waiting
 from tests.predictors.specified import specified
 from tests.scheduler.doubles import Gate, numbers, whole
 from tests.scheduler.simulate.test_clock import whole as whole_network

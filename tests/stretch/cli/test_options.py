@@ -1,4 +1,4 @@
-"""Settings of a verb: flags, `--set` and `--config` make one request; sizes of inputs and options of boards are read from flags."""
+"""Settings of a verb: flags, `--set` and `--config` make one request; sizes of inputs are read from flags."""
 
 import json
 import re
@@ -10,7 +10,6 @@ import typer
 from typer.testing import CliRunner
 
 from predictors.errors import StretchError, UsageError
-from stretch.cli.boards import flags, where
 from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
 from stretch.parameters import Preprocessing, Rare, read_inputs
@@ -122,16 +121,3 @@ def test_input_that_is_no_shape_is_refused_with_an_example(text):
 def test_names_are_given_to_all_inputs_or_none_and_once(texts):
     with pytest.raises(UsageError, match="need distinct names"):
         read_inputs(texts)
-
-
-def test_flags_become_words_and_what_was_not_said_none():
-    mapping = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
-    words = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]
-    assert flags(False, **mapping) == words
-    assert flags(True) == ["--quiet"]
-
-
-def test_extras_of_the_verb_and_of_the_user_are_named_once():
-    place = where("me@board", None, None, "opencl, fit", None, more=("fit",))
-    assert (place.host, place.extras) == ("me@board", ("fit", "opencl"))
-    assert where(None, None, None, None, None) is None

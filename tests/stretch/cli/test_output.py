@@ -20,7 +20,7 @@ from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from stretch.cli.failures import SPEAKER_VARIABLE, guard
 from stretch.cli.output import Output, make_console, print_json, verb
 from tests.stretch.cli.commands import LOOSE, call, succeed
-from tests.stretch.tools.report.html.reading import checked
+from tests.stretch.report.html.reading import checked
 
 
 class Result(msgspec.Struct, kw_only=True):

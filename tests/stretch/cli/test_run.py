@@ -19,7 +19,7 @@ from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.scheduler.foreign_files import conv_onnx
 from tests.stretch.cli.commands import LOOSE, call, succeed
-from tests.stretch.tools.report.html.reading import checked
+from tests.stretch.report.html.reading import checked
 
 
 def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace(stretch, bundle_dir, tmp_path):

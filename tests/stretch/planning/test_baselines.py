@@ -12,8 +12,8 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
+from stretch.report.plan import figures, plan_bars, plan_page
 from stretch.stages.advise import EXACT, _gain, _Planned
-from stretch.tools.report.plan import figures, plan_bars, plan_page
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 

@@ -25,7 +25,7 @@ from stretch.planning.plan import plan
 from stretch.planning.result import ranked_singles, variants
 from stretch.stages.advise import advise
 from stretch.stages.predict import predict_latency
-from stretch.tools.together import single_network
+from stretch.stages.together import single_network
 from tests.effort import examples
 from tests.predictors.networks import Net, small_resnet
 

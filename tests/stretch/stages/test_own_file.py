@@ -23,8 +23,8 @@ from scheduler.measure.energy import MeasuredEnergy  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api.exporting import export  # noqa: E402
 from stretch.models.load import load_model  # noqa: E402
+from stretch.report.plan import plan_page  # noqa: E402
 from stretch.stages.own_file import check_own_file  # noqa: E402
-from stretch.tools.report.plan import plan_page  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
 from tests.stretch.models.onnx.oracle import net, random  # noqa: E402
 from tests.stretch.models.tflite import files as tflite  # noqa: E402

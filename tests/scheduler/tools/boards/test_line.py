@@ -35,7 +35,7 @@ from scheduler.tools.boards.board import (
     ssh_words,
 )
 from scheduler.tools.boards.facts import SERIES, check_facts, check_host, read_facts
-from stretch.tools.profiling.places import ASKS, ask_for_file
+from stretch.profile.places import ASKS, ask_for_file
 from tests.scheduler.tools.boards.servers import ended, free_port
 
 SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()

@@ -1,0 +1,660 @@
+"""Create a profile: measure every processor, fit, write."""
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
+from time import monotonic, perf_counter_ns
+
+import numpy as np
+import tomli_w
+
+from predictors.devices import DeviceProfile, load_device
+from predictors.errors import StretchError, UsageError
+from predictors.fits import Fit, HeldOut, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
+from predictors.fits.fit import KernelGroup
+from predictors.fitting.design import Formula, load_formula
+from predictors.fitting.fit import MIN_NETWORKS, TooLittleError, fit_device
+from predictors.fitting.single import Timed, fit_kernels
+from predictors.fitting.single import time_kernels as fitted_times
+from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
+from predictors.graph import OpGraph
+from predictors.host import HOST
+from predictors.measurements.networks import Source
+from predictors.measurements.tables import KernelLatency, Latency
+from predictors.models.fitted import Grain
+from predictors.system import interruption_waits
+from scheduler.cores import available_cores, pinned
+from scheduler.delegates import Delegate
+from scheduler.delegates.base import AsyncInvocation, UnableError
+from scheduler.measure.steady import (
+    LEAST,
+    MOST,
+    UNSTEADY,
+    Handover,
+    Reads,
+    Steady,
+    fit_link,
+    preferred,
+    runner,
+    time_kernels,
+    time_operators,
+    time_reads,
+    time_steadily,
+    time_together,
+)
+from scheduler.runtime.threads import QueueThread
+from stretch.environment import processor_name
+from stretch.profile.places import Place, write_network
+from stretch.profile.styles import STYLES, Drawing, draw
+from stretch.profile.writing import Crossing, MeasuredPlace, Table, make_profile, valid_id
+
+# Active learning: measure the networks next on which the current fits disagree most.
+#
+# Query by committee (Seung, Opper and Sompolinsky 1992): fits to different halves of
+# the measurements agree where there is enough data.
+
+#: Size of the committee, and number of candidates per selected network.
+COMMITTEE, POOL = 4, 6
+
+#: Share of networks selected at random, as the committee may agree on a wrong prediction.
+EXPLORE = 0.5
+
+#: Number of cross-validation groups.
+GROUPS = 10
+
+Committee = list[dict[str, KernelGroup]]
+
+
+def appoint(rows: Sequence[Timed], formula: Formula, grain: Grain, seed: int) -> Committee:
+    """Fit each committee member to a random half of the measured networks."""
+    names = sorted({row.network for row in rows})
+    rng = np.random.default_rng(seed)
+    committee = []
+    with one_thread():
+        for _ in range(COMMITTEE):
+            half = set(rng.permutation(names)[: max(1, len(names) // 2)])
+            committee.append(fit_kernels([row for row in rows if row.network in half], formula, grain))
+    return committee
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Limit tree fitting to one thread: on small tables, and even more on busy machines, threads only wait for each other."""
+    # The library must be loaded before it can be limited.
+    import sklearn.ensemble  # noqa: F401
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="openmp")
+    return limits
+
+
+def doubt(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> float:
+    """Disagreement of the committee on a network: standard deviation of the logarithm of its time.
+
+    A kernel that a fit has no group for counts as much as all others together.
+    """
+    times = np.array([fitted_times(groups, costs, grain) for groups in committee])
+    known = np.nansum(times, axis=1)
+    missing = np.isnan(times).sum(axis=1)
+    totals = np.maximum(known, 1e-6) * (1 + missing)
+    return float(np.std(np.log(totals)))
+
+
+class Chooser:
+    """Draws and selects networks, using each seed of a style once."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self._seeds = dict.fromkeys(STYLES, 0)
+        for name in taken:
+            style, _, number = name.rpartition("-")
+            if style in self._seeds:
+                self._seeds[style] = max(self._seeds[style], int(number) + 1)
+        self._drawn = len(taken)
+
+    def draw(self, count: int) -> list[OpGraph]:
+        """Draw networks, cycling through the styles."""
+        networks = []
+        for _ in range(count):
+            style = STYLES[self._drawn % len(STYLES)]
+            networks.append(draw(style, self._seeds[style]))
+            self._seeds[style] += 1
+            self._drawn += 1
+        return networks
+
+    def choose(self, count: int, doubt_of: Callable[[OpGraph], float] | None) -> list[OpGraph]:
+        """Select the networks to measure next."""
+        if doubt_of is None:
+            return self.draw(count)
+        plain = round(count * EXPLORE)
+        pool = self.draw((count - plain) * POOL)
+        return self.draw(plain) + sorted(pool, key=doubt_of, reverse=True)[: count - plain]
+
+
+def family_of(name: str) -> str:
+    """Cross-validation group of a network; every group has networks of all styles, as users' networks have styles that were measured."""
+    style, _, number = name.rpartition("-")
+    return f"draws {(STYLES.index(style) + int(number)) % GROUPS}"
+
+
+#: Number of networks timed in turns.
+BATCH = 6
+
+#: Maximum number of repetitions of an unstable measurement.
+TRIES = 3
+
+#: Number of networks before the first committee, and growth factor before it is fitted again.
+FIRST, GROWTH = 56, 1.3
+
+#: The machine is too noisy if at least this share of at least this many networks could not be timed.
+NOISY, AT_LEAST = 0.5, 12
+
+#: The machine is considered slowed down while a reference network takes longer than this factor times its fastest run.
+SLOWED = 1.15
+
+#: Style and seed of the reference network, and its name among those timed in turns.
+_WATCHED, _WATCH = ("residual", 1), "watch"
+
+#: Range of the profiler's sum of kernels relative to the network's fastest and median run; outside of it something
+#: disturbed the profiler.
+_SUMS = (0.8, 1.25)
+
+#: Seconds between saves.
+_SAVE_S = 5.0
+
+#: Channels per slice: 16 and 8 in blocked layouts of CPUs with 512-bit and 256-bit vectors.
+GRAIN = Grain(16, 1, 4)
+
+Step = Callable[[str], None]
+
+
+@dataclass
+class Collected:
+    """Result of measuring one processor."""
+
+    place: Place
+    measured: int = 0  # Networks timed in this run.
+    unsteady: int = 0  # Networks with unstable times.
+    slowed: int = 0  # Networks that were only timed while the machine was slowed down.
+    refused: int = 0  # Networks that the delegate cannot run.
+
+    def check_noise(self) -> None:
+        """Raise an error if too many times are unstable."""
+        tried = self.measured + self.unsteady
+        if tried >= AT_LEAST and self.unsteady > NOISY * tried:
+            raise StretchError(
+                f"this machine is too noisy: the times of {self.unsteady} of {tried} networks on {self.place.name} "
+                f"varied by more than {UNSTEADY:.0%} in every attempt",
+                "stop other programs, then continue with --resume",
+            )
+
+
+@dataclass
+class _NetworkSample:
+    """A network under measurement."""
+
+    graph: OpGraph
+    file: Path
+    run: Callable[[], None]
+    time: Steady | None = None
+
+
+class Collector:
+    """Measures networks on one processor."""
+
+    def __init__(self, place: Place, device: str, table: Table) -> None:
+        self.place, self.table, self._device = place, table, device
+        self._fuser = Fuser(load_rules(place.backend))
+        self._formula = load_formula(place.backend)
+        self._delegate: Delegate = place.create()
+        self._committee: Committee | None = None
+        self._appointed = 0
+        self._result = Collected(place)
+        self._quickest = float("inf")
+
+    def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> Collected:
+        """Measure until the time is used up."""
+        end, saved = monotonic() + seconds, monotonic()
+        chooser = Chooser(self._known())
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                # the reference network tracks the machine's speed
+                watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx", self.place.precision)
+                self._watch = runner(self._delegate.compile(watched), self.place.caller)
+                while monotonic() < end and (most is None or self._result.measured < most):
+                    graphs = chooser.choose(BATCH, None if self._votes() is None else self._doubt)
+                    self._measure(graphs, Path(folder), end)
+                    self._result.check_noise()
+                    if monotonic() > saved + _SAVE_S:
+                        self.table.save()
+                        saved = monotonic()
+                    step(f"{self.place.name}: {len(self._known())} networks, {max(0.0, end - monotonic()):.0f} s left")
+        finally:
+            self._delegate.close()
+            self.table.save()
+        return self._result
+
+    def _known(self) -> list[str]:
+        return [row.network for row in self.table.latencies if self._is_own(row)]
+
+    def _is_own(self, row: Latency | KernelLatency) -> bool:
+        return (row.processor, row.core_set) == (self.place.family, self.place.core_set)
+
+    def _votes(self) -> Committee | None:
+        """The committee, fitted again once there is much more data."""
+        count = len(self._known())
+        if count >= max(FIRST, self._appointed * GROWTH):
+            rows = [Timed(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
+            self._committee, self._appointed = appoint(rows, self._formula, GRAIN, count), count
+        return self._committee
+
+    def _doubt(self, graph: OpGraph) -> float:
+        assert self._committee is not None
+        return doubt(self._committee, [kernel.cost for kernel in self._fuser.fuse(graph)], GRAIN)
+
+    def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float) -> None:
+        """Compile a batch and time it in turns, repeating unstable measurements."""
+        samples: list[_NetworkSample] = []
+        for graph in graphs:
+            # If compilation is slow, the time may be over before the batch is complete.
+            if samples and monotonic() > end:
+                break
+            file = write_network(graph, folder / f"{graph.name}.onnx", self.place.precision)
+            try:
+                compiled = self._delegate.compile(file)
+            except UnableError:
+                self._result.refused += 1
+                continue
+            samples.append(_NetworkSample(graph, file, runner(compiled, self.place.caller)))
+        self._time(samples, end)
+        for sample in samples:
+            # networks without a time are dropped: --resume draws them again
+            if sample.time is not None and sample.time.unsteady:
+                self._result.unsteady += 1
+            elif sample.time is not None and monotonic() < end:
+                self._add(sample.graph, sample.file, sample.time)
+            sample.file.unlink()
+
+    def _time(self, samples: Sequence[_NetworkSample], end: float) -> None:
+        """Time a batch in turns with the reference network; repeat unstable times, or all if the machine was slowed down."""
+        left = list(samples)
+        slowed = False
+        for _ in range(TRIES):
+            times = time_steadily({_WATCH: self._watch} | {sample.graph.name: sample.run for sample in left}, self.place.serial, end=end)
+            if not times:
+                break
+            watched = times[_WATCH]
+            self._quickest = min(self._quickest, watched.least_ms)
+            slowed = watched.ms > SLOWED * self._quickest
+            for sample in left:
+                time = times[sample.graph.name]
+                # Disturbances only increase a time.
+                if sample.time is None or sample.time.unsteady or (time.ms < sample.time.ms and not time.unsteady):
+                    sample.time = time
+            left = [sample for sample in samples if slowed or (sample.time is not None and sample.time.unsteady)]
+            if not left:
+                break
+        self._result.slowed += len(samples) if slowed else 0
+
+    def _add(self, graph: OpGraph, file: Path, time: Steady) -> None:
+        launched = self._fuser.fuse(graph)
+        kernel_times = self._kernels(graph, file, time, launched)
+        place = self.place
+        key = (self._device, graph.name, place.family, place.core_set, place.precision, place.runtime)
+        rows = [
+            KernelLatency(*key, kernel.name, "", *kernel.cost, ms)
+            for kernel, ms in zip(launched, kernel_times, strict=True)
+            if ms is not None
+        ]
+        self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
+        self._result.measured += 1
+
+    def _kernels(self, graph: OpGraph, file: Path, time: Steady, launched: Sequence[Kernel]) -> list[float | None]:
+        """Times of kernels; None if every run of the profiler was disturbed.
+
+        The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
+        the sum is the network's time. A processor with a queue of its own takes longer for a network than for its kernels where the
+        hand-over counts; its kernels have the times that its clock tells.
+        """
+        for _ in range(TRIES):
+            operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
+            kernel_times = time_kernels(operators, [kernel.ops for kernel in launched])
+            total = sum(operators.values())
+            if not total or total + added > _SUMS[1] * time.ms:
+                continue
+            whole = total + added >= _SUMS[0] * time.least_ms
+            if whole or self._delegate.asynchronous:
+                scale = (time.ms if whole else total + added) / total
+                return [None if ms is None else ms * scale for ms in kernel_times]
+        return [None] * len(launched)
+
+
+#: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
+HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
+
+#: The one that is also timed behind a running kernel.
+READ = (64, 56, 56)
+
+#: Runs per hand-over, of which the median is used.
+_HANDINGS = 25
+
+#: Channels and rows of the compute-bound and the memory-bound network.
+_COMPUTING, _MOVING = (256, 28), (64, 160)
+
+
+def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
+    """Measure the link between the host and another processor, and their contention."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Crossing(
+            fit_link(_handovers(host, other, Path(folder), end)),
+            _together(host, other, computing(), Path(folder), end),
+            _together(host, other, moving(), Path(folder), end),
+            other.runtime,
+            _reads(other, Path(folder), end),
+        )
+
+
+def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Handover]:
+    delegate = place.create()
+    # a delegate that blocks its caller gets a thread when a bundle runs, and handing over to the thread and back is
+    # part of every exchange
+    worker = None if delegate.asynchronous else Handing(host.cores, place.cores)
+    runs = {}
+    files = {}
+    for channels, rows, out in HANDOVERS:
+        graph = handed(channels, rows, out)
+        file = write_network(graph, folder / f"{graph.name}.onnx", place.precision)
+        compiled = delegate.compile(file)
+        runs[graph.name] = runner(compiled, place.caller if worker is None else ())
+        files[graph.name] = (graph, file)
+    if worker is None:
+        spent = {
+            name: time.ms - _kernels_ms(delegate, place, *files[name])
+            for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()
+        }
+    else:
+        # the processor is kept busy on its thread, then the host on the caller's
+        working, waiting = (
+            where.create().compile(write_network(computing(), folder / f"{where.family}.onnx", where.precision)) for where in (place, host)
+        )
+        busy = worker.handing(runner(working, ())), runner(waiting, host.caller)
+        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, busy, end)
+        worker.close()
+    delegate.close()
+    return [Handover(*sizes(files[name][0]), max(0.0, ms)) for name, ms in spent.items()]
+
+
+def handed(channels: int, rows: int, out: int) -> OpGraph:
+    """A network that hardly computes."""
+    drawing = Drawing(np.random.default_rng(0), "relu")
+    x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
+    if out == 1:
+        x = drawing.add("global_avg_pool", x, keepdims=True)
+    return OpGraph.build(f"handover-{channels}-{rows}-{out}", drawing.ops, x)
+
+
+def sizes(graph: OpGraph) -> tuple[int, int]:
+    """Bytes of a network's input and output."""
+    read, written = (4 * int(np.prod(shape)) for shape in (graph.input.shape, graph.by_name[graph.output].shape))
+    return read, written
+
+
+def _reads(place: Place, folder: Path, end: float) -> Reads | None:
+    """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
+    delegate = place.create()
+    try:
+        invocations, graphs = [], (handed(*READ), computing())
+        files = [write_network(graph, folder / f"read-{graph.name}.onnx", place.precision) for graph in graphs]
+        for compiled in map(delegate.compile, files):
+            tensors = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
+            invocation = compiled.bind(*tensors)
+            if not isinstance(invocation, AsyncInvocation):
+                return None
+            invocations.append(invocation)
+        with pinned(place.caller[:1]):
+            return time_reads(*invocations, sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
+    finally:
+        delegate.close()
+
+
+def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) -> float:
+    """Times of a network's kernels, and of those that the delegate added."""
+    operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
+    return sum(operators.values()) + added
+
+
+def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable[[], object]], end: float) -> dict[str, float]:
+    """Median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(_HANDINGS):
+        if number >= LEAST and monotonic() > end:
+            break
+        for name, run in runs.items():
+            for work in busy:
+                work()
+            times[name].append(run())
+    return {name: median(durations) for name, durations in times.items()}
+
+
+class Handing:
+    """A worker thread on a processor's cores and a waiting caller on the host's, as in the scheduler."""
+
+    def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
+        self._host = host
+        self._completions: SimpleQueue[tuple[BaseException | None, int, int]] = SimpleQueue()
+        self._thread = QueueThread("profile", cores)
+        self._thread.start()
+
+    def handing(self, work: Callable[[], None]) -> Callable[[], float]:
+        """A function that runs work on the thread, waits for it, and returns the overhead in ms."""
+
+        def timed() -> None:
+            start, error = perf_counter_ns(), None
+            try:
+                work()
+            except BaseException as raised:  # it belongs to the caller
+                error = raised
+            self._completions.put((error, start, perf_counter_ns()))
+
+        def run() -> float:
+            with pinned(self._host[:1]):
+                handed_at = perf_counter_ns()
+                self._thread.inbox.put(timed)
+                error, start, end = self._completions.get()
+                back = perf_counter_ns()
+            if error is not None:
+                raise error
+            return (start - handed_at + back - end) / 1e6
+
+        return run
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.inbox.put(None)
+        self._thread.join()
+
+
+def computing() -> OpGraph:
+    """A network that products limit."""
+    drawing = Drawing(np.random.default_rng(0), "relu")
+    x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
+    for _ in range(2):
+        x = drawing.act(drawing.conv(x, _COMPUTING[0], 3, bias=True))
+    return OpGraph.build("computing", drawing.ops, x)
+
+
+def moving() -> OpGraph:
+    """A network that memory limits."""
+    drawing = Drawing(np.random.default_rng(0), "relu")
+    x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
+    first = drawing.act(x)
+    for _ in range(4):
+        x = drawing.add("add", drawing.add("mul", x, first), first)
+    return OpGraph.build("moving", drawing.ops, x)
+
+
+def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
+    """Slowdown factors of the host and the other processor."""
+    places = (host, other)
+    delegates = [place.create() for place in places]
+    files = [write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision) for place in places]
+    runs = [runner(delegate.compile(file), place.caller) for delegate, file, place in zip(delegates, files, places, strict=True)]
+    times = time_together(*runs, end=end)
+    for delegate in delegates:
+        delegate.close()
+    return times.first, times.second
+
+
+#: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.
+_RESERVED_S, _RESERVED = 20.0, 0.3
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What came of it."""
+
+    profile: Path
+    measurements: Path  # A folder.
+    collected: list[Collected]  # Results of this run by processor.
+    crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
+    fits: list[Fit | Prior]  # What was fitted to kernels, and to whole networks where there were none.
+
+
+def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
+    """The folder of measurements of a profile."""
+    check_target(name, out)
+    runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
+    notes = f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
+    source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", notes)
+    return Table.open(out / f"{name}.measurements", source, resume)
+
+
+def check_target(name: str, out: Path) -> None:
+    """Check the name and the folder of a profile."""
+    if not valid_id(name):
+        raise UsageError(f"`{name}` cannot be the name of a profile", "use letters, digits, `_`, `.` and `-`")
+    if not out.is_dir():
+        raise StretchError(f"there is no folder {out}", "make it, or choose another with --out")
+    if not os.access(out, os.W_OK):
+        raise StretchError(f"cannot write into {out}", "choose a writable folder with --out")
+
+
+def machine() -> str:
+    """This machine in words."""
+    cores = len(available_cores())
+    return f"{processor_name()}, {cores} core{'s' if cores > 1 else ''} available, {platform.system()}"
+
+
+def profile_machine(
+    name: str, places: Sequence[Place], table: Table, seconds: float, step: Step = lambda doing: None, most: int | None = None
+) -> Profiled:
+    """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` beside the folder of measurements.
+
+    Args:
+        most: Maximum number of networks per processor; None for as many as the time allows.
+    """
+    crossings = {}
+    end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
+    networks_end = end - min(_RESERVED_S * len(others), _RESERVED * seconds)
+    collected = []
+    with preferred():
+        for number, place in enumerate(places):
+            # unused time goes to the following processors
+            share = place.share / sum(later.share for later in places[number:])
+            collected.append(Collector(place, name, table).collect(share * (networks_end - monotonic()), step, most))
+        for place in places:
+            known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
+            if known < MIN_NETWORKS:
+                raise StretchError(
+                    f"there was time for {known} networks on {place.name}, a fit needs {MIN_NETWORKS}",
+                    "go on with --resume, and a larger --budget",
+                )
+        for number, place in enumerate(others):
+            step(f"{place.name}: hand-over and contention, {max(0.0, end - monotonic()):.0f} s left")
+            crossings[place.family] = measure_crossing(places[0], place, monotonic() + max(0.0, end - monotonic()) / (len(others) - number))
+    step("measured; fitting")
+    fits = write_profile(name, places, table, crossings)
+    return Profiled(_path(name, table), table.folder, collected, crossings, fits)
+
+
+def _path(name: str, table: Table) -> Path:
+    return table.folder.parent / f"{name}.toml"
+
+
+def write_profile(
+    name: str, places: Sequence[MeasuredPlace], table: Table, crossings: Mapping[str, Crossing], title: str | None = None
+) -> list[Fit | Prior]:
+    """Fit the measurements and write the profile, with what was fitted; all files appear once all are complete.
+
+    Args:
+        title: The machine in words; None for this one.
+    """
+    path = _path(name, table)
+    text = tomli_w.dumps(make_profile(name, title or machine(), places, table, crossings))
+    command = f"stretch profile --fit {table.folder.name} --device {path.name}"
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
+        draft = Path(folder) / path.name
+        draft.write_text(text)
+        device = load_device(draft)
+        with one_thread():
+            fits = _fit(device, table)
+            fitted = {(fit.processor, fit.core_set, fit.precision) for fit in fits}
+            whole = [place for place in places if (place.family, place.core_set, place.precision) not in fitted]
+            calibrated = _calibrate(device, whole, table)
+        write_fits(fit_path(draft), name, command, fits)
+        if calibrated:
+            write_priors(prior_path(draft), name, command, calibrated)
+        with interruption_waits():
+            # A profile without fits is valid, one with fits of another profile is not.
+            for beside in (fit_path, prior_path):
+                beside(path).unlink(missing_ok=True)
+            os.replace(draft, path)
+            for beside in (fit_path, prior_path) if calibrated else (fit_path,):
+                os.replace(beside(draft), beside(path))
+    return [*fits, *calibrated]
+
+
+def held_out(fit: Fit | Prior) -> HeldOut | LeftOut:
+    """How well networks were predicted that it was not made from."""
+    return fit.held_out if isinstance(fit, Fit) else fit.left_out
+
+
+def _fit(draft: DeviceProfile, table: Table) -> list[Fit]:
+    """Fits of what tells times of kernels, or has a formula for whole networks; none where nothing does."""
+    try:
+        return [judged.fit for judged in fit_device(table, draft)]
+    except TooLittleError:
+        return []
+
+
+#: Most networks that calibrate a place: each is left out once to see how well the others predict it.
+_CALIBRATING = 48
+
+
+def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredPlace], table: Table) -> list[Prior]:
+    """Priors of places by the times of whole networks."""
+    # SciPy takes half a second, which the command line's help does not wait for
+    from predictors.fitting.calibration import NetworkTime, calibrate
+
+    priors: list[Prior] = []
+    for place in places:
+        at = f"{place.family}[{place.core_set}]"
+        rows = [
+            row
+            for row in table.latencies
+            if (row.processor, row.core_set, row.precision) == (place.family, place.core_set, place.precision)
+        ]
+        timed = [NetworkTime(model=row.network, processor=at, ms=row.ms, precision=row.precision) for row in rows]
+        if len(timed) < MIN_NETWORKS:
+            raise StretchError(
+                f"{at} has times of {len(timed)} networks, a fit needs {MIN_NETWORKS}", "measure for longer: a larger --budget"
+            )
+        few = timed[:: -(-len(timed) // _CALIBRATING)]
+        _, news = calibrate(draft, "", few, lambda row: table.graphs[row.model], {}, f"networks of {table.folder.name}")
+        priors += [calibrated.prior for calibrated in news.values()]
+    return priors

@@ -1,0 +1,334 @@
+"""What a terminal shows of a result unless `--details` asks for everything: answer, numbers, reason, confidence, next command."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from predictors.models.roofline import MEASURED
+from scheduler.answer import RunAnswer
+from scheduler.simulate.answer import SimulateAnswer
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.cost.makespan import HANDED_ON
+from stretch.planning.messages import chance, command_line
+from stretch.report.html.page import Grid
+
+if TYPE_CHECKING:
+    from predictors.models.roofline import Origin
+    from scheduler.bundle.agreement import Agreement
+    from stretch.planning.pareto import FrontAnswer
+    from stretch.planning.result import PlanAnswer
+    from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
+    from stretch.stages.explain import Explanation
+    from stretch.stages.predict import Prediction
+
+#: Lines of a result: sentences, each wrapped at the terminal's width, and small tables.
+Brief = list["str | Grid"]
+
+#: Rows of a brief table, at most.
+MOST_ROWS = 8
+
+#: Display names of what branches are compared with.
+BASELINES = {
+    "single": "original, {} only",
+    "sequential_same_macs": "sequential, same MACs",
+    "whole_graph": "branched, as one graph",
+    "original": "original",
+}
+
+#: What is not known of a network whose file could not be run.
+UNJUDGED = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
+
+#: What is faster than branches, in a sentence that says so.
+INSTEAD = {
+    "single": "is faster on the {} alone",
+    "sequential_same_macs": "is faster as a sequential network",
+    "whole_graph": "is faster as one graph on the {}",
+}
+
+#: Baselines that a plan may beat, in a few words.
+BEATEN = {"single": "original", "sequential_same_macs": "sequential network", "whole_graph": "same network as one graph"}
+
+#: Where times come from, in the words of a reader.
+SOURCES: "dict[Origin, str]" = {
+    "fit": "measurements",
+    "networks": "whole networks",
+    "sibling": "the same chip",
+    "similar": "similar chips",
+    "relatives": "similar chips",
+    "roofline": "data sheet",
+}
+
+
+def ms(value: float) -> str:
+    """A time with three digits and its unit."""
+    return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"
+
+
+def share(value: float) -> str:
+    """A share in percent."""
+    return f"{100 * value:.0f} %"
+
+
+def ratio(value: float, low: float | None = None, high: float | None = None) -> str:
+    """A speed-up over the branched time, above 1 is faster, with its 90 % interval."""
+    return f"{value:.2f}x" + (f" ({low:.2f}-{high:.2f})" if low is not None and high is not None else "")
+
+
+def baseline(name: str) -> str:
+    """Return how a baseline is called on a terminal, which never shows internal ids."""
+    kind, _, where = name.partition(":")
+    return BASELINES.get(kind, name).format(where)
+
+
+def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str], at_once_ms: float) -> Brief:
+    """The answer of `stretch branch`.
+
+    Args:
+        origins: Where times come from, by processor and precision.
+        following: Commands to type next.
+        at_once_ms: Time in which at least two processors compute.
+    """
+    predicted = plan.predicted
+    single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
+    where, gain = f"{plan.model} on {plan.device}", ratio(single.ratio, single.low, single.high)
+    used = " + ".join(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides]))
+    if plan.recommended == BRANCHED:
+        answer = f"Branching is recommended: {where}, predicted {single.ratio:.2f}x faster ({single.low:.2f}-{single.high:.2f})."
+    elif plan.recommended == NO_CLEAR_WINNER:
+        answer = f"Too close to call: {where}, branched is {gain}."
+    else:
+        answer = f"Branching is not recommended: {where} {INSTEAD.get(plan.recommended.partition(':')[0], '{}').format(plan.recommended.partition(':')[2])}."
+    unjudged = plan.exact and getattr(plan, "unjudged", False)
+    output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
+    rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
+    for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
+        if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
+            continue
+        kept = "unchanged" if rival.name.startswith("single") else "needs training" if rival.name.startswith("seq") else output
+        rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), kept))
+    if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, single.ms):
+        split = predicted.operator_split_ms
+        rows.append(("original, operators split", ms(split), ratio(split / predicted.makespan_ms), "unchanged"))
+    return [
+        answer,
+        Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
+        f"Why: {_why(plan, at_once_ms)}",
+        f"Confidence: {_confidence(plan, origins)}",
+        *_agreement(getattr(plan, "agreement", None)),
+        *([f"Output: {UNJUDGED}."] if unjudged else []),
+        *following,
+    ]
+
+
+def _agreement(agreement: "Agreement | None") -> Brief:
+    """How often the branched network answers as the original does, in fp32 and as its files round it."""
+    if agreement is None:
+        return []
+    if agreement.value is None:
+        return [f"Agreement: error of the outputs {share(agreement.error)} of the original's on {agreement.images} images held back."]
+    files = agreement.bundle
+    rounded = "" if files is None or files.value is None else f", {share(files.value)} with the bundle's files"
+    return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} images held back{rounded}."]
+
+
+def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
+    predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
+    shape = f"{points}, {share(plan.macs_ratio)} MACs"
+    if at_once_ms <= HANDED_ON * predicted.makespan_ms and (plan.n_meet or plan.sides):
+        shape += "; parts run one after the other, each where it is fast"
+    moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
+    if plan.recommended == BRANCHED:
+        return f"{shape}; {moved}."
+    if predicted.far_ahead:
+        return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
+    if plan.recommended == NO_CLEAR_WINNER:
+        near = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
+        return f"{chance(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
+    return f"{shape}; {moved}."
+
+
+def _confidence(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]") -> str:
+    sources: dict[str, list[str]] = {}
+    for (name, precision), origin in origins.items():
+        sources.setdefault(SOURCES[origin], []).append(f"{name} {precision}")
+    level = "low" if any(origin not in MEASURED for origin in origins.values()) else "good"
+    parts = [f"{' and '.join(names)} from {source}" for source, names in sources.items()]
+    measure = plan.predicted.measure_next if level == "low" or plan.recommended == NO_CLEAR_WINNER else None
+    return f"{level} ({'; '.join(parts)})." + (f" Measure next: {measure}." if measure else "")
+
+
+def advice_brief(advice: "Advice") -> Brief:
+    """The answer of `stretch advise`."""
+    good = [answer.device for answer in advice.answers if answer.recommended in ("exact", "stretched")]
+    count = len(advice.answers)
+    these = "this device" if count == 1 else f"any of these {count} devices"
+    answer = f"branching is recommended on {', '.join(good)}" if good else f"branching is not recommended on {these}"
+    # branches first, then the fastest
+    order = sorted(advice.answers, key=lambda one: (one.device not in good, one.recommended != NO_CLEAR_WINNER))
+    rows = [(one.device, _use(one), _single(one), _branches(one.exact), _branches(one.stretched)) for one in order[:MOST_ROWS]]
+    guessed = sum(not one.calibrated for one in advice.answers)
+    lines: Brief = [
+        f"{advice.model}: {answer}.",
+        Grid("", ("device", "use", "best single", "exact split", "stretched split"), rows),
+        "Predicted speed-up over the best single processor; 90 % interval in brackets."
+        + (f" {guessed} of {count} devices were not fully measured." if guessed else ""),
+    ]
+    if len(order) > MOST_ROWS:
+        lines.append(f"{len(order) - MOST_ROWS} more devices: --details")
+    return [*lines, f"Next: {order[0].command}"]
+
+
+def _use(answer: "DeviceAdvice") -> str:
+    if answer.recommended == NO_CLEAR_WINNER:
+        return "too close to call"
+    kind, _, name = answer.recommended.partition(":")
+    return {"exact": "branch (exact)", "stretched": "branch (retrain)"}.get(kind, f"{name} only")
+
+
+def _single(answer: "DeviceAdvice") -> str:
+    return f"{answer.best_single.processor} {ms(answer.best_single.ms)}"
+
+
+def _branches(branches: "BranchesAdvice | None") -> str:
+    return "none found" if branches is None else ratio(branches.speedup, branches.low, branches.high)
+
+
+def prediction_brief(prediction: "Prediction", following: str) -> Brief:
+    """The answer of `stretch predict`."""
+    from stretch.stages.predict import ranked
+
+    # of each processor its best core set; the others are details
+    best: dict[str, str] = {}
+    rows = []
+    for name, row in ranked(prediction.processors):
+        if best.setdefault(name.partition("[")[0], name) == name:
+            source = SOURCES[row.origin] + (", only if named" if row.optional else "")
+            rows.append((name, row.precision, ms(row.latency_ms), f"{row.low_ms:.3g}-{row.high_ms:.3g} ms", source))
+    name, first = ranked(prediction.processors)[0]
+    more = len(prediction.processors) - len(rows)
+    return [
+        f"{prediction.model} on {prediction.device}: fastest on the {name} in {first.precision}, {ms(first.latency_ms)} "
+        f"(90 % interval {first.low_ms:.3g}-{first.high_ms:.3g} ms).",
+        Grid("", ("processor", "precision", "predicted", "90 % interval", "based on"), rows, right=(2,)),
+        f"{prediction.macs / 1e6:,.0f} M MACs, {prediction.params / 1e6:.2f} M parameters."
+        + (f" {more} more core sets: --details" if more else ""),
+        *([f"Next: {following}"] if following else []),
+    ]
+
+
+def run_brief(answer: RunAnswer, following: str) -> Brief:
+    """The answer of `stretch run`."""
+    stood = [name for name, place in answer.processors.items() if place.stand_in]
+    if answer.check is None or answer.max_error is None:
+        first = "Results are not checked: a delegate computes nothing."
+    else:
+        first = f"Results are correct: {answer.check.tensors} tensors match {answer.check.against} (largest error {answer.max_error:.1e})."
+    timings = {t.name: t for t in (answer.sequential, answer.sequential_same_macs, answer.same_net_whole_graph, *answer.others) if t}
+    known = {comparison.name: comparison for comparison in answer.comparisons}
+    rows = [("branched", ms(answer.median_ms), ms(answer.p90_ms), "-")]
+    for timing in sorted(timings.values(), key=lambda timing: timing.median_ms)[: MOST_ROWS - 2]:
+        one = known.get(timing.name)
+        ends = (one.low, one.high) if one else (None, None)
+        name, _, where = timing.name.partition(", ")
+        name = baseline(name.replace("same net as one graph", "whole_graph"))
+        rows.append((f"{name}, {where}", ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends)))
+    lines: Brief = [first, _speed(answer)]
+    if stood:
+        lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned(answer))
+    lines.append(Grid("", ("", "median", "p90", "branched is"), rows, right=(1, 2)))
+    if answer.throughput is not None:
+        rates = answer.throughput.contestants
+        lines.append("Throughput: " + ", ".join(f"{rate.name} {rate.per_second:.1f}/s" for rate in rates[:3]) + ".")
+    if answer.energy_mj is not None:
+        lines.append(f"Energy: {answer.energy_mj:.3g} mJ per inference, by {answer.energy_counter}.")
+    lines += [f"Written: {path}" for path in (answer.trace, answer.csv) if path is not None]
+    return [*lines, f"Next: {following}", "      --details shows everything"]
+
+
+def _planned(answer: RunAnswer) -> str:
+    planned = answer.planned.makespan_ms
+    return "." if planned is None else f" (predicted there: {ms(planned)})."
+
+
+def _speed(answer: RunAnswer) -> str:
+    """Who is faster here, as far as the 95 % interval of the ratio says it."""
+    here = "On this machine" if answer.on is None else f"On {answer.on.host}"
+    best = answer.best_sequential
+    one = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
+    if best is None or one is None:
+        return f"{here} an inference takes {ms(answer.median_ms)}; the bundle has no baselines."
+    # a name has more than a comma where its place is told
+    name, _, where = best.name.partition(", ")
+    against = f"{baseline(name)}, {where}".rstrip(", ")
+    high = one.high or one.ratio
+    state = "slower" if high < 1 else "faster" if one.low > 1 else None
+    said = f"branching is {state or 'too close to call'}"
+    return (
+        f"{here} {said}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({one.ratio:.2f}x, 95 % interval {one.low:.2f}-{high:.2f})."
+    )
+
+
+def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Brief:
+    """The answer of `stretch simulate`; `source` says where times come from."""
+    where = f" on {answer.device}" if answer.device else ""
+    loads = "".join(f", {share(load.share)} of the {load.processor} busy" for load in answer.busy_with_others)
+    busy = ", ".join(f"{name} {share(one.share)}" for name, one in answer.busy.items())
+    missed = "" if answer.deadline_ms is None else f" {answer.missed} of {answer.runs} miss the deadline of {answer.deadline_ms:g} ms."
+    return [
+        f"{answer.model}{where}: median {ms(answer.p50_ms)} over {answer.runs} simulated inferences{loads}.",
+        f"p90 {ms(answer.p90_ms)}, p99 {ms(answer.p99_ms)}; {ms(answer.makespan_ms)} without load; {answer.per_second:.1f} per second.{missed}",
+        f"Busy: {busy}.",
+        f"Confidence: simulated; {source}.",
+        f"Next: {following}",
+    ]
+
+
+def front_brief(answer: "FrontAnswer") -> Brief:
+    """The answer of `stretch search`."""
+    fastest = min(answer.designs, key=lambda row: row.predicted_ms)
+    rows = []
+    for row in answer.designs[:MOST_ROWS]:
+        kept = (
+            "unchanged" if row.exact else "-" if row.accuracy is None or row.accuracy.agreement is None else share(row.accuracy.agreement)
+        )
+        rows.append((str(row.name), ms(row.predicted_ms), ratio(row.speedup), share(row.macs_ratio), kept))
+    plain = answer.sequential_same_macs_ms
+    beside = (
+        "" if plain is None else f" A sequential network of the same MACs takes {ms(plain)} on the {answer.sequential_same_macs_processor}."
+    )
+    more = len(answer.designs) - len(rows)
+    return [
+        f"{answer.model} on {answer.device}: {len(answer.designs)} designs, the fastest {ms(fastest.predicted_ms)}, "
+        f"{ratio(fastest.speedup)} the speed of the {answer.best_single_processor} alone.",
+        Grid("", ("design", "predicted", "speed-up", "MACs", "agreement"), rows, right=(1, 2, 3, 4)),
+        f"Best single processor: {answer.best_single_processor} {answer.best_single_precision}, {ms(answer.best_single_ms)}.{beside}",
+        *([f"{more} more designs: --details"] if more else []),
+        "Next: add --out FOLDER to write designs, then stretch branch MODEL --design FILE",
+    ]
+
+
+def explanation_brief(explanation: "Explanation") -> Brief:
+    """The answer of `stretch explain` for a bundle: where each processor's work runs, and what it costs."""
+    rows = []
+    for name, place in explanation.processors.items():
+        own = [sub for sub in explanation.subgraphs if sub.processor == name]
+        names = {sub.name for sub in own}
+        placed = sum(op.delegate is not None and op.subgraph in names for op in explanation.ops)
+        times = [sub.ms for sub in own if sub.ms is not None]
+        cores = f", core {'+'.join(map(str, place.cores))}" if place.cores else ""
+        planned = [sub.planned_ms for sub in own if sub.planned_ms is not None]
+        rows.append(
+            (
+                name,
+                f"{place.delegate}{cores}",
+                str(len(own)),
+                str(placed),
+                ms(sum(times)) if times else "-",
+                ms(sum(planned)) if planned else "-",
+            )
+        )
+    titles = ("processor", "runs on", "subgraphs", "operators", "here" if explanation.device == "this machine" else "there", "planned")
+    return [
+        f"{explanation.bundle.name} on {explanation.device}: {len(explanation.ops)} operators in {len(explanation.subgraphs)} subgraphs.",
+        Grid("", titles, rows, right=(2, 3, 4, 5)),
+        f"Next: {command_line('explain', explanation.bundle, '--details')}",
+    ]

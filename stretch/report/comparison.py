@@ -1,0 +1,133 @@
+"""The reports of `stretch compare`, results side by side, and of `stretch advise`, device by device."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stretch.comparison import CompareAnswer, ComparedRow
+from stretch.planning.messages import chance
+from stretch.report.brief import advice_brief
+from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
+from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
+
+#: Rows of a chart, at most.
+_DRAWN = 60
+
+#: Devices up to which the report of advice ends with the command of each; of more, with those of branches alone.
+MOST_COMMANDS = 6
+
+#: Headings of `cells`.
+HEADINGS = (
+    "what", "ms", "90 %", "from", "speed-up", "over sequential", "MACs", "M params", "meeting points", "agreement", "probability", "recommended",
+)  # fmt: skip
+
+
+def cells(row: ComparedRow) -> tuple[str, ...]:
+    """Cells of a row; unknown values are dashes."""
+    return (
+        row.name,
+        _known(row.ms, ".2f"),
+        _between(row.low_ms, row.high_ms, ".2f"),
+        "–" if row.ms is None else row.source,
+        _known(row.speedup, ".2f"),
+        _known(row.speedup_over_sequential, ".2f"),
+        _known(row.macs_ratio, ".3f"),
+        "–" if row.params is None else f"{row.params / 1e6:.2f}",
+        "–" if row.n_meet is None else str(row.n_meet),
+        "exact" if row.exact else _known(row.agreement, ".1%"),
+        "–" if row.probability is None else chance(row.probability),
+        row.recommended or "–",
+    )
+
+
+def comparison_page(answer: CompareAnswer) -> Page:
+    """The report of a comparison."""
+    timed = [row for row in answer.rows if row.ms is not None]
+    facts = []
+    fast = [row for row in timed if row.speedup is not None]
+    if fast:
+        best = max(fast, key=lambda row: row.speedup or 0.0)
+        facts.append(Fact("largest speed-up over the best single processor", f"{best.speedup:.2f}×", best.name))
+    drawn = [ChartInterval(row.name, row.ms or 0.0, row.low_ms or row.ms or 0.0, row.high_ms or row.ms or 0.0) for row in timed]
+    if timed:
+        least = min(timed, key=lambda row: row.ms or 0.0)
+        facts.append(Fact("least time", f"{least.ms:.2f} ms", f"{least.name}, {least.source}"))
+    grid = Grid("All rows; a dash stands for what is not known", HEADINGS, [cells(row) for row in answer.rows], (1, 2, *range(4, 11)))
+    return Page(
+        title=f"{len(answer.rows)} results side by side",
+        lead=[", ".join(row.name for row in answer.rows[:6]) + (f" and {len(answer.rows) - 6} more" if len(answer.rows) > 6 else "") + "."],
+        facts=facts,
+        sections=[*_times("An inference of each, with what is known of its interval", drawn), Section("rows", "Side by side", (), [grid])],
+        warnings=answer.warnings,
+        source=", ".join(dict.fromkeys(row.source for row in timed)) or "nothing timed",
+    )
+
+
+def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
+    """The times of what is compared, the least one drawn strongly."""
+    if not rows:
+        return []
+    least = min(rows, key=lambda row: row.value)
+    more = f" The first {_DRAWN} of {len(rows)} are drawn." if len(rows) > _DRAWN else ""
+    words = f"{least.label} takes the least time with {least.value:.3g} ms.{more}"
+    drawn = [replace(row, strong=row is least) for row in rows[:_DRAWN]]
+    return [Section("times", "Times", (), [intervals("times-chart", title, words, drawn, "ms")])]
+
+
+def _between(low: float | None, high: float | None, form: str) -> str:
+    return "–" if low is None or high is None else f"{low:{form}} to {high:{form}}"
+
+
+def _known(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+# The report of `stretch advise`: where branches pay, as bars beside the best single processor of each device.
+
+
+def advice_page(advice: Advice) -> Page:
+    """The page of an answer for many devices."""
+    branched = [answer for answer in advice.answers if answer.recommended in ("exact", "stretched")]
+    first = advice.answers[0]
+    facts = [
+        Fact("branches pay on", f"{len(branched)} of {len(advice.answers)}", "devices"),
+        Fact("fastest as advised", first.device, first.advice),
+        Fact("multiply-accumulates", f"{advice.macs / 1e6:,.0f} M", f"{advice.params / 1e6:.2f} M parameters"),
+    ]
+    rows = [
+        ChartInterval(f"{answer.device}, {kind}", branches.speedup, branches.low, branches.high, strong=answer.recommended == kind)
+        for answer in advice.answers
+        for kind, branches in (("exact", answer.exact), ("stretched", answer.stretched))
+        if branches is not None
+    ]
+    sections = []
+    if rows:
+        words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
+        title = "Times as fast as the best single processor, with 90 % intervals"
+        drawn, said = intervals("ratios", title, words, rows, "times"), ["Above 1 they are faster; bold is advised."]
+        sections.append(Section("pays", "Where branches pay", said, [drawn]))
+    sections.append(Section("devices", "What to do", (), [_grid(advice.answers)]))
+    return Page(
+        title=f"{advice.model}: should it be branched?",
+        lead=[f"Branches are advised on {', '.join(answer.device for answer in branched) or 'none of these devices'}."],
+        facts=facts,
+        sections=sections,
+        warnings=advice.warnings,
+        made_from=[("input", "×".join(map(str, advice.input)))],
+        notes=[
+            f"{answer.device}: {answer.command}" for answer in advice.answers if len(advice.answers) <= MOST_COMMANDS or answer in branched
+        ],
+        brief=advice_brief(advice),
+    )
+
+
+def _grid(answers: list[DeviceAdvice]) -> Grid:
+    titles = ("device", "best alone", "ms", "exact", "stretched", "what to do", "why")
+    rows = []
+    for answer in answers:
+        single, ratios = answer.best_single, (_ratio(answer.exact), _ratio(answer.stretched))
+        rows.append((answer.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, answer.advice, answer.reason))
+    return Grid("Devices, the fastest as advised first", titles, rows)
+
+
+def _ratio(branches: BranchesAdvice | None) -> str:
+    return "–" if branches is None else f"{branches.speedup:.2f} ({branches.low:.2f} to {branches.high:.2f})"

@@ -1,0 +1,171 @@
+"""Reports and tables on a terminal, which fit its width without truncating names or numbers."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stretch.report.html.page import Bar, Chart, Fact, Grid, Page
+
+#: Characters of the widest and of the narrowest bar of a timeline.
+BAR_WIDTH, _LEAST_BAR = 72, 20
+
+
+def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines whose cells wrap.
+
+    Args:
+        titles: Of the columns; those of columns of numbers, which are aligned at their right, begin with ``>``.
+    """
+    filled = Table(box=None, pad_edge=False)
+    for title in titles:
+        filled.add_column(title.removeprefix(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        filled.add_row(*row)
+    return filled
+
+
+#: Columns that a brief answer keeps to.
+BRIEF_WIDTH = 80
+
+
+def print_brief(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
+    """Print the brief form of a report: answer, numbers, reason, confidence, then what waited for the answer, and what to do next.
+
+    Args:
+        answered: Called before the first line that says what to do next.
+    """
+    width = min(BRIEF_WIDTH, console.width)
+    ended = False
+    for line in page.brief:
+        if isinstance(line, Grid):
+            console.print()
+            console.print(GridTable(line), width=width)
+        else:
+            if line.startswith("Next: ") and not ended:
+                ended = True
+                answered()
+            # commands stay in one piece, so that they can be copied
+            console.print(line, width=width, soft_wrap=line.startswith("Next: "))
+
+
+def print_page(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
+    """Print a report: its lead, its facts, the tables and timelines of its printed sections, and what to do next.
+
+    Args:
+        answered: Called after the first line, which is the answer.
+    """
+    parted = False
+
+    def part() -> None:
+        """An empty line between parts."""
+        nonlocal parted
+        if parted:
+            console.print()
+        parted = True
+
+    def say(sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            console.print(sentence, soft_wrap=True)
+
+    if page.lead:
+        part()
+        say(page.lead[:1])
+        answered()
+        say(page.lead[1:])
+    if page.facts and page.facts_printed:
+        part()
+        console.print(_facts(page.facts))
+    for section in page.sections:
+        parts = [one for one in section.parts if not isinstance(one, Chart) or one.groups] if section.printed else []
+        if not parts and not (section.printed and section.words):
+            continue
+        part()
+        say(section.words)
+        for shown in parts:
+            if isinstance(shown, Grid):
+                console.print(GridTable(shown))
+            elif isinstance(shown, Chart):
+                console.print(TextTimeline(shown))
+    if page.notes:
+        part()
+        say(page.notes)
+
+
+def _facts(facts: Sequence[Fact]) -> Table:
+    filled = Table(box=None, pad_edge=False, show_header=False)
+    filled.add_column(no_wrap=True)
+    filled.add_column(overflow="fold")
+    for fact in facts:
+        filled.add_row(fact.label, f"{fact.value} ({fact.note})" if fact.note else fact.value)
+    return filled
+
+
+class GridTable:
+    """A table of a report; where its longest words do not fit beside each other, a paragraph a row."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table as wide as it is, with its widest column of text folded between words, or as paragraphs."""
+        grid = self._grid
+        cells = list(zip(grid.columns, *grid.rows, strict=True))
+        widths = [max(map(cell_len, column_cells)) for column_cells in cells]
+        text = [i for i in range(len(widths)) if i not in grid.right]
+        folded = max(text, key=lambda i: widths[i], default=None)
+        longest = 0 if folded is None else max(cell_len(word) for cell in cells[folded] for word in cell.split() or [""])
+        # one cell of space parts two columns
+        room = options.max_width - (len(widths) - 1)
+        if sum(widths) <= room or (folded is not None and sum(widths) - widths[folded] + longest <= room):
+            filled = Table(box=None, pad_edge=False)
+            for i, title in enumerate(grid.columns):
+                filled.add_column(title, justify="right" if i in grid.right else "left", no_wrap=i != folded, overflow="fold")
+            for row in grid.rows:
+                filled.add_row(*row)
+            yield filled
+            return
+        for first, *others in grid.rows:
+            yield Text(first, overflow="fold")
+            pairs = (f"{title} {cell}" for title, cell in zip(grid.columns[1:], others, strict=True) if cell)
+            yield Padding(Text("; ".join(pairs), overflow="fold"), (0, 0, 0, 2))
+
+
+class TextTimeline:
+    """A timeline of a report as bars of text, as wide as the terminal allows."""
+
+    def __init__(self, chart: Chart) -> None:
+        self._chart = chart
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """A line for each row, and what the marks mean."""
+        for group, bars in self._chart.groups.items():
+            label = max(len(bar.row) for bar in bars)
+            width = max(_LEAST_BAR, min(BAR_WIDTH, options.max_width - label - 3))
+            if len(self._chart.groups) > 1:
+                yield Text(group)
+            yield from map(Text, text_bars(bars, self._chart.total_ms, width))
+
+
+def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> list[str]:
+    """One line of text per row: when it computes (#), moves data (~), is taken by others (o) or waits (.)."""
+    rows = {name: ["."] * width for name in dict.fromkeys(bar.row for bar in bars)}
+    label = max(map(len, rows))
+    marks = [" "] * width
+    for bar in sorted(bars, key=lambda bar: bar.start_ms):
+        first, last = (round(ms / total_ms * width) for ms in (bar.start_ms, bar.start_ms + bar.ms))
+        for at in range(max(0, first), min(width, last)):
+            rows[bar.row][at] = {"computing": "#", "others": "o"}.get(bar.kind, "~")
+        end = first + len(bar.label)
+        # a label neither leaves the row nor touches the one before, and stands once
+        if bar.kind == "computing" and first >= 0 and end <= width and not "".join(marks[max(0, first - 1) : end + 1]).strip():
+            marks[first:end] = bar.label
+    taken = "  o taken by others" if any(bar.kind == "others" for bar in bars) else ""
+    return [
+        *(f"{name:<{label}} |{''.join(row)}|" for name, row in rows.items()),
+        f"{'':<{label}}  {''.join(marks)}".rstrip(),
+        f"{'':<{label}}  # computes  ~ moves data{taken}  . waits; the whole is {total_ms:.2f} ms",
+    ]

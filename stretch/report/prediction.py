@@ -1,0 +1,206 @@
+"""The reports of `stretch predict`, of one network or many, and of a network that no design fits."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from predictors.devices import ITEM_BYTES, DeviceProfile
+from predictors.errors import InfeasibleError, StretchError, install_line
+from predictors.models.roofline import ORIGINS
+from predictors.predictor import Estimate
+from stretch.planning.messages import OptionName, as_flag
+from stretch.report.brief import prediction_brief
+from stretch.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
+from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, ranked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Kernels of a processor that a report lists, the longest first.
+_KERNELS = 200
+
+#: Where the roof bends is shown with this many times less and more intensity at least.
+_MARGIN = 4.0
+
+
+def prediction_page(
+    prediction: Prediction,
+    roofline: "Callable[[], tuple[str, Figure]] | None" = None,
+    *,
+    list_kernels: bool = True,
+    following: str = "",
+) -> Page:
+    """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
+    rows_by_time = ranked(prediction.processors)
+    name, best = rows_by_time[0]
+    rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
+    titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
+    numbers = Grid("The same in numbers", titles, rows, right=(2, 3, 4, 5))
+    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", rows_by_time), numbers])]
+    if roofline is not None:
+        caption, figure = roofline()
+        drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
+        sections.append(Section("roofline", "Kernels under the roofline", (), [drawn]))
+    if any(row.kernels for _, row in rows_by_time):
+        grids = [_kernels(processor, row) for processor, row in rows_by_time if row.kernels]
+        sections.append(Section("kernels", "Kernels", (), grids, printed=list_kernels))
+    return Page(
+        title=f"{prediction.model} on {prediction.device}, predicted",
+        lead=[f"On {name} an inference is predicted to take {best.latency_ms:.2f} ms in {best.precision}, from {ORIGINS[best.origin]}."],
+        facts=[
+            Fact("fastest processor", name, best.precision),
+            Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
+            Fact("multiply-accumulates", f"{prediction.macs / 1e6:,.0f} M", f"{prediction.params / 1e6:.2f} M parameters"),
+        ],
+        sections=sections,
+        warnings=prediction.warnings,
+        made_from=[("input", "×".join(map(str, prediction.input)))],
+        brief=() if list_kernels else prediction_brief(prediction, following),
+    )
+
+
+def predictions_page(table: PredictionTable) -> Page:
+    """The report of many networks on many devices."""
+    rows = [
+        (row.model, row.device, row.processor, row.precision, f"{row.macs / 1e6:.1f}", *_times(row), ORIGINS[row.origin])
+        for row in table.items
+    ]
+    titles = ("model", "device", "processor", "precision", "MMACs", "predicted ms", "low", "high", "from")
+    return Page(
+        title=f"{len(rows)} predictions",
+        lead=[],
+        sections=[Section("rows", "Predictions", (), [Grid("Each network on each processor", titles, rows, right=(4, 5, 6, 7))])],
+        warnings=table.warnings,
+        notes=[f"{failure.model}: {failure.reason}" for failure in table.failed],
+    )
+
+
+def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
+    """Its time and the ends of the interval."""
+    return (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
+
+
+def _origin(row: PredictedLatency) -> str:
+    """What its time is from, and that plans leave it out unless told otherwise."""
+    return ORIGINS[row.origin] + ("; plans use it only where --processors names it" if row.optional else "")
+
+
+def _range(row: PredictedLatency) -> str:
+    return f"{row.low_ms:.2f} to {row.high_ms:.2f} ms with a probability of 0.9"
+
+
+def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
+    """The original on each processor, the fastest first."""
+    rows = [
+        ChartInterval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0)
+        for i, (name, row) in enumerate(ranked)
+    ]
+    words = "; ".join(f"{row.label} {row.value:.2f} ms" for row in rows) + "."
+    return intervals(chart, "The network on each processor, predicted, with 90 % intervals", words, rows, "ms")
+
+
+def _kernels(name: str, row: PredictedLatency) -> Grid:
+    longest = sorted(row.kernels, key=lambda kernel: -kernel.ms)[:_KERNELS]
+    rows = []
+    for kernel in longest:
+        numbers = str(len(kernel.ops)), f"{kernel.macs / 1e6:.2f}", f"{kernel.ms:.3f}", f"{kernel.ms / row.latency_ms:.1%}"
+        rows.append((kernel.name, kernel.kind, *numbers, kernel.bound))
+    which = f"{len(longest)} longest of {len(row.kernels)} kernels" if len(longest) < len(row.kernels) else f"{len(longest)} kernels"
+    titles = ("kernel", "kind", "operators", "M MACs", "ms", "of the whole", "limited by")
+    return Grid(f"{which} on {name}", titles, rows, right=(2, 3, 4, 5), folded=True)
+
+
+def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping[str, PredictedLatency]) -> Page:
+    """The page of a refusal."""
+    sections = []
+    if error.rules:
+        rows = [
+            (as_flag(OptionName(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
+            for rule in error.rules
+        ]
+        words = ["These limits together leave no design. The nearest value that leaves one stands beside each."]
+        grid = Grid("Limits that have to give way", ("limit", "asked for", "nearest with a design"), rows)
+        sections.append(Section("limits", "What stands in the way", words, [grid]))
+    facts = []
+    if alone:
+        rows_by_time = ranked(alone)
+        name, best = rows_by_time[0]
+        facts = [
+            Fact("run it on", name, f"{best.precision}, from {ORIGINS[best.origin]}"),
+            Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
+        ]
+        words = ["The original is not changed: this is what it takes on one processor at a time."]
+        sections.append(Section("alone", "As it is", words, [_alone("alone", rows_by_time)]))
+    return Page(
+        title=f"{model} on {device}: no branches",
+        lead=[f"{_sentence(error.message)}", *([_sentence(error.hint)] if error.hint else [])],
+        facts=facts,
+        sections=sections,
+        refused=True,
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_figure(figure: "Figure", out: Path) -> None:
+    """Write a figure as an ``.svg`` or ``.png`` file; without a date and with fixed names, the same numbers give the same file."""
+    import matplotlib as mpl
+
+    try:
+        with mpl.rc_context({"svg.hashsalt": "nn-stretch"}):
+            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+    except OSError as error:
+        raise StretchError(f"cannot write {out}: {error.strerror}") from error
+
+
+def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, processor: str) -> tuple[str, "Figure"]:
+    """Caption and figure of the roofline plot.
+
+    The roof is the peak of the profile and the bandwidth of its memory; the area of a
+    dot is the kernel's share of the time.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise StretchError("pictures of rooflines need matplotlib", install_line("plot")) from error
+    cores = device.processor(processor).cores
+    peak, bandwidth = cores.peak_gops[estimate.precision].value, cores.bandwidth_gbs.value
+    points = kernel_points(estimate)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    bend = peak / bandwidth
+    ends = [min([bend / _MARGIN, *(x for _, x, _, _ in points)]), max([bend * _MARGIN, *(x for _, x, _, _ in points)])]
+    axes.plot([ends[0], bend, ends[1]], [ends[0] * bandwidth, peak, peak], color="black", label=f"{bandwidth:g} GB/s, {peak:g} Gop/s")
+    for kind, marker in zip(dict.fromkeys(kind for kind, *_ in points), itertools.cycle("osD^vP*X")):
+        rows = [(x, y, share) for point_kind, x, y, share in points if point_kind == kind]
+        xs, ys, shares = zip(*rows, strict=True)
+        axes.scatter(xs, ys, [8 + 1200 * share for share in shares], alpha=0.6, label=kind, marker=marker)
+    axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="10⁹ operations a second")
+    title = name.replace("$", r"\$")
+    axes.set_title(f"{title} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}")
+    axes.legend(markerscale=0.5, fontsize="small")
+    axes.grid(visible=True, which="both", alpha=0.2)
+    below = sum(share for _, x, _, share in points if x < bend)
+    words = (
+        f"Kernels that do fewer than {bend:.3g} operations a byte are limited by memory even at best: they take {below:.0%} of the time; "
+        "the area of a dot is its kernel's share."
+    )
+    return words, figure
+
+
+def kernel_points(estimate: Estimate) -> Sequence[tuple[str, float, float, float]]:
+    """Kind, operations per byte, 10⁹ operations a second and share of the time of each kernel that multiplies."""
+    item, points = ITEM_BYTES[estimate.precision], []
+    for kernel in estimate.kernels:
+        cost, operations, ms = kernel.kernel.cost, 2 * kernel.kernel.macs, kernel.time.ms
+        if operations:
+            intensity = operations / ((cost.reads + cost.writes + cost.weights) * item)
+            points.append((cost.kind, intensity, operations / (ms * 1e6), ms / estimate.ms))
+    return points

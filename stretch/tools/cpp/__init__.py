@@ -1,0 +1,1 @@
+"""A C++ program that runs a bundle's branches."""

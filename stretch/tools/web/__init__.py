@@ -1,0 +1,1 @@
+"""Bundles in a browser, and a profile of its processors."""

@@ -1,0 +1,227 @@
+"""A profile of a browser's processors: random networks whose whole times the page of `stretch web` tells.
+
+No browser tells the times of kernels, so fits are to whole networks (`predictors.fitting.pooled`). The CPU is WebAssembly, with
+one thread and with as many as the page was given, the GPU is WebGPU.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import onnx
+
+from predictors.errors import StretchError
+from predictors.fits import Fit, Prior
+from predictors.graph import OpGraph
+from predictors.measurements.networks import Source
+from predictors.measurements.tables import Latency
+from scheduler.measure.steady import Handover, Steady, fit_link
+from scheduler.tools.web.server import RUNTIME, BrowserDevice
+from stretch.profile.places import weight_bytes, write_network
+from stretch.profile.run import HANDOVERS, READ, Chooser, computing, family_of, handed, held_out, moving, sizes, write_profile
+from stretch.profile.writing import Crossing, Table
+from stretch.quantize.qdq import to_half
+
+#: Networks that are timed in turns, and how many are timed at least before anything is fitted.
+BATCH, LEAST_NETWORKS = 5, 24
+
+#: Ends the address of a network in half precision.
+HALF = "-half"
+
+#: Measured rounds of a batch, after two that warm up.
+ROUNDS = 9
+
+#: Relative distance between the quartiles of a network's times beyond which they are left out: browsers are less quiet than programs.
+UNSTEADY = 0.4
+
+#: Largest number of multiply-accumulates and of weights of a network, so that a phone answers within seconds.
+MOST_MACS, MOST_WEIGHTS = 250_000_000, 4_000_000
+
+_Ms = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+_Times = Annotated[list[_Ms], msgspec.Meta(max_length=1000)]
+
+
+class BrowserPlace(msgspec.Struct, frozen=True):
+    """A processor of the browser with one core set, as profiles and fits take places."""
+
+    family: str  # ``cpu`` or ``gpu``.
+    core_set: str  # ``1thread``, ``4threads`` or ``all``.
+    provider: str  # ``wasm`` or ``webgpu``.
+    threads: int  # Of WebAssembly.
+    precision: str = "fp32"  # Of the networks' weights and sums.
+
+    backend = "onnxruntime_web"
+    cores: tuple[int, ...] = ()
+    runs_on = ""
+
+    @property
+    def name(self) -> str:
+        """Name such as ``cpu[4threads]``, or ``gpu[all] fp16``."""
+        return f"{self.family}[{self.core_set}]" + (f" {self.precision}" if self.precision != "fp32" else "")
+
+    @property
+    def runtime(self) -> str:
+        """Runtime and version."""
+        return f"{RUNTIME} on {self.provider}"
+
+
+class _Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the page sends: times by place and network, ms, and those of networks that ran beside each other."""
+
+    device: BrowserDevice
+    threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    times: dict[str, dict[str, _Times]]
+    together: dict[str, dict[str, _Times]] | None = None
+
+
+class BrowserMeasurer:
+    """Says what the page times next, and writes the profile.
+
+    Args:
+        name: Id of the profile.
+        out: Folder that it is written to.
+        seconds: How long networks are measured.
+        warn: Gets warnings.
+    """
+
+    def __init__(self, name: str, out: Path, seconds: float, warn: Callable[[str], None] = lambda text: None) -> None:
+        self.name, self.out, self._seconds, self._warn = name, out, seconds, warn
+        self.fits: list[Fit | Prior] = []
+        self._files: dict[str, bytes] = {}
+        self._requested: dict[str, OpGraph] = {}
+        self._chooser = Chooser([])
+        self._table: Table | None = None
+        self._places: list[BrowserPlace] = []
+        self._alone: dict[str, dict[str, float]] = {}
+        self._steps = iter(("handovers", "together", "write"))
+        self._refused = 0
+
+    def network(self, name: str) -> bytes | None:
+        """ONNX file of a network that was asked for."""
+        return self._files.get(name)
+
+    def answer(self, message: bytes) -> dict[str, Any]:
+        """What to time next.
+
+        Raises:
+            StretchError: If the page was not asked for what it sends, or another browser goes on.
+        """
+        report = msgspec.json.decode(message, type=_Report)
+        if self._table is None:
+            self._begin(report)
+        assert self._table is not None
+        if report.device.agent != self._device.agent or report.threads != self._threads:
+            raise StretchError("another browser goes on with what this one began; start again")
+        self._take(report)
+        timed = [(row.processor, row.core_set, row.precision) for row in self._table.latencies]
+        fewest = min(timed.count((place.family, place.core_set, place.precision)) for place in self._places)
+        if self._refused > max(60, len(timed)):
+            raise StretchError(
+                f"this browser is too busy: {self._refused} times varied by more than {UNSTEADY:.0%}",
+                "close other pages and programs, plug the charger in, and start again",
+            )
+        if monotonic() < self._end or fewest < LEAST_NETWORKS:
+            return self._request([self._draw() for _ in range(BATCH)], f"{fewest} networks timed")
+        match next(self._steps, None):
+            case "handovers" if len({place.family for place in self._places}) > 1:
+                graphs = [handed(*shape) for shape in HANDOVERS] + [computing(), moving()]
+                return self._request(graphs, "exchanges between CPU and GPU")
+            case "together" if self._alone:
+                return self._request([computing(), moving(), handed(*READ)], "both processors at once", together=True)
+            case _:
+                return {"done": True, "sentences": self._write()}
+
+    def _begin(self, report: _Report) -> None:
+        device, self._threads = report.device, report.threads
+        counts = sorted({1, report.threads}, reverse=True)
+        self._places = [BrowserPlace("cpu", f"{n}thread{'s' if n > 1 else ''}", "wasm", n) for n in counts]
+        if device.webgpu:
+            half = [BrowserPlace("gpu", "all", "webgpu", 1, "fp16")] if device.fp16 else []
+            self._places += [*half, BrowserPlace("gpu", "all", "webgpu", 1)]
+        notes = f"{device.agent}; {device.cores} cores; {RUNTIME}; medians of whole networks in turns, made-up weights"
+        source = Source("random networks in a browser, measured by the page of `stretch web`", "", "", "CC0-1.0", notes)
+        self._table = Table.open(self.out / f"{self.name}.measurements", source, False)
+        self._device = device
+        self._end = monotonic() + self._seconds
+
+    def _draw(self) -> OpGraph:
+        while True:
+            (graph,) = self._chooser.draw(1)
+            if graph.macs <= MOST_MACS and weight_bytes(graph) <= 4 * MOST_WEIGHTS:
+                return graph
+
+    def _request(self, graphs: list[OpGraph], state: str, together: bool = False) -> dict[str, Any]:
+        self._requested, self._files = {graph.name: graph for graph in graphs}, {}
+        with tempfile.TemporaryDirectory() as folder:
+            for graph in graphs:
+                file = write_network(graph, Path(folder) / "network.onnx")
+                self._files[graph.name] = file.read_bytes()
+                if any(place.precision == "fp16" for place in self._places):
+                    self._files[f"{graph.name}{HALF}"] = to_half(onnx.load(file)).SerializeToString()
+        networks = [
+            {"name": name, "url": f"networks/{name}", "input": graph.input.shape, "output": graph.by_name[graph.output].shape}
+            for name, graph in self._requested.items()
+        ]
+        places = [
+            {"place": place.name, "provider": place.provider, "threads": place.threads, "file": HALF if place.precision == "fp16" else ""}
+            for place in self._places
+        ]
+        if together:
+            places = [places[0], places[-1]]
+        return {"done": False, "state": state, "networks": networks, "places": places, "together": together, "rounds": ROUNDS}
+
+    def _take(self, report: _Report) -> None:
+        places = {place.name: place for place in self._places}
+        for name, times in [*report.times.items(), *((report.together or {}).items())]:
+            known = self._requested if name in places else places
+            if (name not in places and name not in self._requested) or any(key not in known for key in times):
+                raise StretchError(f"the page sends times of `{name}`, which it was not asked for")
+        for name, times in report.times.items():
+            for network, values in times.items():
+                if network.startswith(("handover", "computing", "moving")):
+                    self._alone.setdefault(name, {})[network] = float(np.median(values))
+                    continue
+                steady = Steady.of(values)
+                if steady.spread > UNSTEADY:
+                    self._refused += 1
+                    continue
+                place, graph = places[name], self._requested[network]
+                row = Latency(self.name, network, place.family, place.core_set, place.precision, place.runtime, steady.ms, steady.std_ms)
+                assert self._table is not None
+                self._table.add(graph, family_of(network), row, [])
+        self._together = report.together or {}
+
+    def _crossings(self) -> dict[str, Crossing]:
+        """Link and contention between the CPU, at its most threads, and the GPU."""
+        if not self._alone or not self._together:
+            return {}
+        host, other = self._places[0], self._places[-1]
+        graphs = [handed(*shape) for shape in HANDOVERS]
+        link = fit_link([Handover(*sizes(graph), self._alone[other.name][graph.name]) for graph in graphs])
+
+        read = handed(*READ)
+
+        def slowdown(graph: OpGraph) -> tuple[float, float]:
+            beside, alone = self._together[graph.name], self._alone
+            on_host, on_other = (float(np.median(beside[at.name])) / alone[at.name][graph.name] for at in (host, other))
+            return on_host, on_other
+
+        under_load = float(np.median(self._together[read.name][other.name])) / self._alone[other.name][read.name]
+        return {other.family: Crossing(link, slowdown(computing()), slowdown(moving()), other.runtime, under_load=under_load)}
+
+    def _write(self) -> list[str]:
+        assert self._table is not None
+        self._table.save()
+        if self._refused:
+            self._warn(f"{self._refused} times varied by more than {UNSTEADY:.0%} and were left out: other pages or the battery disturb")
+        self.fits = write_profile(
+            self.name, [place for place in self._places if place.precision == "fp32"], self._table, self._crossings(), self._device.agent
+        )
+        return [
+            f"{item.processor}[{item.core_set}] {item.precision}: {held_out(item).networks} networks, each predicted by fits to the others: mean error {held_out(item).mape:.0%}."
+            for item in self.fits
+        ]

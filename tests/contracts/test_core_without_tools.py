@@ -1,0 +1,72 @@
+"""The core works in a copy from which the folders of the tools are removed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.contracts.repository import ROOT, copy_packages
+from tests.scheduler import bundles
+
+#: Tests of the core that take seconds and pass through most of its rooms.
+TESTS = (
+    "tests/scheduler/runtime/test_session.py",
+    "tests/scheduler/simulate",
+    "tests/stretch/planning/test_pareto.py",
+    "tests/stretch/export/test_bundle.py",
+)
+
+#: Imports every module of the packages.
+IMPORTS = """
+import importlib, pkgutil
+for package in ("predictors", "scheduler", "stretch"):
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
+"""
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    folder = copy_packages(tmp_path_factory.mktemp("core"))
+    for package in ("scheduler", "stretch"):
+        shutil.rmtree(folder / package / "tools")
+    return folder
+
+
+def python(core, *words):
+    env = os.environ | {"PYTHONPATH": str(core), "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, *map(str, words)], cwd=core, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def stretch(core, *words):
+    return python(core, "-c", "from stretch.cli import app; app()", *words)
+
+
+def test_verbs_and_flags_of_tools_are_missing_and_a_bundle_runs(core, tmp_path):
+    assert "  web " not in stretch(core, "--help")
+    shown = stretch(core, "run", "--help")
+    assert "--repeat" in shown
+    assert "--adb " not in shown
+    bundle = bundles.two_branches(tmp_path / "bundle")
+    assert json.loads(stretch(core, "run", bundle, "--repeat", 2, "--warmup", 0, "--json"))["max_error"] < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_every_module_of_the_core_is_imported(core):
+    python(core, "-W", "error::ImportWarning", "-c", IMPORTS)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_tests_of_the_core_pass(core):
+    shutil.copytree(ROOT / "tests", core / "tests", ignore=shutil.ignore_patterns("__pycache__", "tools"))
+    for name in ("pyproject.toml", "recipes", "experiments"):
+        (core / name).symlink_to(ROOT / name)
+    done = python(core, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow", *TESTS)
+    assert " passed" in done

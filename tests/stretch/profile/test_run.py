@@ -1,0 +1,492 @@
+"""A machine or a board becomes a profile: where and how it is measured, its tables, the networks that are drawn, and when it is noise."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.devices import load_device
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from predictors.fitting.design import load_formula
+from predictors.fitting.single import Timed
+from predictors.fusion import fuse, load_rules
+from predictors.graph import OpGraph
+from predictors.measurements.networks import Measurements, Source, load_measurements
+from predictors.measurements.tables import KernelLatency, Latency
+from predictors.models.fitted import Grain
+from predictors.predictor import LatencyPredictor
+from scheduler.cores import available_cores
+from scheduler.delegates import delegates, get_delegate
+from scheduler.measure.steady import LinkTimes, Reads, runner, time_kernels, time_operators
+from stretch.planning.cost import compare
+from stretch.profile.places import Place, answer_board, find_places, make_weights, weight_bytes, write_network
+from stretch.profile.run import (
+    Chooser,
+    Collected,
+    Collector,
+    Handing,
+    appoint,
+    doubt,
+    measure_crossing,
+    open_table,
+    profile_machine,
+    write_profile,
+)
+from stretch.profile.styles import STYLES, Drawing, draw
+from stretch.profile.writing import Crossing, Table, Where, ingest, make_profile
+from tests.predictors.measurements.test_tables import OUTPUT, PROFILE
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_machine_is_profiled_and_the_profile_predicts_networks_it_never_saw(tmp_path):
+    places = [place()]
+    table = open_table("here", tmp_path, places, resume=False)
+    done = profile_machine("here", places, table, 120, most=30)
+    assert done.profile == tmp_path / "here.toml"
+    device = load_device(done.profile)
+    assert device.calibrated
+    [fit] = done.fits
+    assert fit.held_out.networks >= 30
+    predictor = LatencyPredictor(device)
+    small, large = (predictor.predict(draw("residual", seed), "cpu") for seed in sorted((900, 901), key=lambda n: draw("residual", n).macs))
+    assert 0 < small.ms < large.ms
+    assert small.low_ms <= small.ms <= small.high_ms
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here.fit.json", "here.measurements", "here.toml"]
+
+
+@pytest.mark.torch
+def test_too_few_networks_are_refused_and_kept_for_resuming(tmp_path):
+    places = [place()]
+    table = open_table("here", tmp_path, places, resume=False)
+    with pytest.raises(StretchError, match=r"networks on cpu\[1core\], a fit needs 12"):
+        profile_machine("here", places, table, 60, most=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["here.measurements"]
+    assert open_table("here", tmp_path, places, resume=True).latencies
+
+
+def test_names_and_folders_are_checked_before_anything_is_measured(tmp_path):
+    places = [place()]
+    with pytest.raises(UsageError, match="cannot be the name of a profile"):
+        open_table("a/b", tmp_path, places, resume=False)
+    with pytest.raises(StretchError, match="there is no folder"):
+        open_table("here", tmp_path / "missing", places, resume=False)
+
+
+SOURCE = Source("random networks", "", "", "CC0-1.0", "a machine; a runtime")
+
+
+def place():
+    return find_places(["cpu"])[0]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp_path):
+    table = Table.open(tmp_path / "m", SOURCE, resume=False)
+    first = Collector(place(), "here", table).collect(60, most=2)
+    again = Table.open(tmp_path / "m", SOURCE, resume=True)
+    second = Collector(place(), "here", again).collect(60, most=2)
+    measurements = load_measurements(tmp_path / "m")
+    assert len(measurements.latencies) == first.measured + second.measured
+    assert len({row.network for row in measurements.latencies}) == len(measurements.latencies)
+    whole = {row.network: row.ms for row in measurements.latencies}
+    sums = dict.fromkeys(whole, 0.0)
+    for row in measurements.kernels:
+        sums[row.network] += row.ms
+    # Kernels share what their network takes; where the profiler was disturbed there are none.
+    assert all(total == 0 or total == pytest.approx(whole[name], rel=0.25) for name, total in sums.items())
+    assert any(sums.values())
+
+
+@pytest.mark.torch
+def test_nothing_is_begun_once_the_time_is_spent(tmp_path):
+    table = Table.open(tmp_path / "m", SOURCE, resume=False)
+    done = Collector(place(), "here", table).collect(0.05)
+    # a whole batch would be six
+    assert (done.measured, table.latencies) == (0, [])
+
+
+def test_a_machine_on_which_half_of_the_times_do_not_hold_is_refused():
+    with pytest.raises(StretchError, match=r"too noisy: the times of 8 of 15 networks on cpu\[1core\]") as refusal:
+        Collected(place(), measured=7, unsteady=8).check_noise()
+    assert "--resume" in str(refusal.value.hint)
+
+
+def test_the_cpu_has_a_place_for_one_core_and_for_all():
+    places = find_places(["cpu"])
+    assert places[0].cores == available_cores()[:1]
+    assert places[0].serial
+    assert places[-1].cores == available_cores()
+    assert {place.family for place in places} == {"cpu"}
+    assert len({place.core_set for place in places}) == len(places)
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "sentence"),
+    [
+        (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
+        (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
+        (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
+        (["cpu", "gpu=vulkan"], UsageError, "tells no times of kernels"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(names, error, sentence):
+    with pytest.raises(error, match=sentence):
+        find_places(names)
+
+
+def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
+    for backend in {delegates.get(name).fuses for name in delegates} - {""}:
+        assert load_rules(backend).id == backend
+        assert load_formula(backend).kernels
+
+
+@pytest.mark.torch
+@pytest.mark.opencl
+@pytest.mark.slow
+def test_a_link_and_its_contention_are_measured_here():
+    host, *_, other = find_places(["cpu", "gpu"])
+    result = measure_crossing(host, other)
+    assert result.link.fixed_ms >= 0
+    assert result.link.to_gbs > 0
+    assert result.link.back_gbs > 0
+    assert min(*result.contention, *result.contention_memory) > 0
+    assert "opencl" in result.runtime
+
+
+def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():
+    seen = []
+    handing = Handing((), ())
+    beside = handing.handing(lambda: seen.append(threading.current_thread()))()
+    assert beside > 0
+    assert seen != [threading.current_thread()]
+
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        handing.handing(fail)()
+    handing.close()
+    assert not seen[0].is_alive()
+
+
+def filled(folder, seeds=(0, 1)) -> Table:
+    table = Table.open(folder, SOURCE, resume=False)
+    for seed in seeds:
+        graph = draw("plain", seed)
+        key = ("here", graph.name, "cpu", "1core", "fp32", "a runtime")
+        kernels = [KernelLatency(*key, kernel.name, "", *kernel.cost, 1.5) for kernel in fuse(graph, "onnxruntime")]
+        table.add(graph, "draws 0", Latency(*key, 2.5, 0.1), kernels)
+    return table
+
+
+def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
+    table = filled(tmp_path / "m")
+    table.save()
+    again = Table.open(tmp_path / "m", SOURCE, resume=True)
+    assert (again.graphs, again.families) == (table.graphs, table.families)
+    assert (again.latencies, again.kernels) == (table.latencies, table.kernels)
+    assert load_measurements(tmp_path / "m").latencies == table.latencies
+
+
+def test_measurements_are_not_lost_by_starting_anew(tmp_path):
+    filled(tmp_path / "m").save()
+    with pytest.raises(StretchError, match="has measurements already") as refusal:
+        Table.open(tmp_path / "m", SOURCE, resume=False)
+    assert "--resume" in str(refusal.value.hint)
+
+
+def test_measurements_of_another_machine_are_not_mixed_in(tmp_path):
+    filled(tmp_path / "m").save()
+    other = Source(SOURCE.title, "", "", SOURCE.licence, "another machine")
+    with pytest.raises(StretchError, match="of another machine or other versions: a machine; a runtime"):
+        Table.open(tmp_path / "m", other, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "m").write_text("a file")
+    table = filled(tmp_path / "m" / "inside")
+    with pytest.raises(StretchError, match="cannot make the folder"):
+        table.save()
+
+
+def test_ctrl_c_while_saving_leaves_whole_files(tmp_path):
+    """A process that saves without end is interrupted: what lies there can be read, and nothing else lies there."""
+    code = f"""
+import sys
+from pathlib import Path
+from tests.stretch.profile.test_run import filled
+table = filled(Path({str(tmp_path / "m")!r}), range(6))
+table.save()
+print("ready", flush=True)
+while True:
+    table.save()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=os.getcwd()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    table = load_measurements(tmp_path / "m")
+    assert len(table.latencies) == 6
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["kernels.csv", "latencies.csv", "networks.jsonl.gz", "source.toml"]
+
+
+WHERE = Where("myphone", "cpu[1large]", None, "")
+
+
+def capture(name: str):
+    return draw("plain", len(name))
+
+
+@pytest.fixture
+def profile(tmp_path):
+    path = tmp_path / "profile.csv"
+    path.write_text(PROFILE)
+    return path
+
+
+def test_an_operator_profile_becomes_the_time_of_its_network(profile, tmp_path):
+    ingest(profile, "resnet18", WHERE, tmp_path, capture)
+    ingest(profile, "resnet34", WHERE, tmp_path, capture)
+    table = load_measurements(tmp_path / "myphone.measurements")
+    assert [(row.network, row.processor, row.core_set, row.precision, row.ms) for row in table.latencies] == [
+        ("resnet18", "cpu", "1large", "fp32", 2.5),
+        ("resnet34", "cpu", "1large", "fp32", 2.5),
+    ]
+    assert set(table.families.values()) == {"resnet"}
+
+
+def test_networks_of_benchncnn_are_those_of_the_same_architecture(tmp_path):
+    (tmp_path / "bench.txt").write_text(OUTPUT)
+    rows = ingest(tmp_path / "bench.txt", None, WHERE, tmp_path, capture)
+    assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp16"), ("squeezenet1_1", "int8"), ("resnet18", "fp16")]
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        (Where("my/phone", "cpu[1large]", None, ""), "cannot be the name of a device"),
+        (Where("myphone", "cpu", None, ""), "no processor with its core set"),
+        (Where("myphone", "cpu[1large]", "fp64", ""), "`fp64` is no precision"),
+    ],
+)
+def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        ingest(profile, "resnet18", where, tmp_path, capture)
+    assert not list(tmp_path.glob("*.measurements"))
+
+
+PLACES = [Place("cpu", "1core", "cpu", (0,), 1.0), Place("cpu", "2cores", "cpu", (0, 1), 1.0), Place("gpu", "all", "opencl", (1,), 1.0)]
+# 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
+READS = Reads(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
+
+CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime", READS)
+
+RATE = 5e7
+
+
+def measured(place: Place) -> list[KernelLatency]:
+    """Kernels that all reach 10⁸ operations a millisecond, or move 10⁷ bytes in one."""
+    rows = []
+    for style in STYLES:
+        for kernel in fuse(draw(style, 0), place.backend):
+            cost = kernel.cost
+            ms = max(1e-3, kernel.macs / RATE, 4 * (cost.reads + cost.writes) / 1e7)
+            rows.append(KernelLatency("x", style, place.family, place.core_set, "fp32", "a runtime", kernel.name, "", *cost, ms))
+    return rows
+
+
+def written(folder, kernels):
+    path = folder / "x.toml"
+    table = Measurements(Source("a test", "", "", "CC0-1.0", ""), {}, {}, [], kernels)
+    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, table, {"gpu": CROSSING})))
+    return load_device(path)
+
+
+def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
+    device = written(tmp_path, [row for place in PLACES for row in measured(place)])
+    assert set(device.variants) == {"cpu", "cpu[2cores]", "gpu"}
+    gpu, link = device.processors["gpu"], device.links["gpu"]
+    slowed, cpu = gpu.contention["cpu"], device.processors["cpu"].contention["gpu"]
+    assert (slowed.value, slowed.memory, cpu.value) == (1.05, 1.3, 1.02)
+    assert slowed.low < slowed.value < slowed.high
+    assert link.map_ms.value + link.unmap_ms.value + link.sync_ms.value == pytest.approx(0.05)
+    assert (link.convert_gbs.value, link.convert_back_gbs.value if link.convert_back_gbs else None, link.runtime) == (8, 4, "a runtime")
+    unknown = compare.link("gpu", device)
+    assert (unknown.low, unknown.high) == pytest.approx((0.9, 3.5))
+    assert (device.feeder("gpu"), device.feeder("cpu")) == (0.03, 0.0)
+    peak = device.processor("cpu").cores.peak_gops["fp32"].value
+    assert 0.9 * peak == pytest.approx(2 * RATE / 1e6, rel=0.01)
+
+
+def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path):
+    kernels = [row for place in PLACES for row in measured(place)]
+    predictor = LatencyPredictor(written(tmp_path, kernels))
+    for style in STYLES:
+        whole = sum(row.ms for row in kernels if (row.network, row.processor, row.core_set) == (style, "cpu", "1core"))
+        assert whole / 4 < predictor.predict(draw(style, 0), "cpu").ms < whole * 4
+
+
+def test_shapes_are_those_of_the_finished_graph():
+    built = Drawing(np.random.default_rng(0), "relu")
+    built.add("input", shape=(1, 16, 32, 32))
+    x = built.squeeze(built.depthwise(built.unit(built.last, 24, 3, 2), 5))
+    built.pool(x)
+    shapes = dict(built.shapes)
+    graph = built.finish("net")
+    assert {op.name: op.shape for op in graph.ops if op.name in shapes} == shapes
+
+
+@given(st.integers(0, 1000), st.integers(8, 64), st.integers(65, 2000))
+def test_widths_are_near_their_bounds_and_never_below_the_lower(seed, low, high):
+    drawing = Drawing(np.random.default_rng(seed), "relu")
+    assert low <= drawing.width(low, high) <= high + 16
+
+
+@pytest.mark.representatives(5)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_seed_always_gives_the_same_network_and_another_seed_another(style):
+    assert draw(style, 3) == draw(style, 3)
+    assert draw(style, 3) != draw(style, 4)
+
+
+@pytest.mark.representatives(5)
+@pytest.mark.parametrize("style", STYLES)
+def test_networks_are_graphs_that_files_keep_and_small_enough_to_be_measured(style):
+    for seed in range(8):
+        graph = draw(style, seed)
+        assert OpGraph.from_json(graph.to_json()) == graph
+        assert 0 < graph.macs <= 2.5e9
+        assert graph.input.shape[1] == 3
+
+
+@pytest.mark.slow
+def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks():
+    costs = [kernel.cost for style in STYLES for seed in range(25) for kernel in fuse(draw(style, seed), "onnxruntime")]
+    assert {cost.kind for cost in costs} >= {"conv1x1", "conv", "depthwise", "grouped", "linear", "pool", "reduce", "elementwise", "copy"}
+    dense = [cost for cost in costs if cost.kind in ("conv", "conv1x1")]
+    assert {1, 9, 25, 49, 7} <= {cost.taps for cost in dense}
+    assert {1, 4} <= {cost.stride for cost in dense}
+    assert {9, 25, 49} <= {cost.taps for cost in costs if cost.kind == "depthwise"}
+    assert {49, 56 * 56, 112 * 112} <= {cost.pixels for cost in dense}
+    assert min(cost.out_channels for cost in dense) <= 16
+    assert max(cost.out_channels for cost in dense) >= 1024
+    assert {"add", "mul", "silu", "gelu", "layer_norm", "batch_norm"} <= {cost.variant for cost in costs}
+
+
+@pytest.mark.torch
+@pytest.mark.representatives(5)
+@pytest.mark.parametrize("style", STYLES)
+def test_results_are_finite_and_no_denormal_numbers(tmp_path, style):
+    graph = draw(style, 0)
+    compiled = get_delegate("cpu").create(()).compile(write_network(graph, tmp_path / "x.onnx"))
+    x = np.random.default_rng(0).standard_normal(graph.input.shape, np.float32)
+    y = np.zeros(graph.by_name[graph.output].shape, np.float32)
+    compiled.run([x], [y])
+    assert np.isfinite(y).all()
+    assert 1e-6 < np.abs(y).max() < 1e12
+
+
+def test_every_weight_of_the_graph_is_made_in_its_shape():
+    graph = draw("inverted", 0)
+    weights = make_weights(graph)
+    for op in graph.ops:
+        assert {key: value.shape for key, value in weights.get(op.name, {}).items()} == graph.op_weights(op)
+    assert weight_bytes(graph) == sum(value.nbytes for weight in weights.values() for value in weight.values())
+
+
+@pytest.mark.parametrize("question", ["", "{}", "[1]", '{"name": "x", "ops": []}'])
+def test_board_that_asks_for_what_is_no_network_is_refused(question):
+    with pytest.raises(StretchError):
+        answer_board(question)
+
+
+GRAIN = Grain(16, 1, 4)
+
+
+def costs(name: str):
+    style, _, seed = name.rpartition("-")
+    return [kernel.cost for kernel in fuse(draw(style, int(seed)), "onnxruntime")]
+
+
+@pytest.fixture(scope="module")
+def committee():
+    """Fits to plain networks whose kernels take a millisecond for 10⁷ products, and one for each million elements."""
+    rows = []
+    for seed in range(30):
+        for cost in costs(f"plain-{seed}"):
+            products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
+            rows.append(Timed(f"plain-{seed}", cost, 0.01 + products / 1e7 + (cost.reads + cost.writes) / 1e6))
+    return appoint(rows, load_formula("onnxruntime"), GRAIN, 0)
+
+
+def test_fits_doubt_kernels_that_they_never_saw_more_than_those_they_did(committee):
+    known = np.median([doubt(committee, costs(f"plain-{seed}"), GRAIN) for seed in range(100, 110)])
+    strange = np.median([doubt(committee, costs(f"inverted-{seed}"), GRAIN) for seed in range(10)])
+    assert strange >= known
+
+
+def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
+    chooser = Chooser([])
+    choice = chooser.choose(6, lambda graph: float(len(graph.ops)))
+    longest = sorted((len(graph.ops) for graph in choice), reverse=True)
+    assert len({graph.name for graph in choice}) == 6
+    drawn = Chooser([]).draw(18)
+    assert longest[:3] == sorted((len(graph.ops) for graph in drawn), reverse=True)[:3]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("style", STYLES)
+def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
+    graph = draw(style, 1)
+    cores = available_cores()[:1]
+    delegate = get_delegate("cpu").create(cores)
+    file = write_network(graph, tmp_path / "x.onnx")
+    runner(delegate.compile(file), cores)()
+    operators, added = time_operators(delegate, file, cores, [op.name for op in graph.ops])
+    kernels = fuse(graph, "onnxruntime")
+    times = time_kernels(operators, [kernel.ops for kernel in kernels])
+    # Slices of a microsecond round to none, and normalisations or sums may join a convolution that the rules do not see.
+    lone = [kernel.cost.kind for kernel, ms in zip(kernels, times, strict=True) if ms is None]
+    assert len(lone) <= 0.25 * len(kernels)
+    assert not set(lone) & {"conv", "conv1x1", "depthwise", "grouped", "linear"}
+    # Other kernels are changes of layout: a small part.
+    assert added <= 0.5 * sum(operators.values()) + 0.2
+
+
+def test_processor_without_times_of_kernels_is_calibrated_by_its_networks(tmp_path):
+    """Times of an invented processor: what each multiply-accumulate and each byte takes, and a constant."""
+    graphs = {graph.name: graph for graph in (draw(style, seed) for style in STYLES for seed in range(3))}
+    where = place()
+
+    def ms(graph):
+        return float(0.05 + graph.macs / 40e6 + sum(4 * np.prod(op.shape) for op in graph.ops) / 8e6)
+
+    rows = [Latency("here", name, "cpu", where.core_set, "fp32", where.runtime, ms(graph)) for name, graph in graphs.items()]
+    source = Source("invented", "", "", "CC0-1.0", "invented")
+    table = Table(source, graphs, dict.fromkeys(graphs, "draws 0"), rows, [], tmp_path / "here.measurements")
+    [prior] = write_profile("here", [where], table, {})
+    assert prior.left_out.networks >= 12
+    predictor = LatencyPredictor(load_device(tmp_path / "here.toml"))
+    ratios = [predictor.predict(graph, "cpu").ms / ms(graph) for graph in (draw(style, 50) for style in STYLES)]
+    assert 0.8 < np.median(ratios) < 1.25
+    few = Table(source, graphs, table.families, rows[:5], [], tmp_path / "few.measurements")
+    with pytest.raises(StretchError, match="5 networks"):
+        write_profile("here", [where], few, {})
+    assert load_device(tmp_path / "here.toml").calibrated
+
+
+@pytest.mark.torch
+def test_board_gets_networks_in_the_precision_that_it_asks_for():
+    graph = draw("residual", 1)
+    whole, half = (answer_board(precision + graph.to_json().decode()) for precision in ("fp32", "fp16"))
+    assert len(half) < 0.6 * len(whole)

@@ -1,0 +1,372 @@
+"""The page of each verb's result has its numbers and drawings, and is whole."""
+
+import functools
+import itertools
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from predictors.errors import InfeasibleError, TightRule, UsageError
+from predictors.predictor import LatencyPredictor
+from scheduler.answer import run_answer
+from scheduler.bundle.agreement import Agreement, SegmentAgreement
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import judge, random_input
+from scheduler.measure.benchmark import Effort, benchmark
+from scheduler.measure.energy import measure_energy
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Span, Trace
+from scheduler.simulate.answer import DecisionAnswer, PlanAnswer, SimulationRequest, simulate
+from scheduler.simulate.clock import predicted_trace
+from scheduler.simulate.scene import Load, Scene
+from stretch.comparison import CompareAnswer, ComparedRow
+from stretch.planning.config import PlanConfig
+from stretch.planning.messages import chance
+from stretch.planning.pareto import front, front_answer
+from stretch.planning.plan import plan
+from stretch.report.comparison import comparison_page
+from stretch.report.execution import run_page, simulation_page, trace_bars
+from stretch.report.front import front_page
+from stretch.report.html.page import (
+    KINDS,
+    Bar,
+    ChartInterval,
+    Fact,
+    Grid,
+    Page,
+    Section,
+    Stretched,
+    check_page,
+    histogram,
+    intervals,
+    over_time,
+    render,
+    spread,
+    stretched_rows,
+    timeline,
+    write_page,
+)
+from stretch.report.plan import plan_bars, plan_page
+from stretch.report.prediction import prediction_page, refusal_page, roofline_figure
+from stretch.stages.predict import predict_latency
+from tests.predictors.networks import resnet50
+from tests.predictors.specified import specified
+from tests.stretch.planning.cost.measured import GRAPH, made
+from tests.stretch.planning.test_pareto import MI9, REQUEST
+from tests.stretch.report.html.reading import checked
+
+DRAWN = {
+    "timeline": lambda name: timeline(
+        name,
+        "title",
+        "words",
+        {
+            "predicted": [
+                Bar("cpu", 0, 3, "computing", "s1"),
+                Bar("gpu", 0, 1, "exchange"),
+                Bar("gpu", 1, 4, "computing", "s1"),
+                Bar("cpu", 5, 1, "join"),
+            ],
+            "measured": [Bar("cpu", 0, 2, "others", "load")],
+        },
+        6,
+    ),
+    "intervals": lambda name: intervals(
+        name, "title", "words", [ChartInterval("one", 2, 1, 3, strong=True), ChartInterval("two", 1, 1, 1)], "ms"
+    ),
+    "spread": lambda name: spread(name, "title", "words", [("links", 1.1, 0.8), ("times on gpu", 0.7, 1.9)], 1.0, "times as fast"),
+    "histogram": lambda name: histogram(name, "title", "words", [1.0, 2.0, 2.0, 4.0], {"median": 2.0}, "ms"),
+    "over_time": lambda name: over_time(name, "title", "words", [1.0, 2.0, 3.0], "ms"),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_text_stays_text_and_stands_in_words_beside_and_two_in_one_page_share_no_name(kind):
+    drawn = DRAWN[kind]("first")
+    assert drawn.svg.startswith("<svg ")
+    assert '<title id="first-title">title</title><desc id="first-words">words</desc>' in drawn.svg
+    assert "<text" in drawn.svg
+    assert "width=" not in drawn.svg.partition(">")[0]
+    one, two = (set(re.findall(r' id="([^"]*)"', svg)) for svg in (drawn.svg, DRAWN[kind]("second").svg))
+    assert one
+    assert not one & two
+
+
+def drawn(rows, processors):
+    return checked(render(Page("t", ["l"], sections=[Section("network", "h", (), [Stretched(rows, processors)])])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("channels",), ("stretch", "rows")])
+def test_every_branch_is_a_box_with_its_numbers(kinds):
+    result = planned(kinds, "gpu").answer()
+    rows, processors = stretched_rows(result)
+    assert processors == ["cpu", "gpu"]
+    text = drawn(rows, processors).text
+    by_name = {row.name: row for row in rows}
+    for segment in result.segments:
+        if segment.kind == "whole":
+            continue
+        row = by_name[segment.name]
+        assert KINDS[segment.kind] in text
+        assert len(row.boxes) == len(segment.branches)
+        for box, branch in zip(row.boxes, segment.branches, strict=True):
+            assert box.processor == branch.processor
+            assert f"{branch.predicted_ms:.2f} ms" in box.words
+            assert box.words in text
+
+
+@pytest.mark.slow
+def test_bands_cover_the_map_and_say_what_is_computed_twice():
+    result = planned(("rows",), "gpu").answer()
+    rows, _ = stretched_rows(result)
+    by_name = {row.name: row for row in rows}
+    divided = [segment for segment in result.segments if segment.kind == "rows"]
+    assert divided
+    for segment in divided:
+        boxes = by_name[segment.name].boxes
+        assert sum(box.share for box in boxes) == pytest.approx(100)
+        assert min(box.top for box in boxes) == 0
+        assert any("computed twice" in box.words for box in boxes) == any(box.halo > 0 for box in boxes)
+        extra = sum(branch.macs for branch in segment.branches) - segment.macs
+        assert (extra > 0.01 * segment.macs) <= any(box.halo > 0 for box in boxes)
+
+
+def test_chains_are_as_high_as_blocks_are_many():
+    result = planned(other="gpu").answer()
+    rows, _ = stretched_rows(result)
+    for segment in result.segments:
+        for row in rows:
+            if row.name == segment.name and segment.kind == "stretch":
+                heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
+                rounds = {round(height / blocks, 6) for blocks, height in heights.items()}
+                assert len(rounds) == 1
+
+
+TRACE = Trace(
+    spans=(
+        Span("s1/gpu", "gpu", "gpu", "subgraph", 3_000_000, 5_000_000),
+        Span("s1/cpu", "cpu", "cpu", "subgraph", 2_000_000, 4_000_000),
+        Span("s1/gpu in", "gpu", "gpu", "conversion", 2_000_000, 3_000_000),
+        Span("s1/join", "cpu", "cpu", "join", 5_000_000, 6_000_000),
+        Span("plan", "cpu", "cpu", "plan", 2_000_000, 6_000_000),
+        Span("others", "gpu", "gpu", "load", 0, 9_000_000),
+    ),
+    start_ns=2_000_000,
+    end_ns=6_000_000,
+)
+
+
+def test_bars_begin_where_the_inference_begins_and_plans_are_left_out():
+    assert trace_bars(TRACE) == [
+        Bar("gpu", -2.0, 9.0, "others", "others"),
+        Bar("cpu", 0.0, 2.0, "computing", "s1"),
+        Bar("gpu", 0.0, 1.0, "exchange", "s1"),
+        Bar("gpu", 1.0, 2.0, "computing", "s1"),
+        Bar("cpu", 3.0, 1.0, "join", "s1"),
+    ]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a & b",
+    "{{ 7 * 7 }}",
+    "</style><b>",
+    "../../x",
+    "é🙂",
+    "--",
+    "]]>",
+    "$\\frac{$ $x$",
+)
+
+
+def page(name, *more):
+    drawn = intervals("drawn", name, name, [ChartInterval(name, 1.0, 0.5, 2.0, strong=True)], "ms")
+    return Page(
+        title=name,
+        lead=[name],
+        facts=[Fact(name, name, name)],
+        sections=[Section("one", name, [name], [Grid(name, (name, "b"), [(name, "1")], right=(1,)), drawn]), *more],
+        warnings=[name],
+        made_from=[("command", name)],
+    )
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_text_wherever_they_stand(name):
+    seen = checked(render(page(name)))
+    assert seen.text.count(" ".join(name.split())) >= 10
+    assert not {"b", "i"} & set(seen.tags)
+
+
+def test_tables_and_pictures_have_names_for_those_who_do_not_see_them():
+    seen = checked(render(page("name", Section("two", "two", (), [Grid("folded", ("a",), [("x",)], folded=True)]))))
+    assert seen.tags.count("caption") == seen.tags.count("table") == 2
+    assert ("svg", "role", "img") in seen.attributes
+    assert ("svg", "aria-labelledby", "drawn-title drawn-words") in seen.attributes
+    assert seen.tags.count("details") == 1
+    assert ("html", "lang", "en") in seen.attributes
+
+
+def test_written_in_one_step_and_readable_by_others(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    write_page(page("after"), path)
+    assert "after" in path.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert path.stat().st_mode & 0o400
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("page.txt", "is no .html file"), ("gone/page.html", "does not exist"), ("folder.html", "is a folder")]
+)
+def test_page_that_could_not_be_written_is_refused_beforehand(tmp_path, name, says):
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(UsageError, match=says):
+        check_page(tmp_path / name)
+    check_page(tmp_path / "page.html")
+
+
+@functools.cache
+def planned(kinds=("stretch",), other="dsp"):
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", other), kinds=kinds))
+
+
+def text_of(result, answer=None, **more):
+    return checked(render(plan_page(answer or result.answer(), origins=result.origins, **more))).text
+
+
+@pytest.mark.slow
+def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
+    result = planned()
+    text, predicted = text_of(result), result.answer().predicted
+    assert f"take {predicted.makespan_ms:.2f} ms" in text
+    assert f"{predicted.speedup:.2f}×" in text
+    assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}×" in text
+    assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
+    assert f"{chance(predicted.probability_faster['all'])} sure; measure next: {predicted.measure_next}" in text
+    assert f"{result.macs_ratio:.3f}" in text
+    assert text.count("Branching is recommended: ") == 1
+
+
+def test_measured_agreement_is_told_whole_and_by_segment():
+    result = planned()
+    outcome = Agreement(
+        value=0.9,
+        low=0.85,
+        high=0.94,
+        top5_overlap=0.8,
+        error=0.25,
+        images=200,
+        segments=(SegmentAgreement(segment="s3", value=0.95, error=0.1),),
+    )
+    answer = result.answer()
+    fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
+
+    class Measured(type(answer), frozen=True, kw_only=True):
+        agreement: Agreement
+
+    text = text_of(result, Measured(**fields, agreement=outcome))
+    assert "200 images held back: the original's class in 90.0% (85.0% to 94.0%)" in text
+    assert "s3 alone changed: the original's class in 95.0%" in text
+
+
+def test_timeline_is_the_plan():
+    answer = planned().answer()
+    bars = plan_bars(answer)
+    computing = sum(bar.ms for bar in bars if bar.kind == "computing")
+    assert abs(computing - sum(b.predicted_ms + b.contention_ms for s in answer.segments for b in s.branches)) < 1e-9
+    assert max(bar.start_ms + bar.ms for bar in bars) <= answer.predicted.makespan_ms * (1 + 1e-9)
+    for row in {bar.row for bar in bars}:
+        mine = sorted((bar.start_ms, bar.start_ms + bar.ms) for bar in bars if bar.row == row and bar.kind == "computing")
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(mine))
+
+
+def test_rows_without_times_have_a_page():
+    seen = checked(
+        render(
+            comparison_page(CompareAnswer(rows=[ComparedRow(name="x", kind="refused", model="m", device="d", reason="no")], warnings=[]))
+        )
+    )
+    assert "svg" not in seen.tags
+    assert "nothing timed" in seen.text
+
+
+@pytest.mark.slow
+def test_every_design_stands_in_picture_and_table():
+    request = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    searched = front_answer(front(GRAPH, MI9, request, ("latency", "agreement"), 5, made()), {"search": 0.1})
+    seen = checked(render(front_page(searched)))
+    for row in searched.designs:
+        assert f"{row.predicted_ms:.2f} {row.speedup:.2f}" in seen.text
+    assert "svg" in seen.tags
+    assert f"{searched.best_single_ms:.2f} ms" in seen.text
+
+
+@pytest.mark.slow
+def test_processors_kernels_and_roofline_are_on_it():
+    device = specified("mi9")
+    latency = predict_latency("resnet50", resnet50(), device, list(device.processors), None, kernels=True)
+    best = min(latency.processors, key=lambda name: latency.processors[name].latency_ms)
+    figure = roofline_figure("resnet50", LatencyPredictor(device).predict(resnet50(), best), device, best)
+    seen = checked(render(prediction_page(latency, lambda: figure)))
+    for name, row in latency.processors.items():
+        assert f"{name} {row.precision} {row.latency_ms:.2f} {row.low_ms:.2f} {row.high_ms:.2f}" in seen.text
+        longest = max(row.kernels, key=lambda item: item.ms)
+        assert f"{longest.name} {longest.kind}" in seen.text
+    assert seen.tags.count("svg") == 2
+
+
+def test_refusal_names_the_limits_and_the_best_processor():
+    device = specified("mi9")
+    alone = predict_latency("resnet50", resnet50(), device, list(device.processors), None).processors
+    error = InfeasibleError("no design keeps <all> limits", "widen one", [TightRule("min_width", 0.9, 0.5), TightRule("alpha", 0.01)])
+    seen = checked(render(refusal_page("resnet50", "mi9", error, alone)))
+    best = min(alone, key=lambda name: alone[name].latency_ms)
+    assert "No design keeps <all> limits. Widen one." in seen.text
+    assert "--set min_width 0.9 0.5" in seen.text
+    assert "--alpha 0.01 none found" in seen.text
+    assert f"run it on {best}" in seen.text
+    assert f"{LatencyPredictor(device).predict(resnet50(), best).ms:.2f} ms" in seen.text
+
+
+def test_measured_and_predicted_stand_apart(bundle_dir):
+    bundle = load_bundle(bundle_dir)
+    x = random_input(bundle)
+    with Session(bundle) as session:
+        right, result = judge(session, x), benchmark(session, x, Effort(3, 0))
+        answer = run_answer(session, result, right, None, measure_energy(lambda: session.run(x)), warnings=["<mind>"])
+    predicted = predicted_trace(bundle.manifest, specified("pixel6"))
+    both = checked(render(run_page(answer, result.traces, predicted)))
+    assert "The inference in the middle of all by its time, measured here" in both.text
+    assert f"expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It says nothing of this machine." in both.text
+    assert "measured, one timeline predicted" in both.text
+    assert "<mind>" in both.text
+    alone = checked(render(run_page(answer, result.traces, None)))
+    assert "predicted" not in alone.text.partition("How this came about")[0]
+    for name in answer.subgraphs_alone_ms:
+        assert name in alone.text
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("runs", [1, 3, 5000])
+def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
+    scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0))
+    seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0])))
+    assert "Nothing was measured" in seen.text
+    assert f"{answer.missed} of {runs}" in seen.text
+    assert f"{answer.p99_ms:.2f} ms" in seen.text
+    assert ("One in 3 inferences is drawn" in seen.text) == (runs == 5000)
+
+
+def test_other_plans_and_their_reasons_are_listed(bundle_dir):
+    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest())
+    plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
+    decision = DecisionAnswer(
+        inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
+    )
+    seen = checked(render(simulation_page(replace(answer, plans=plans, decisions=(decision,)), result.latencies_ms, result.traces[0])))
+    assert "1 7.5 move <b> gpu takes 3 times as long" in seen.text

@@ -1,0 +1,303 @@
+"""Plans and results as the terminal shows them: nothing is cut at any width, and the unknown is a dash."""
+
+import io
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from predictors.predictor import LatencyPredictor
+from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
+from stretch.comparison import ComparedRow
+from stretch.planning.config import PlanConfig
+from stretch.planning.pareto import front, front_answer
+from stretch.planning.plan import plan
+from stretch.planning.result import PlanAnswer
+from stretch.report.comparison import HEADINGS, cells
+from stretch.report.execution import explanation_page
+from stretch.report.fit import print_page, text_bars
+from stretch.report.front import front_page, together_page
+from stretch.report.html.page import Bar, Fact, Grid, Page, Section, timeline
+from stretch.report.plan import agreement_lines, figures, plan_bars, plan_page
+from stretch.report.prediction import kernel_points
+from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
+from stretch.stages.together import together, together_answer
+from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.cli.commands import succeed
+from tests.stretch.planning.cost.measured import GRAPH, made
+from tests.stretch.planning.test_pareto import MI9, REQUEST
+from tests.stretch.stages.test_together import PROCESSORS, both  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def data():
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
+
+
+def printed(answer, width=120):
+    return page_printed(plan_page(answer, origins={}), width)
+
+
+#: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
+ANSWERS = {
+    ("branch", "resnet34", "--device", "a03s", "--dry-run"): "Branching is recommended: resnet34 on a03s",
+    ("branch", "mobilenet_v2", "--device", "mi9", "--dry-run"): "Branching is not recommended: mobilenet_v2 on mi9",
+    ("branch", "resnet50", "--device", "pixel6", "--dry-run"): "Too close to call: resnet50 on pixel6",
+    ("advise", "tiny_resnet", "--device", "a03s,mi9,pixel6"): "tiny_resnet: branching is",
+    ("predict", "resnet18", "--device", "mi9"): "resnet18 on mi9: fastest on the dsp",
+    ("search", "tiny_resnet", "--device", "mi9-release", "--alpha", "100"): "tiny_resnet on mi9-release:",
+    ("list", "devices", "pixel6"): "pixel6: Google Pixel 6",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(words[:2]))
+def test_answer_is_in_the_first_three_lines_of_at_most_twelve_and_names_no_internal_id(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    weights = ("--weights", "none") if words[0] in ("branch", "predict") else ()
+    done = succeed(capsys, *words, *weights)
+    lines = done.out.splitlines()
+    assert ANSWERS[words] in " ".join(" ".join(lines[:3]).split())
+    assert len(lines) <= 12
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("Next: ", "      ")) and words[0] != "list")
+    assert any(line.startswith("Next: stretch ") or line.startswith("Next: add ") for line in lines)
+    assert not re.search(r"same_macs|single:|whole_graph", done.out + done.err)
+    warnings = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    assert max((len(line.split()) for line in warnings), default=0) <= 26
+
+
+def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
+    lines = text_bars(plan_bars(data), data.predicted.makespan_ms, 60)
+    bars = {line.split()[0]: line[line.index("|") + 1 : line.rindex("|")] for line in lines[:2]}
+    assert set(bars) == {"cpu", "dsp"}
+    assert {len(bar) for bar in bars.values()} == {60}
+    makespan = data.predicted.makespan_ms
+    for name, bar in bars.items():
+        busy = sum(b.predicted_ms for s in data.segments for b in s.branches if b.processor == name)
+        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data.segments))
+    assert any(a == b == "#" for a, b in zip(*bars.values(), strict=True))
+
+
+def test_figures_name_the_makespan_and_every_control(data):
+    text = dict(figures(data))
+    assert text["makespan"].startswith(f"{data.predicted.makespan_ms:.2f} ms")
+    assert "(predicted)" in text["makespan"]
+    assert text["best single processor"] == f"{data.predicted.best_single_ms:.2f} ms on cpu (int8)"
+    assert text["recommended"] == "branched"
+    assert text["search"].startswith("no design within the constraints is faster, of 10^")
+    assert {"sequential, same MACs", "branched net as one graph", "operators split", "lower bound"} <= text.keys()
+
+
+def words(plan):
+    """Every name and number of the table."""
+    for segment in plan.segments:
+        yield segment.name
+        yield "×".join(str(n) for n in segment.shape[1:])
+        for branch in segment.branches:
+            yield f"{branch.processor} {plan.precision[branch.processor]}"
+            yield f"{branch.depth}/{segment.depth}"
+            yield f"{branch.width}/{segment.width}"
+            yield f"{branch.macs / 1e6:.1f}"
+            yield f"{branch.predicted_ms + branch.contention_ms:.2f}"
+            for kind in (branch.entry, branch.join):
+                yield "" if kind == "none" else kind
+
+
+@pytest.mark.slow
+def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
+    data = plan(resnet50(), specified("mi9")).answer()
+    processors = {b.processor for s in data.segments for b in s.branches}
+    assert len(processors) >= 2
+    for columns in (60, 120):
+        text = printed(data, columns)
+        assert "…" not in text
+        # sentences are left to the terminal to wrap
+        table = text[text.index("\n\n") : text.index("\n\n", text.index("predicted ms"))]
+        assert all(len(line) <= columns for line in table.splitlines())
+        for word in words(data):
+            assert word in " ".join(table.split())
+        bars = [line for line in text.splitlines() if line.endswith("|")]
+        assert len(bars) == len(processors)
+        assert len({len(line) for line in bars}) == 1
+
+
+def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
+    long = msgspec.json.decode(msgspec.json.encode(data).replace(b'"cpu"', b'"cpu[1large3med]"'), type=PlanAnswer)
+    text = printed(long, 80)
+    assert "…" not in text
+    assert "cpu[1large3med]" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if line.endswith("|"))
+
+
+@pytest.mark.slow
+def test_rows_of_bands_and_what_is_computed_twice_are_shown():
+    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True)).answer()
+    segment = next(s for s in answer.segments if s.kind == "rows")
+    for width in (120, 80, 50):
+        text = printed(answer, width)
+        assert all(f"{branch.rows[0]}:{branch.rows[1]}" in text for branch in segment.branches)
+    reply = dict(figures(answer))
+    assert (
+        reply["computes"]
+        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
+    )
+    assert "to be trained" in reply["sequential, same MACs"]
+
+
+SHARE = {"value": 0.9, "low": 0.8, "high": 0.95, "top5_overlap": None}
+RUN = {"images": 20, "precisions": {"cpu": ("int8",), "gpu": ("fp16", "fp32")}, "delegates": {"cpu": "cpu", "gpu": "opencl"}}
+
+
+def test_network_its_files_and_its_segments_have_a_line_each():
+    alone = (SegmentAgreement(segment="s1", value=0.97, error=0.05), SegmentAgreement(segment="s2", value=None, error=None))
+    run = BundleAgreement(**SHARE | {"value": 0.85}, error=0.2, **RUN)
+    lines = list(agreement_lines(Agreement(**SHARE, error=0.1, images=40, segments=alone, bundle=run)))
+    assert len(lines) == 3
+    assert "40 images held back: the original's class in 90.0% (80.0% to 95.0%), error of the scores 0.100" in lines[0]
+    assert "20 of them, int8 on cpu (run here by cpu), fp16/fp32 on gpu (run here by opencl): the original's class in 85.0%" in lines[1]
+    assert lines[2] == "  s1 alone changed: the original's class in 97.0%, error 0.050"
+
+
+def test_answers_of_one_class_are_said_to_give_no_agreement_and_several_are_counted():
+    [alike] = [line for line in agreement_lines(Agreement(**dict.fromkeys(SHARE), error=0.1, images=40, classes=1)) if "agreement" in line]
+    assert alike.startswith("the original answers one class for these images")
+    [line] = agreement_lines(Agreement(**SHARE, error=0.1, images=40, classes=7))
+    assert "the original's class, one of 7 that it answers, in 90.0%" in line
+
+
+ROWS = [
+    ComparedRow(
+        name="one", kind="plan", model="m", device="d", ms=12.345, low_ms=10.0, high_ms=20.0, speedup=1.25, macs_ratio=0.98, exact=True
+    ),
+    ComparedRow(name="two", kind="run", source="measured", model="m", device="d", ms=3.0, agreement=0.975),
+    ComparedRow(name="three", kind="refused", model="m", device="d", reason="no design"),
+]
+
+
+def test_unknown_is_a_dash_and_never_a_number():
+    assert [len(cells(row)) for row in ROWS] == [len(HEADINGS)] * 3
+    assert cells(ROWS[0])[:5] == ("one", "12.35", "10.00 to 20.00", "predicted", "1.25")
+    assert "exact" in cells(ROWS[0])
+    assert "97.5%" in cells(ROWS[1])
+    assert set(cells(ROWS[2])[1:]) == {"–"}
+
+
+@pytest.fixture(scope="module")
+def answer():
+    config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
+    return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {})
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("width", [200, 90])
+def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
+    text = page_printed(front_page(answer), width)
+    for row in answer.designs:
+        assert f"{row.predicted_ms:.2f}" in text
+        assert f"{row.speedup:.2f}" in text
+        assert f"{row.accuracy.agreement:.1%}" in text
+    assert f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}" in text
+    assert "…" not in text
+    assert "64 images" in text
+
+
+def rows(count, name="s2_to_s6_gpu_features_7_block_2_fc1_conv"):
+    return [
+        PlacedOperator(
+            name=f"{name}_{i}",
+            op="GlobalAveragePool",
+            subgraph="s2_to_s6.gpu" if i < count // 2 else "head",
+            processor="gpu",
+            delegate="tflite_gpu",
+            ms=12.345 + i,
+            reason=f"merged into `{name}_0` by tflite_gpu",
+        )
+        for i in range(count)
+    ]
+
+
+def page_printed(page, width):
+    stream = io.StringIO()
+    print_page(Console(file=stream, width=width, color_system=None, markup=False, emoji=False), page)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 70, 200])
+def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(width):
+    subgraphs = [
+        PlacedSubgraph(name="s2_to_s6.cpu", segment="s2", processor="cpu[1large3med]", macs=12_345_678_901, planned_ms=117.79, ms=None),
+        PlacedSubgraph(name="head", segment="head", processor="gpu", macs=5, planned_ms=None, ms=0.5),
+    ]
+    explanation = Explanation(bundle=Path("b"), device="this machine", processors={}, subgraphs=subgraphs, ops=rows(6), warnings=[])
+    text = page_printed(explanation_page(explanation), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    whole = "".join(text.split())
+    for row in rows(6):
+        for word in (row.name, row.op, row.subgraph, f"{row.ms:.3f}", *row.reason.split()):
+            assert word in whole
+    for word in ("s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50", "plannedms"):
+        assert word in whole
+
+
+cells_of_a_table = st.lists(st.lists(st.text("abcdefgh._/", min_size=1, max_size=60), min_size=3, max_size=3), min_size=1, max_size=4)
+
+
+@given(cells_of_a_table, st.integers(20, 120))
+def test_no_cell_of_a_table_is_lost_whatever_the_width(lines, width):
+    text = page_printed(Page("t", [], sections=[Section("s", "h", (), [Grid("c", ("one", "two", "three"), lines, right=(2,))])]), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    shown = sorted("".join(text.split()))
+    for letter in "abcdefgh./_":
+        assert shown.count(letter) >= sum(cell.count(letter) for line in lines for cell in line)
+
+
+def test_terminal_has_lead_facts_printed_sections_and_notes_in_their_order():
+    sections = [Section("a", "h", ["said"], [Grid("c", ("x",), [("cell",)])]), Section("b", "h", ["hidden"], printed=False)]
+    text = page_printed(Page("t", ["lead"], [Fact("fact", "1 ms", "read so")], sections, notes=["next"]), 80)
+    assert [line.strip() for line in text.split("\n") if line.strip()] == ["lead", "fact  1 ms (read so)", "said", "x", "cell", "next"]
+
+
+def test_bars_of_text_are_in_proportion_to_time():
+    bars = [Bar("cpu", 0, 3, "computing", "s1"), Bar("gpu", 0, 1, "exchange"), Bar("gpu", 1, 4, "others"), Bar("cpu", 5, 1, "join")]
+    cpu, gpu, labels, legend = text_bars(bars, 6, 60)
+    assert cpu == f"cpu |{'#' * 30}{'.' * 20}{'~' * 10}|"
+    assert gpu == f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|"
+    assert labels.strip() == "s1"
+    assert "the whole is 6.00 ms" in legend
+    text = page_printed(Page("t", [], sections=[Section("s", "h", (), [timeline("n", "t", "w", {"one": bars, "two": bars}, 6)])]), 80)
+    assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two"]
+
+
+PHONE = specified("mi9")
+
+
+def test_points_are_the_kernels_that_multiply():
+    estimate = LatencyPredictor(PHONE).predict(small_resnet(), "gpu", "fp32")
+    points = kernel_points(estimate)
+    multiplying = [kernel for kernel in estimate.kernels if kernel.kernel.macs]
+    assert len(points) == len(multiplying)
+    peak = PHONE.processor("gpu").cores.peak_gops["fp32"].value
+    for (kind, intensity, rate, share), item in zip(points, multiplying, strict=True):
+        assert kind == item.kernel.cost.kind
+        assert rate * item.time.ms * 1e6 == pytest.approx(2 * item.kernel.macs)
+        assert 0 < rate <= peak
+        assert intensity > 0
+        assert 0 < share < 1
+
+
+@pytest.mark.slow
+def test_both_networks_and_what_they_have_to_beat_are_told(both):  # noqa: F811
+    for goal in ("makespan", "throughput"):
+        answer = together_answer(together(*both, MI9, PROCESSORS, goal), {})
+        text = page_printed(together_page(answer), 160)
+        assert f"{answer.makespan_ms:.2f} ms until both are over" in text
+        assert f"{answer.sequential_ms:.2f} ms" in text
+        assert ("of each a second" in text) == (goal == "throughput")

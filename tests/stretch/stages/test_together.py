@@ -1,0 +1,84 @@
+"""Two networks at once, and several designs of one."""
+
+import json
+from itertools import product
+
+import pytest
+
+from predictors.errors import UsageError
+from stretch.planning.config import PlanConfig
+from stretch.planning.pareto import diverse_front
+from stretch.stages.together import GOALS, candidates, run_together, together, together_answer
+from tests.predictors.networks import small_resnet
+from tests.predictors.specified import specified
+from tests.stretch.planning.spaces import LOOSE
+
+MI9 = specified("mi9")
+PROCESSORS = ("cpu", "gpu")
+CONFIG = PlanConfig(processors=PROCESSORS, **LOOSE)
+
+
+@pytest.fixture(scope="module")
+def both():
+    return candidates(small_resnet(96), MI9, CONFIG, 3, 1.5), candidates(small_resnet(64), MI9, CONFIG, 3, 1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goal", GOALS)
+def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
+    result = together(*both, MI9, PROCESSORS, goal)
+    values = [run_together(one, other, throughput=True).value(goal) for one, other in product(*both)]
+    assert result.best.ran.value(goal) == pytest.approx(min(values))
+    assert result.candidates == (len(both[0]), len(both[1]))
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, goal):
+    result = together(*both, MI9, PROCESSORS, goal)
+    assert result.best.ran.value(goal) <= result.fixed.ran.value(goal)
+    assert result.fixed.first.design is None
+    assert len(result.fixed.first.processors) == len(result.fixed.second.processors) == 1
+
+
+def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
+    result = together(*both, MI9, PROCESSORS)
+    for some, ms in zip(both, result.best.ran.latencies_ms, strict=True):
+        assert ms >= min(item.alone_ms for item in some) - 1e-9
+
+
+def test_candidates_are_different_and_every_processor_is_among_the_whole_ones(both):
+    for some in both:
+        designs = [item.design for item in some if item.design is not None]
+        assert len(set(designs)) == len(designs) > 1
+        assert [item.processors for item in some if item.design is None] != []
+        assert {item.processors[0] for item in some if item.design is None} == set(PROCESSORS)
+
+
+GRAPH, SEVERAL_MI9 = small_resnet(96), specified("mi9")
+REQUEST = {"processors": ("cpu", "gpu"), **LOOSE}
+
+
+@pytest.mark.parametrize("factor", [0.5, float("nan"), float("inf")])
+def test_factor_below_one_is_refused(factor):
+    with pytest.raises(UsageError, match="is not a factor from 1 up"):
+        diverse_front(GRAPH, SEVERAL_MI9, PlanConfig(**REQUEST), 3, factor)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("goal", ["makespan", "throughput", "latency"])
+def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
+    result = together(*both, MI9, PROCESSORS, goal)
+    answer = together_answer(result, {"search": 1.0})
+    if goal == "makespan":
+        assert answer.speedup_over_fixed == pytest.approx(answer.fixed_ms / answer.makespan_ms)
+        assert answer.speedup_over_sequential == pytest.approx(answer.sequential_ms / answer.makespan_ms)
+    elif goal == "latency":
+        assert result.best.ran.value(goal) == pytest.approx(sum(row.latency_ms for row in answer.designs) / 2)
+    else:
+        assert answer.speedup_over_fixed == pytest.approx(answer.pairs_per_second / answer.fixed_per_second)
+    assert answer.sequential_ms == pytest.approx(sum(row.best_alone_ms for row in answer.designs))
+    assert max(row.latency_ms for row in answer.designs) == pytest.approx(answer.makespan_ms)
+    assert all(row.branches for row in answer.designs if len(row.processors) > 1)
+    data = json.loads(json.dumps(answer.to_json()))
+    assert data["source"] == "simulated"
+    assert data["candidates"] == [len(some) for some in both]

@@ -1,0 +1,53 @@
+"""Verbs on a board: flags become words of a command there, and what is here goes along."""
+
+import contextlib
+import sys
+
+import pytest
+
+from predictors.errors import StretchError
+from scheduler.tools.boards import board as boards
+from scheduler.tools.boards.board import AgentConnection, Board, boot
+from scheduler.tools.boards.facts import read_facts
+from stretch.tools.boards.flags import OnBoard
+from stretch.tools.boards.verbs import flags, profile_there
+
+
+def test_flags_become_words_and_what_was_not_said_none():
+    mapping = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
+    words = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]
+    assert flags(False, **mapping) == words
+    assert flags(True) == ["--quiet"]
+
+
+def test_extras_of_the_verb_and_of_the_user_are_named_once():
+    board = OnBoard("me@board", extras="opencl, fit")
+    assert board.asked()
+    assert (board.where("fit").host, board.where("fit").extras) == ("me@board", ("fit", "opencl"))
+    assert not OnBoard().asked()
+
+
+class Silent:
+    def note(self, message):
+        pass
+
+    @contextlib.contextmanager
+    def progress(self, what, total=None):
+        yield lambda doing="", at=None, total=None: None
+
+
+@pytest.fixture
+def board(tmp_path):
+    """A board on a line that needs no ssh, with the Python of the tests."""
+    with AgentConnection(["sh", "-c", boot([sys.executable])]) as line:
+        yield Board(boards.Where(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
+
+
+@pytest.mark.torch
+def test_measurements_of_here_go_along_to_be_gone_on_with(board, tmp_path):
+    (tmp_path / "pi.measurements").mkdir()
+    (tmp_path / "pi.measurements/source.toml").write_text("no table of ours")
+    with pytest.raises(StretchError, match="on here: "):
+        profile_there(board, "pi", tmp_path, ["--processors=cpu"], True, print)
+    assert (tmp_path / "board/profiles/pi/pi.measurements/source.toml").read_text() == "no table of ours"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["board", "pi.measurements"]
