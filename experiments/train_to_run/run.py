@@ -90,7 +90,7 @@ def path(data: Path, out: Path, epochs: int, parent: Path, count: int) -> None:
 def rank(run: Path, out: Path, count: int) -> None:
     """How well a predictor fitted to subnets ranks those that it has not seen."""
     from stretch.planning.cost.accuracy import save_accuracy
-    from stretch.train.extract import rank as evaluate_designs
+    from stretch.tools.ranking.fit import rank as evaluate_designs
 
     start = time.perf_counter()
     outcome = evaluate_designs(run, count)

@@ -17,52 +17,42 @@ if TYPE_CHECKING:
 #: Is in the folder of every run of `stretch train`.
 RUN_FILE = "run.json"
 
+DesignFile = Annotated[
+    Path | None,
+    typer.Option(help="Of a run: design (TOML) in the supernet's pool or within its range. Default: the first design of the run."),
+]
+WithBundle = Annotated[bool, typer.Option("--bundle/--no-bundle", help="Of a run: write a bundle in addition to the weights.")]
+WithControls = Annotated[bool, typer.Option("--controls/--no-controls", help="Of a run: write the sequential controls into the bundle.")]
 
-def _write(
+
+def write_run(
     source: str,
     out: Path | None,
     *,
-    design: Annotated[
-        Path | None,
-        typer.Option(help="Of a run: design (TOML) in the supernet's pool or within its range. Default: the first design of the run."),
-    ] = None,
-    bundle: Annotated[bool, typer.Option("--bundle/--no-bundle", help="Of a run: write a bundle in addition to the weights.")] = True,
-    controls: Annotated[
-        bool, typer.Option("--controls/--no-controls", help="Of a run: write the sequential controls into the bundle.")
-    ] = True,
-    rank: Annotated[
-        int,
-        typer.Option(help="Of a run of a supernet: also evaluate this many designs and write accuracy.json for `stretch branch`.", min=0),
-    ] = 0,
+    design: DesignFile = None,
+    bundle: WithBundle = True,
+    controls: WithControls = True,
     trust_code: TrustCode = False,
     progress: Progress,
 ) -> "ExtractAnswer":
-    from stretch.planning.cost.accuracy import save_accuracy
-    from stretch.train.extract import ExtractAnswer, ExtractedAccuracy, RankingAnswer, check_rank, extract
-    from stretch.train.extract import rank as rank_designs
+    """Extract a design, and write its weights and a bundle."""
+    from stretch.train.extract import ExtractAnswer, ExtractedAccuracy, extract
 
     folder = Path(source)
-    if rank:
-        check_rank(folder, rank)
-    target = out or folder / "extracted"
     progress("weights")
-    done = extract(folder, target, design=design, bundle=bundle, controls=controls, trust_code=trust_code)
-    ranking = None
-    if rank:
-        predictor = rank_designs(folder, rank, progress, trust_code=trust_code).predictor
-        save_accuracy(target / "accuracy.json", predictor)
-        ranking = filled(RankingAnswer, predictor, file=target / "accuracy.json")
+    done = extract(folder, out or folder / "extracted", design=design, bundle=bundle, controls=controls, trust_code=trust_code)
     return filled(
         ExtractAnswer,
         done,
         accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
         checks=done.manifest.checks if done.manifest else {},
-        ranking=ranking,
+        ranking=None,
         warnings=[],
     )
 
 
-def _page(answer: "ExtractAnswer") -> Page:
+def run_page(answer: "ExtractAnswer") -> Page:
+    """The report of what was written."""
     from stretch.report.plan import agreement_lines
 
     lines = []
@@ -83,8 +73,8 @@ def _page(answer: "ExtractAnswer") -> Page:
 exporters.register("run")(
     Exporter(
         "a design of a trained run",
-        _write,
-        _page,
+        write_run,
+        run_page,
         instead_of="onnx",
         applies=lambda source, options: (source / RUN_FILE).is_file(),
         called="the folder of a run",

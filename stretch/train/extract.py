@@ -1,28 +1,21 @@
-"""A trained design as a network and as a bundle, and the accuracy predictor of a supernet's designs."""
+"""A trained design as a network and as a bundle."""
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
-from predictors.errors import MissingBackendError, StretchError, install_line
+from predictors.errors import StretchError
 from predictors.files import write_whole
-from predictors.graph import OpGraph
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
-from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
-from stretch.planning.cost.accuracy import FEATURES, AccuracyPredictor, segment_features
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import as_key, errors_spelled
 from stretch.planning.plan import evaluate as evaluate_plan
@@ -33,7 +26,7 @@ from stretch.train.folder import BEST, RunFolder
 from stretch.train.images import Normalise, preprocessing
 from stretch.train.loop import evaluate
 from stretch.train.prepare import Prepared, prepare, sample
-from stretch.train.supernet import Subnet, Supernet, designs_between
+from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
 
@@ -150,101 +143,6 @@ def extract(
         manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement
     return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
-
-
-Floats = NDArray[np.float64]
-
-#: Fewer designs than this say nothing about features of several segments.
-LEAST = 12
-#: Weights of the ridge penalty that are tried, on features of unit variance.
-PENALTIES = np.logspace(-3, 2, 11)
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A predictor and what it was fitted to."""
-
-    predictor: AccuracyPredictor  # The predictor.
-    designs: list[BranchDesign]  # The designs.
-    measured: list[float]  # Top-1 of each, in the supernet, with statistics of its own.
-    held_out: list[float]  # Top-1 predicted for each from all others.
-
-
-def check_rank(folder: Path, count: int) -> None:
-    """Refuse what cannot be ranked, before anything is computed."""
-    if count < LEAST:
-        raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
-    if RunFolder(folder).recipe().supernet is None:
-        raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
-
-
-def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> Ranked:
-    """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
-    check_rank(folder, count)
-    ready, weights = open_run(folder, trust_code=trust_code)
-    recipe, net = ready.recipe, ready.recipe.supernet
-    assert net is not None
-    device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
-    train_set, test_set = ready.images()
-    normalise = Normalise(*train_set.moments(), device)
-    plain = msgspec.structs.replace(recipe.train, channels_last=False)
-    supernet = Supernet(ready.captured, ready.designs, device, channels_last=False)
-    supernet.load_state_dict(weights)
-    batches = sample(train_set, net.images, recipe.train.seed, device)
-    graph = ready.captured.graph
-    designs = list(ready.designs)[:count]
-    more = [d for d in designs_between(graph, ready.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
-    designs += more[: count - len(designs)]
-    measured = []
-    for number, design in enumerate(designs):
-        progress(f"design {number + 1} of {len(designs)}")
-        model = supernet.extract(design, batches)
-        measured.append(evaluate(model, test_set.to(device), normalise, plain))
-    predictor, held_out = fit(graph, designs, measured)
-    return Ranked(predictor, designs, measured, held_out)
-
-
-def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[float]) -> tuple[AccuracyPredictor, list[float]]:
-    """Ridge regression of accuracies on the features of the branched segments.
-
-    The penalty is chosen by leaving one design out. How well the predictor ranks is measured
-    on predictions for which the design itself had no part in the choice either.
-    """
-    try:
-        import sklearn  # noqa: F401 - it is missed before anything is computed
-        from scipy.stats import spearmanr
-    except ModuleNotFoundError as error:
-        raise MissingBackendError(f"ranking needs {error.name}, which is not installed", install_line("train")) from error
-    y = np.array(accuracies, dtype=np.float64)
-    if np.ptp(y) == 0:
-        raise StretchError("all designs have the same accuracy, there is nothing to rank", "train the supernet for longer")
-    rows = [segment_features(graph, design) for design in designs]
-    names = sorted({name for row in rows for name in row}, key=lambda n: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", n)])
-    x = np.array([np.concatenate([row.get(name, np.zeros(len(FEATURES))) for name in names]) for row in rows])
-    held_out = []
-    for i in range(len(y)):
-        rest = np.arange(len(y)) != i
-        base, weights = _ridge(x[rest], y[rest])
-        held_out.append(float(base + x[i] @ weights))
-    base, weights = _ridge(x, y)
-    correlation_test = spearmanr(y, held_out)
-    # Equal predictions for all have no order.
-    correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(correlation_test.statistic), float(correlation_test.pvalue))
-    by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
-    rmse = float(np.sqrt(np.mean((y - np.array(held_out)) ** 2)))
-    ranked = {"designs": len(y), "rank_correlation": correlation, "p_value": p_value, "rmse": rmse}
-    return AccuracyPredictor(model=graph.name, base=float(base), weights=by_segment, **ranked), held_out
-
-
-def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:
-    """Intercept and weights, the penalty chosen by leaving one row out."""
-    from sklearn.linear_model import RidgeCV
-    from sklearn.preprocessing import StandardScaler
-
-    scaler = StandardScaler()
-    ridge = RidgeCV(PENALTIES).fit(scaler.fit_transform(x), y)
-    weights = ridge.coef_ / scaler.scale_
-    return float(ridge.intercept_ - scaler.mean_ @ weights), weights
 
 
 def open_run(folder: Path, *, trust_code: bool = False) -> tuple[Prepared, dict[str, torch.Tensor]]:

@@ -18,9 +18,8 @@ from scheduler.bundle.load import load_bundle
 from scheduler.runtime.session import Session
 from stretch.evaluation.agreement import compare
 from stretch.models.tiny import tiny_resnet
-from stretch.planning.cost.accuracy import FEATURES, segment_features
 from stretch.train.distributed import World
-from stretch.train.extract import LEAST, extract, fit, open_run, rank
+from stretch.train.extract import extract, open_run
 from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint
 from stretch.train.images import ImageSet, synthetic
 from stretch.train.loop import Diverged, Epoch, Run
@@ -28,9 +27,8 @@ from stretch.train.prepare import check_recipe, prepare
 from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe
 from stretch.train.sandwich import SandwichStep
 from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe
-from stretch.train.supernet import Supernet, random_designs
+from stretch.train.supernet import Supernet
 from tests.contracts.repository import ROOT
-from tests.predictors.specified import specified
 from tests.stretch.train.recipes import network, supernet
 from tests.stretch.train.supernets import pool
 from tests.stretch.train.test_images import pictures
@@ -332,46 +330,3 @@ def test_bands_of_a_trained_network_have_its_weights(tmp_path):
     x = torch.randn(1, 3, 16, 16)
     with torch.no_grad(), Session(done.bundle) as session:
         torch.testing.assert_close(torch.from_numpy(session.run(x.numpy())), done.model(x), atol=1e-4, rtol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def drawn(captured):
-    graph = captured("tiny_resnet").graph
-    return graph, random_designs(graph, specified("mi9"), ("cpu", "gpu"), 30, (0.7, 1.3), seed=1)
-
-
-@pytest.mark.slow
-def test_linear_truth_is_found_and_ranked_on_designs_left_out(drawn):
-    graph, designs = drawn
-    truth = np.random.default_rng(0).normal(size=len(FEATURES)) * 0.02
-    accuracies = [0.9 + sum(float(row @ truth) for row in segment_features(graph, d).values()) for d in designs]
-    predictor, held_out = fit(graph, designs, accuracies)
-    assert predictor.rank_correlation > 0.95
-    assert predictor.p_value < 0.01
-    assert np.allclose(held_out, accuracies, atol=0.01)
-    for design, accuracy in zip(designs, accuracies, strict=True):
-        assert predictor.value(predictor.loss(graph, design)) == pytest.approx(accuracy, abs=0.005)
-
-
-def test_held_out_prediction_ignores_the_accuracy_of_its_design(drawn):
-    graph, designs = drawn[0], drawn[1][:12]
-    accuracies = list(np.random.default_rng(3).normal(0.9, 0.01, len(designs)))
-    before = fit(graph, designs, accuracies)[1]
-    accuracies[7] += 0.5
-    after = fit(graph, designs, accuracies)[1]
-    assert after[7] == pytest.approx(before[7], abs=1e-12)
-
-
-def test_equal_accuracies_cannot_be_ranked(drawn):
-    graph, designs = drawn
-    with pytest.raises(StretchError, match="nothing to rank"):
-        fit(graph, designs, [0.9] * len(designs))
-
-
-@pytest.mark.slow
-def test_run_of_one_network_and_too_few_designs_cannot_be_ranked(tmp_path):
-    run = go(network(tmp_path), tmp_path / "run", "train.epochs=1").run
-    with pytest.raises(StretchError, match="nothing to rank"):
-        rank(run, LEAST)
-    with pytest.raises(StretchError, match="too few to rank"):
-        rank(run, LEAST - 1)

@@ -1,0 +1,1 @@
+"""A predictor of the accuracy of a supernet's designs."""
