@@ -64,11 +64,11 @@ SHARED = -n $(WORKERS) --dist loadfile
 
 # the same examples in the same order every time
 test: lint
-	$(PYTEST) -p no:randomly -m "openvino and not slow" tests/scheduler/delegates
+	$(PYTEST) -p no:randomly -m "openvino and not slow" tests/scheduler/delegates tests/scheduler/tools/delegates
 	$(PYTEST) -p no:randomly -m "not openvino and not slow" $(SHARED) --durations=20
 
 slow: install
-	$(PYTEST) --runslow -m "slow and openvino" tests/scheduler/delegates
+	$(PYTEST) --runslow -m "slow and openvino" tests/scheduler/delegates tests/scheduler/tools/delegates
 	$(PYTEST) --runslow -m "slow and not openvino" $(SHARED)
 
 # a failure prints the example, and the seed of the order, that reproduce it

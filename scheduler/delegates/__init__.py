@@ -1,10 +1,12 @@
 """Delegates: one file or folder here each, or the entry point group `nn_stretch.delegates` of another package.
 
-Every module of this folder is imported with the package, so that a new file is
-found as it is; libraries that a delegate needs are imported when it compiles.
-The class of a delegate is a name of this package, too: `CpuDelegate`.
+Every module of this folder and of `scheduler/tools/delegates`, which has those of single
+vendors, is imported with the package, so that a new file is found as it is; libraries that
+a delegate needs are imported when it compiles. The class of a delegate of this folder is a
+name of this package, too: `CpuDelegate`.
 """
 
+from pathlib import Path
 from typing import Any
 
 from predictors.registry import import_modules
@@ -21,6 +23,7 @@ __all__ = [
 ]
 
 import_modules(__name__, __path__)
+import_modules("scheduler.tools.delegates", [str(Path(__file__).parents[1] / "tools" / "delegates")])
 
 
 def __getattr__(name: str) -> Any:

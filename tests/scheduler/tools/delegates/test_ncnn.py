@@ -9,9 +9,9 @@ from onnx import helper
 from predictors.errors import StretchError
 from scheduler.delegates import get_delegate
 from scheduler.delegates.base import UnableError
-from scheduler.delegates.ncnn import NcnnDelegate, VulkanDelegate
 from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
+from scheduler.tools.delegates.ncnn import NcnnDelegate, VulkanDelegate
 from tests.scheduler.bundles import onnx_model
 from tests.scheduler.doubles import Hooked
 

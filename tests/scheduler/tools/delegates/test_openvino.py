@@ -8,9 +8,9 @@ import pytest
 from predictors.fusion import fuse
 from scheduler.delegates import get_delegate
 from scheduler.delegates.base import UnableError
-from scheduler.delegates.coreml import planned
-from scheduler.delegates.openvino import DeviceDelegate, OpenVinoDelegate
 from scheduler.measure.steady import time_kernels, time_operators
+from scheduler.tools.delegates.coreml import planned
+from scheduler.tools.delegates.openvino import DeviceDelegate, OpenVinoDelegate
 from stretch.profile.places import write_network
 from stretch.profile.styles import draw
 from tests.scheduler.delegates.cases import Case, floats
