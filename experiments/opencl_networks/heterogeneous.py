@@ -44,7 +44,7 @@ def contestants(
     bundle: Bundle, sessions: dict[str, Session], x: np.ndarray[Any, Any], cores: tuple[int, int]
 ) -> dict[str, Callable[[], float]]:
     """What takes turns; each gives its time in milliseconds."""
-    original, whole = bundle.file("controls/original.onnx"), bundle.file(bundle.manifest.whole)
+    original, whole = bundle.file("original.onnx"), bundle.file(bundle.manifest.whole)
     result: dict[str, Callable[[], float]] = {}
     for name, session in sessions.items():
         result[name] = lambda session=session: _run(session, x)

@@ -250,25 +250,18 @@ def random_input(bundle: Bundle, seed: int = 0) -> Any:
 
 
 class Reference:
-    """A bundle's whole model, which also tells the tensors between subgraphs.
-
-    Where its weights lie outside of the file it tells the output alone.
-    """
+    """A bundle's whole model, which also tells the tensors between subgraphs."""
 
     def __init__(self, bundle: Bundle) -> None:
         file = bundle.file(bundle.manifest.whole)
-        opened = open_onnx(file)
-        proto = opened.proto
+        proto = open_onnx(file).proto
         self.names = [value.name for value in proto.graph.output]
-        content = None
-        if not opened.external:
-            written = {name for node in proto.graph.node for name in node.output}
-            crossing = [t.name for t in bundle.manifest.tensors if t.name in written and t.name not in self.names]
-            for name in crossing:
-                proto.graph.output.add().name = name
-            self.names += crossing
-            content = proto.SerializeToString()
-        self._session = _session(file, content)
+        written = {name for node in proto.graph.node for name in node.output}
+        crossing = [t.name for t in bundle.manifest.tensors if t.name in written and t.name not in self.names]
+        for name in crossing:
+            proto.graph.output.add().name = name
+        self.names += crossing
+        self._session = _session(file, proto.SerializeToString())
 
     def run(self, x: Values) -> dict[str, Array]:
         """Value of each tensor of `names` for an input, or for inputs by name."""

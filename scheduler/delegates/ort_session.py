@@ -49,7 +49,7 @@ def open_session(
         providers: Execution providers in order, each a name or a name and its options.
         settings: Entries of the session's configuration.
         options: `onnxruntime.SessionOptions` to begin with; the defaults if None.
-        content: What is loaded in place of the file's own content.
+        content: What is loaded in place of the file's own content; weights outside of it are beside the file.
 
     Raises:
         StretchError: If ONNX Runtime cannot load the file so.
@@ -58,7 +58,7 @@ def open_session(
 
     options = options or onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    for key, value in settings.items():
+    for key, value in {"session.model_external_initializers_file_folder_path": str(model.parent), **settings}.items():
         options.add_session_config_entry(key, value)
     try:
         return onnxruntime.InferenceSession(content or str(model), options, providers=list(providers))

@@ -173,7 +173,7 @@ class Branched:
         self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
         self.bundle, self.agreement = folder, self.manifest.agreement
         if own is not None and controls and self.manifest.own is None:
-            self.warnings.append(f"controls/original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
+            self.warnings.append(f"original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
         self.warnings = [
             warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))
         ]

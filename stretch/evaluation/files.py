@@ -16,6 +16,7 @@ from scheduler.bundle.agreement import BundleAgreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.cores import available_cores
+from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from scheduler.runtime.session import Session
@@ -117,10 +118,11 @@ def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[s
 
 
 def _copy(bundle: Bundle, name: str, file: Path) -> None:
-    """A subgraph's file and, where they lie outside of it, its weights, which it names as they are called."""
+    """A subgraph's file and the weights that lie outside of it."""
     shutil.copyfile(bundle.file(name), file)
-    if f"{name}.data" in bundle.manifest.files:
-        shutil.copyfile(bundle.file(f"{name}.data"), file.parent / f"{Path(name).name}.data")
+    for location in open_onnx(file).external:
+        if not file.with_name(location).exists():
+            shutil.copyfile(bundle.file(name).with_name(location), file.with_name(location))
 
 
 def _placed(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:

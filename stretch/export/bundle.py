@@ -1,4 +1,4 @@
-"""Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, `bundle.json`."""
+"""Write a branched model as a bundle: ONNX per subgraph, the whole, the controls, their weights, `bundle.json`."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +32,15 @@ from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
-from stretch.export.onnx import Arrays, passed_on, save_onnx, to_numpy, to_onnx
+from stretch.export.onnx import Arrays, WeightFile, passed_on, to_numpy, to_onnx
 from stretch.export.repredict import alternatives
 from stretch.export.staging import file_entry, staged, write_manifest
 from stretch.planning.design.scale import host_processor
 from stretch.planning.result import PlanResult
 from stretch.transform.model import BranchedModel, op_weights
+
+#: File of the weights of all ONNX files.
+WEIGHTS = "weights.bin"
 
 #: Layouts of tensors by their number of axes.
 LAYOUTS: dict[int, Literal["NCHW", "NC"]] = {4: "NCHW", 2: "NC"}
@@ -149,7 +152,7 @@ def _write_graphs(
     progress: Progress,
 ) -> _Written:
     """Write every subgraph, the whole and the controls."""
-    weights = to_numpy(op_weights(model))
+    weights, shared = to_numpy(op_weights(model)), WeightFile(folder / WEIGHTS)
     written = _Written({name: subgraph_of(model.graph, name) for name in subgraph_names(model.graph)})
     properties = {
         "stretch.design": msgspec.json.encode(model.design).decode(),
@@ -160,19 +163,21 @@ def _write_graphs(
     for name, piece in written.pieces.items():
         progress(f"export {name}")
         file_properties = {**properties, "stretch.subgraph": name, **stated.get(name, {}), **stated_ranges(facts.ranges.get(name, {}))}
-        _write(folder, f"subgraphs/{name}.onnx", piece, weights, file_properties, written.files)
+        _write(shared, f"{name}.onnx", piece, weights, file_properties, written.files)
     progress("export model")
-    _write(folder, "model.onnx", model.graph, weights, properties, written.files)
+    _write(shared, "model.onnx", model.graph, weights, properties, written.files)
     if controls:
         progress("export controls")
         rows = [("original", original.graph, original.weights)]
         if sequential is not None:
             rows.append(("sequential_same_macs", sequential.graph, op_weights(sequential)))
         for name, graph, tensors in rows:
-            written.controls[name] = f"controls/{name}.onnx"
+            written.controls[name] = f"{name}.onnx"
             written.control_macs[name] = graph.macs
             file_properties = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
-            _write(folder, written.controls[name], graph, to_numpy(tensors), file_properties, written.files)
+            _write(shared, written.controls[name], graph, to_numpy(tensors), file_properties, written.files)
+    if shared.path.exists():
+        written.files[WEIGHTS] = file_entry(shared.path)
     return written
 
 
@@ -193,11 +198,9 @@ def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: B
         beside = check_own(source, entry)
     except StretchError:
         return None
-    captured = "controls/captured.onnx"
-    for old in (path for path in list(written.files) if path.startswith(written.controls["original"])):
-        new = old.replace(written.controls["original"], captured)
-        (folder / old).rename(folder / new)
-        written.files[new] = written.files.pop(old)
+    old, captured = written.controls["original"], "captured.onnx"
+    (folder / old).rename(folder / captured)
+    written.files[captured] = written.files.pop(old)
     written.controls["original"] = captured
     for file in (source.name, *beside):
         target = name if file == source.name else f"controls/{file}"
@@ -207,11 +210,12 @@ def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: B
     return entry
 
 
-def _write(folder: Path, name: str, graph: OpGraph, weights: Arrays, properties: Mapping[str, str], files: dict[str, FileEntry]) -> None:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    for written in save_onnx(to_onnx(graph, weights, properties), path):
-        files[str(written.relative_to(folder))] = file_entry(written)
+def _write(
+    shared: WeightFile, name: str, graph: OpGraph, weights: Arrays, properties: Mapping[str, str], files: dict[str, FileEntry]
+) -> None:
+    path = shared.path.with_name(name)
+    shared.save(to_onnx(graph, weights, properties), path)
+    files[name] = file_entry(path)
 
 
 def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _Written) -> Manifest:
@@ -255,7 +259,7 @@ def _subgraph_entry(name: str, piece: OpGraph, cut: Op | None, facts: BundleFact
         name,
         segment,
         processor,
-        f"subgraphs/{name}.onnx",
+        f"{name}.onnx",
         tuple(op.name for op in piece.inputs),
         piece.outputs,
         piece.macs,

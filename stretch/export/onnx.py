@@ -1,5 +1,6 @@
 """Export of an operator graph and its weights to ONNX, node by node."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import SHARED, Op, OpGraph
@@ -37,8 +38,11 @@ PASSED_ON = "stretch.passed_on"
 #: Kinds whose nodes read other constants beside the stored weights, which are identified by name.
 _NAMED = frozenset({"opaque", "attention", "group_norm"})
 
-#: Serialised ONNX cannot exceed 2 GB; above this size the weights go to a separate file.
-EXTERNAL_ABOVE = 1 << 30
+#: Weights of fewer bytes stay inside ONNX files, whose readers need sizes and bounds.
+EXTERNAL_FROM = 1024
+
+#: Boundary that a weight begins at, bytes: runtimes map the file and compute from it.
+ALIGNMENT = 64
 
 
 def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | None = None) -> onnx.ModelProto:
@@ -131,15 +135,41 @@ def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
     rule(writer, op, ins)
 
 
-def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Write a model; its weights go to ``<name>.data`` beside it when they are above 1 GB."""
-    size = sum(len(t.raw_data) for t in model.graph.initializer)
-    if size <= EXTERNAL_ABOVE:
-        path.write_bytes(model.SerializeToString())
-        return [path]
-    data = path.with_name(path.name + ".data")
-    onnx.save_model(model, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location=data.name, size_threshold=1024)
-    return [path, data]
+def save_onnx(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model with its weights inside."""
+    path.write_bytes(model.SerializeToString())
+
+
+class WeightFile:
+    """A file in which the ONNX files of a folder keep their large weights, each stored once.
+
+    Args:
+        path: The file, beside the ONNX files; it is made with the first weight.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offsets: dict[bytes, int] = {}
+        self._size = 0
+
+    def save(self, model: onnx.ModelProto, path: Path) -> None:
+        """Write a model whose large weights are in this file."""
+        for tensor in model.graph.initializer:
+            data = tensor.raw_data
+            if len(data) >= EXTERNAL_FROM:
+                external_data_helper.set_external_data(tensor, self.path.name, self._offset(data), len(data))
+                tensor.ClearField("raw_data")
+        save_onnx(model, path)
+
+    def _offset(self, data: bytes) -> int:
+        """Where a weight begins."""
+        digest = hashlib.sha256(data).digest()
+        if digest not in self._offsets:
+            with self.path.open("ab") as file:
+                file.write(bytes(-self._size % ALIGNMENT) + data)
+            self._offsets[digest] = -(-self._size // ALIGNMENT) * ALIGNMENT
+            self._size = self._offsets[digest] + len(data)
+        return self._offsets[digest]
 
 
 def to_numpy(weights: Mapping[str, Mapping[str, Any]]) -> Arrays:

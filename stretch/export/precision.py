@@ -258,10 +258,8 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: 
         for sub in manifest.subgraphs
     )
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
-    # Float weights may have been stored in a separate file.
-    outdated = {*replaced, *(f"{file}.data" for file in replaced), *derived_files(manifest)}
     with staged(out) as folder:
-        kept = copy_files(bundle, folder, leave=outdated)
+        kept = copy_files(bundle, folder, leave={*replaced, *derived_files(manifest)})
         for name, model in replaced.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(model.SerializeToString())

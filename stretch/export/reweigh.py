@@ -14,9 +14,10 @@ from scheduler.bundle.manifest import FileEntry, Manifest, WeightsInfo
 from scheduler.formats.onnx import OnnxFile
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
+from stretch.export.bundle import WEIGHTS
 from stretch.export.checks import check_export
 from stretch.export.lowering import RANGES, stated_ranges
-from stretch.export.onnx import Arrays, save_onnx, to_numpy
+from stretch.export.onnx import Arrays, WeightFile, to_numpy
 from stretch.export.staging import copy_files, file_entry, staged, write_manifest
 from stretch.operators.lowerings import lowerings
 from stretch.transform.model import BranchedModel, op_weights
@@ -53,15 +54,15 @@ def export_reweighed(
     manifest = bundle.manifest
     arrays = to_numpy(op_weights(model))
     properties = {sub.file: stated_ranges((ranges or {}).get(sub.name, {})) for sub in manifest.subgraphs} | {manifest.whole: {}}
-    changed = list(properties)
+    written = [*properties, *manifest.controls.values()]
     with staged(out) as folder:
-        kept = copy_files(bundle, folder, leave={*changed, *(f"{file}.data" for file in changed), *derived_files(manifest)})
-        files: dict[str, FileEntry] = dict(kept)
-        for name in changed:
+        files: dict[str, FileEntry] = copy_files(bundle, folder, leave={WEIGHTS, *written, *derived_files(manifest)})
+        shared = WeightFile(folder / WEIGHTS)
+        for name in written:
             progress(f"export {Path(name).stem}")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            for written in save_onnx(_reweighed(bundle.file(name), arrays, properties[name]), folder / name):
-                files[str(written.relative_to(folder))] = file_entry(written)
+            path = bundle.file(name)
+            shared.save(_reweighed(path, arrays, properties[name]) if name in properties else onnx.load(str(path)), folder / name)
+        files |= {name: file_entry(folder / name) for name in (*written, WEIGHTS) if (folder / name).exists()}
         new_manifest = msgspec.structs.replace(manifest, weights=weights, files=files, tflite=None, aot={}, contexts={}, agreement=None)
         new_manifest = msgspec.structs.replace(new_manifest, calibrated_on=tuple(dict.fromkeys((*manifest.calibrated_on, *calibrated_on))))
         if manifest.own is not None:

@@ -59,7 +59,7 @@ def test_operator_is_planned_cut_and_exported_and_the_device_is_the_one_planned_
     bundle = json.loads((copy[0] / "runs/net/bundle.json").read_text())
     assert bundle["device"] == "board"
     onnx = pytest.importorskip("onnx")
-    nodes = [node.op_type for file in (copy[0] / "runs/net/subgraphs").glob("*.onnx") for node in onnx.load(file).graph.node]
+    nodes = [node.op_type for file in (copy[0] / "runs/net").glob("*.*.onnx") for node in onnx.load(file).graph.node]
     assert "Softsign" in nodes
     (stage,) = [item for item in answer(copy, "list", "devices", "board")["items"] if item["id"] == "board"]
     assert stage["name"] == "My board"

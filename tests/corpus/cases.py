@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from predictors.devices import PROFILE_FOLDER
 from stretch.train.recipe import recipe_folder
@@ -218,8 +219,8 @@ def outside_case(rng, sound, folder):
 def model_onnx_case(rng, sound, folder):
     """A file that is to be branched, of whatever exporter."""
     folder.mkdir()
-    source = (sound / rng.choice(["small/model.onnx", "tiny/controls/original.onnx"])).read_bytes()
-    (folder / "m.onnx").write_bytes(mutations.onnx_model(rng, source))
+    source = onnx.load(sound / rng.choice(["small/model.onnx", "tiny/original.onnx"]))
+    (folder / "m.onnx").write_bytes(mutations.onnx_model(rng, source.SerializeToString()))
     return model_words(rng, folder / "m.onnx", folder)
 
 

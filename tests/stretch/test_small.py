@@ -61,7 +61,7 @@ def test_operator_with_several_results_is_computed_once(tmp_path, name):
     function, layers, kinds, count = SEVERAL[name]
     module = Around(function, copy.deepcopy(layers))
     branched(module, folder=tmp_path / "b")
-    assert nodes(tmp_path / "b" / "model.onnx", *kinds) == nodes(tmp_path / "b" / "controls" / "original.onnx", *kinds) == count
+    assert nodes(tmp_path / "b" / "model.onnx", *kinds) == nodes(tmp_path / "b" / "original.onnx", *kinds) == count
 
 
 @pytest.mark.representatives(1)
@@ -258,7 +258,7 @@ def test_weights_that_are_used_twice_are_there_once(tmp_path):
     assert _count(result.model) == result.answer().params == _count(module)
     assert result.answer().params_ratio == 1
     assert any("share weights" in warning for warning in result.warnings)
-    for name in ("model.onnx", "controls/original.onnx"):
+    for name in ("model.onnx", "original.onnx"):
         file = onnx.load(str(tmp_path / "b" / name)).graph
         assert sum(int(np.prod(tensor.dims)) for tensor in file.initializer if tensor.data_type == TensorProto.FLOAT) < 1.1 * _count(module)
     assert _count(reopen(load_bundle(tmp_path / "b")).model) == _count(module)

@@ -61,8 +61,10 @@ class CoreMlDelegate(Delegate):
             # sums in halves would be another model than the one that was checked
             "AllowLowPrecisionAccumulationOnGPU": "0",
         }
-        if not open_onnx(model).external:
-            options["ModelCacheDirectory"] = str(cache_folder("coreml") / hashlib.sha256(model.read_bytes()).hexdigest())
+        digest = hashlib.sha256(model.read_bytes())
+        for name in sorted(open_onnx(model).external):
+            digest.update(model.with_name(name).read_bytes())
+        options["ModelCacheDirectory"] = str(cache_folder("coreml") / digest.hexdigest())
         return options
 
     def compile(self, model: Path) -> SessionCompiled:

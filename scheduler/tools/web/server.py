@@ -29,6 +29,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
+import onnx
 
 from predictors.errors import MissingBackendError, StretchError, UsageError, first_line, install_line
 from predictors.files import cache_folder
@@ -556,7 +557,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _bundle(self, name: str, rest: Sequence[str]) -> None:
         shown = next((shown for shown in self.server_page.shown if shown.name == name), None)
         if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.manifest.files:
-            self._send(HTTPStatus.OK, shown.bundle.file(file).read_bytes(), "application/octet-stream")
+            path = shown.bundle.file(file)
+            # the page's runtime takes one file a network, with its weights inside
+            content = onnx.load(path).SerializeToString() if path.suffix == ".onnx" else path.read_bytes()
+            self._send(HTTPStatus.OK, content, "application/octet-stream")
         elif shown is not None and len(rest) == 2 and (values := shown.tensors.get((rest[0], rest[1]))) is not None:
             self._send(HTTPStatus.OK, np.ascontiguousarray(values).tobytes(), "application/octet-stream")
         else:

@@ -96,10 +96,10 @@ def test_branches_that_a_baseline_beats_are_written_with_it_and_the_last_line_ru
     assert any(re.search(r"^original, .* only .* \d\.\d\dx \(\d\.\d\d-\d\.\d\d\) +unchanged", line) for line in lines)
     warned = [at for at, line in enumerate(lines) if line.startswith("warning: ")]
     assert not warned or warned[0] > max(at for at, line in enumerate(lines) if line.startswith("Confidence: "))
-    assert (tmp_path / "b" / "controls" / "original.onnx").is_file()
+    assert (tmp_path / "b" / "original.onnx").is_file()
     assert last == f"Next: stretch run {tmp_path / 'b'} --recommended"
     words = last.split()[2:]
-    assert "controls/original.onnx" in succeed(capsys, *words, "--repeat", 1, "--warmup", 0).out.replace("\n", " ")
+    assert "original.onnx" in succeed(capsys, *words, "--repeat", 1, "--warmup", 0).out.replace("\n", " ")
     data = succeed(capsys, "branch", *LOSING, *BARE, "--anyway", "--out", tmp_path / "c", "--json").data
     assert (data["written"], data["withheld"], data["recommended"].partition(":")[0]) == ("branched", False, "single")
 

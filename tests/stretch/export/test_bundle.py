@@ -24,7 +24,6 @@ from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.sequential import MARGIN
 from scheduler.runtime.session import Session
 from stretch.capture import capture
-from stretch.export import onnx as export_onnx
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of
@@ -169,9 +168,7 @@ def exported(captured, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "named"), [("model.onnx", "model"), ("subgraphs/s1.cpu.onnx", "s1.cpu"), ("controls/original.onnx", "original")]
-)
+@pytest.mark.parametrize(("file", "named"), [("model.onnx", "model"), ("s1.cpu.onnx", "s1.cpu"), ("original.onnx", "original")])
 def test_file_that_computes_something_else_is_named(exported, file, named):
     folder, manifest, result, model = exported
     proto = onnx.load(folder / file)
@@ -287,12 +284,22 @@ def test_identities_leave_no_node_unless_they_are_the_output():
     assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
 
 
-def test_large_weights_go_to_a_file_beside_the_model(captured, tmp_path, monkeypatch):
-    result = captured("tiny_resnet")
-    monkeypatch.setattr(export_onnx, "EXTERNAL_ABOVE", 1000)
-    written = save_onnx(to_onnx(result.graph, to_numpy(result.weights)), tmp_path / "m.onnx")
-    assert [p.name for p in written] == ["m.onnx", "m.onnx.data"]
-    assert_near(partial(onnx_runtime.output, written[0]), result.module, result.graph.input.shape)
+def test_files_share_one_file_of_weights_in_which_each_is_there_once(exported):
+    folder, manifest, result, _ = exported
+    assert 0 < (folder / "weights.bin").stat().st_size <= sum(4 * weight.numel() for weight in result.module.state_dict().values()) * 1.1
+    assert manifest.files["weights.bin"].bytes == (folder / "weights.bin").stat().st_size
+    for name in ("model.onnx", "original.onnx"):
+        assert (folder / name).stat().st_size < (folder / "weights.bin").stat().st_size
+        assert_near(partial(onnx_runtime.output, folder / name), result.module, result.graph.input.shape)
+
+
+def test_changed_weight_beside_the_files_is_refused(exported):
+    folder = exported[0]
+    content = bytearray((folder / "weights.bin").read_bytes())
+    content[-1] ^= 1
+    (folder / "weights.bin").write_bytes(content)
+    with pytest.raises(StretchError, match=r"weights\.bin was changed"):
+        load_bundle(folder, check_hashes=True)
 
 
 def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
@@ -358,8 +365,8 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     assert manifest.checks["max_error"] <= manifest.checks["tolerance"]
     assert manifest.checks["sample"] != before.checks["sample"]
     # what int8 was trained with was of the old weights
-    assert b"stretch.ranges" in bundle.file("subgraphs/s1.cpu.onnx").read_bytes()
-    assert b"stretch.ranges" not in again.file("subgraphs/s1.cpu.onnx").read_bytes()
+    assert b"stretch.ranges" in bundle.file("s1.cpu.onnx").read_bytes()
+    assert b"stretch.ranges" not in again.file("s1.cpu.onnx").read_bytes()
 
 
 def test_failure_before_the_end_leaves_what_was_there(made):

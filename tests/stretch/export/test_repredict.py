@@ -53,7 +53,7 @@ SAME = ("makespan_ms", "best_single_ms", "best_single_processor", "best_single_p
 def test_figures_are_those_of_the_planner_in_the_new_precisions(planned, exported):
     before, after = load_bundle(planned).manifest.predicted, load_bundle(exported).manifest.predicted
     # what the planner says of the bundle's design in these precisions
-    graph = open_onnx(exported / "controls" / "original.onnx").graph
+    graph = open_onnx(exported / "original.onnx").graph
     design = msgspec.convert(load_bundle(exported).manifest.design, BranchDesign)
     expected = evaluate(graph, MI9, design, PlanConfig(processors=("cpu", "dsp"), precision=WANTED))
     for key in SAME:

@@ -132,7 +132,7 @@ def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
 def test_other_delegates_run_the_file_as_the_original_too(tmp_path):
     folder = branched(saved(tmp_path / "net.onnx", *LAYERS, opset=18), tmp_path / "bundle").bundle
     with Session(folder, {"cpu": "opencl", "gpu": "opencl"}) as session:
-        (folder / "controls" / "captured.onnx").write_bytes(b"")
+        (folder / "captured.onnx").write_bytes(b"")
         result = benchmark(session, random_input(session.bundle), Effort(rounds=2, warmup=1))
     assert any(name.startswith("original, ") and "opencl" in name for name in result.rounds)
 
