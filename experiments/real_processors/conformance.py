@@ -81,7 +81,9 @@ def suite(what: str, words: list[str], seconds: float) -> tuple[Row, list[Row]]:
     """Run some tests; how many went how, and each that did not pass."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.xml"
+        # a worker that crashes or hangs is replaced, and its test has failed
         options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--tb=short", "--runslow", f"--junitxml={file}"]
+        options += ["--timeout=120", "--timeout-method=thread"]
         status, output, said = ran(["pytest", *options, *words], seconds)
         sys.stderr.write(f"{what}: {output[-1500:]}{said[-500:]}\n")
         rows = cases(file) if file.exists() else []

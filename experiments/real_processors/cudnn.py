@@ -51,6 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.cudnn", description=__doc__)
     parser.add_argument("--networks", nargs="+", default=[], help="only these, such as resnet50")
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "cudnn.json", help="the record")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write("error: this machine has no CUDA device that PyTorch can use, so cuDNN cannot be timed here\n")
@@ -62,7 +63,7 @@ def main() -> int:
         sys.stderr.write(f"{rows[-1]}\n")
     facts = f"GPU: {torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}, its fastest algorithms."
     write_record(
-        HERE / "results" / "cudnn.json",
+        options.out,
         {"cudnn": rows},
         source="measured",
         command="python -m experiments.real_processors.cudnn",

@@ -1,4 +1,4 @@
-"""Where the time of a bundle's inference goes, measured and predicted: `python -m experiments.real_processors.timeline BUNDLE`.
+"""Where the time of a bundle's inference goes, measured and predicted: `python -m experiments.real_processors.timeline BUNDLE here.toml`.
 
 Draws the inference of median length, and says for each processor what share of it computes, exchanges or waits.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.delegates import get_delegate
@@ -65,21 +66,14 @@ def picture(name: str, traces: Mapping[str, Trace]) -> str:
     return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" ', 1) + "\n"
 
 
-def main() -> int:
-    """Run the bundle, and write the record and the picture."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.timeline", description=__doc__)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--profile", type=Path, help="the profile that it was planned by; its name in the bundle by default")
-    parser.add_argument("--repeat", type=int, default=30, help="measured inferences")
-    parser.add_argument("--folder", type=Path, default=HERE, help="of the picture; the record lies in `results` there")
-    options = parser.parse_args()
-    load, name = os.getloadavg()[0], options.bundle.resolve().name
-    bundle = load_bundle(options.bundle)
-    manifest = bundle.manifest
-    predicted = predicted_trace(manifest, load_device(options.profile or manifest.device))
+def measure(folder: Path, profile: Path, runs: int, out: Path) -> None:
+    """Run a bundle, and write the record and the picture."""
+    load, bundle = os.getloadavg()[0], load_bundle(folder)
+    manifest, name = bundle.manifest, folder.resolve().name
+    predicted = predicted_trace(manifest, load_device(profile))
     with Session(bundle) as session:
         x, traces = random_input(bundle), []
-        for _ in range(WARM + options.repeat):
+        for _ in range(WARM + runs):
             session.run(x)
             traces.append(session.trace)
         alone = {step: statistics.median(session.time_alone(step) for _ in range(5)) for step in session.plan.subgraphs}
@@ -93,14 +87,14 @@ def main() -> int:
     both = {"measured": measured} | ({"predicted": predicted} if predicted else {})
     planned = {span.name: span.ms for span in predicted.spans} if predicted else {}
     write_record(
-        options.folder / "results" / f"timeline_{name}.json",
+        out / "results" / f"timeline_{name}.json",
         {
             "steps": steps(measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels}),
             "shares": shares("measured", measured, kernels, alone) + (shares("predicted", predicted, {}, {}) if predicted else []),
         },
         source="measured",
-        command="python -m experiments.real_processors.timeline BUNDLE",
-        runs=options.repeat,
+        command="python -m experiments.real_processors.timeline BUNDLE here.toml",
+        runs=runs,
         load=load,
         about={
             "steps": About(columns={"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}),
@@ -111,7 +105,22 @@ def main() -> int:
             "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
         ],
     )
-    (options.folder / f"timeline_{name}.svg").write_text(picture(name, both))
+    (out / f"timeline_{name}.svg").write_text(picture(name, both))
+
+
+def main() -> int:
+    """Measure, or say in one sentence why not."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.timeline", description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("profile", type=Path, help="that it was planned by, such as here.toml")
+    parser.add_argument("--repeat", type=int, default=30, help="measured inferences")
+    parser.add_argument("--folder", type=Path, default=HERE, help="of the picture; the record lies in `results` there")
+    options = parser.parse_args()
+    try:
+        measure(options.bundle, options.profile, options.repeat, options.folder)
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return error.exit_code
     return 0
 
 
