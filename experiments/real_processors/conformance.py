@@ -124,7 +124,7 @@ def main() -> int:
     device = missing() or f"{find_device().name.strip()}, driver {find_device().driver_version}"
     write_record(
         options.out,
-        {name: rows for name, rows in {"suites": suites, "sessions": opened, "not passed": rest}.items() if rows},
+        {name: rows for name, rows in {"suites": suites, "sessions": opened, "not_passed": rest}.items() if rows},
         source="measured",
         command="python -m experiments.real_processors.conformance",
         runs=1,
