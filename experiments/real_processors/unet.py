@@ -1,16 +1,12 @@
-"""U-Net (Ronneberger and others, 2015) with padded convolutions and batch norm: `stretch branch experiments.real_processors.unet:unet`.
+"""U-Net (Ronneberger and others, 2015) with padded convolutions and batch norm: `stretch branch experiments/real_processors/unet.py:unet`.
 
 Levels expand by repeating pixels before a convolution of 3×3: no kernel of ours computes transposed convolutions.
 """
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import nn
-
-#: Channels of each level, the uppermost first.
-WIDTHS = (64, 128, 256, 512, 1024)
 
 
 def twice(inputs: int, outputs: int) -> nn.Sequential:
@@ -22,35 +18,26 @@ def twice(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Contracts, then expands and takes in what each level contracted from.
+    """Contracts level by level, then expands and takes in what each level contracted from."""
 
-    Args:
-        classes: Of each pixel.
-        widths: Channels of each level, the uppermost first.
-    """
-
-    def __init__(self, classes: int = 21, widths: tuple[int, ...] = WIDTHS) -> None:
+    def __init__(self, classes: int = 21, widths: tuple[int, ...] = (64, 128, 256, 512, 1024)) -> None:
         super().__init__()
         pairs = list(pairwise(widths))
-        self.first = twice(3, widths[0])
+        self.first, self.last = twice(3, widths[0]), nn.Conv2d(widths[0], classes, 1)
         self.down = nn.ModuleList(nn.Sequential(nn.MaxPool2d(2), twice(upper, lower)) for upper, lower in pairs)
-        self.up = nn.ModuleList(
-            nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(lower, upper, 3, padding=1)) for upper, lower in pairs[::-1]
-        )
-        self.merge = nn.ModuleList(twice(2 * upper, upper) for upper, _ in pairs[::-1])
-        self.last = nn.Conv2d(widths[0], classes, 1)
+        self.up = nn.ModuleList(nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(lower, upper, 3, padding=1)) for upper, lower in pairs)
+        self.merge = nn.ModuleList(twice(2 * upper, upper) for upper in widths[:-1])
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of each pixel."""
         levels = [self.first(x)]
         for down in self.down:
             levels.append(down(levels[-1]))
         x = levels.pop()
-        for up, merge in zip(self.up, self.merge, strict=True):
+        for up, merge in zip(reversed(self.up), reversed(self.merge), strict=True):
             x = merge(torch.cat([levels.pop(), up(x)], 1))
         return self.last(x)
 
 
-def unet() -> nn.Module:
-    """The network as published, for 21 classes."""
-    return UNet()
+#: The network as published, for 21 classes.
+unet = UNet
