@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def stretch(*words: object) -> dict[str, Any]:
     return json.loads(answer.stdout)
 
 
+def within(*words: object) -> dict[str, Any]:
+    """The answer of a verb of this process, which has loaded everything: preparation is not timed."""
+    from typer.testing import CliRunner
+
+    from stretch.cli import app
+
+    answer = CliRunner().invoke(app, [*map(str, words), "--json", "--quiet"])
+    if answer.exit_code:
+        raise RuntimeError(f"stretch {' '.join(map(str, words))} failed: {answer.output.strip()}")
+    return json.loads(answer.stdout)
+
+
 def alone(answer: dict[str, Any], ending: str) -> float | None:
     """Median time of the original on a processor, of those that took turns."""
     rows = [row for row in (answer["sequential"], answer["best_sequential"], *answer["others"]) if row]
@@ -79,8 +92,8 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
     known = bundle.with_name(f"{bundle.name}.json")
     if known.exists():
         return json.loads(known.read_text())
-    predicted = stretch("predict", network, "--device", profile, *size, *TRUSTED)["processors"]
-    planned = stretch(
+    predicted = within("predict", network, "--device", profile, *size, *TRUSTED)["processors"]
+    planned = within(
         "branch",
         network,
         "--device",
@@ -98,7 +111,7 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
     if precision != "fp32":
         # in the planned precision; weights are random, so much is lost in int8
         written = bundle.with_name(f"{bundle.name}_{precision}")
-        stretch("export", bundle, "--images", noise(folder, side), "--min-cosine", 0.5, "--out", written)
+        within("export", bundle, "--images", noise(folder, side), "--min-cosine", 0.5, "--out", written)
         bundle = written
     result = {"bundle": str(bundle), "predicted": predicted, "planned": planned}
     known.write_text(json.dumps(result))
@@ -184,9 +197,14 @@ def main() -> int:
         for kind in options.kinds
         if (not options.networks or network in options.networks) and f"{network}, {side}, {kind}" not in done
     ]
-    # preparation is not timed, so all cores may take part
-    with ThreadPoolExecutor(max(1, cores // 3)) as pool:
+    # preparation is not timed, so all cores may take part; the children have torch loaded
+    os.environ["OMP_NUM_THREADS"] = "3"
+    import torch  # noqa: F401
+    import torchvision  # noqa: F401
+
+    with ProcessPoolExecutor(max(1, cores // 3), get_context("fork")) as pool:
         jobs = {entry: pool.submit(prepare, *entry, options.folder, options.runtime) for entry in wanted}
+    del os.environ["OMP_NUM_THREADS"]
     for entry, job in jobs.items():
         if (problem := job.exception()) is not None:
             sys.stderr.write(f"{entry}: {problem}\n")
