@@ -1,7 +1,8 @@
 """Profile, plan and run on a machine with two processors of different kinds: `python -m experiments.real_processors.run FOLDER`.
 
 Needs a CPU with several cores and a GPU with an OpenCL driver. Everything goes through the command line, as a user would go. With
-`--runtime openvino:half` the CPU computes in bfloat16 by OpenVINO, which wants AMX or AVX-512 with bfloat16.
+`--runtime openvino:half` the CPU computes in bfloat16 by OpenVINO, which wants AMX or AVX-512 with bfloat16, and with
+`--runtime openvino/int8` in eight bits.
 """
 
 import argparse
@@ -10,14 +11,20 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from experiments.records import About, Facts, Row, write_record
 from predictors.fits import read_fits
 from scheduler.delegates.opencl.device import find_device
 
 HERE = Path(__file__).parent
+#: Network of a file of this folder, and the option that executes it.
+UNET, TRUSTED = f"{HERE / 'unet.py'}:unet", ("--trust-code",)
 #: Networks with the side of their input.
 NETWORKS = (
     ("resnet50", 224),
@@ -27,11 +34,12 @@ NETWORKS = (
     ("efficientnet_b5", 456),
     ("mobilenet_v2", 224),
     ("densenet121", 224),
+    (UNET, 512),
 )
 #: Options of the designs that are run: exact ones, and one stretched segment of merged stages.
 KINDS = {"exact": ("--lossless",), "stretched": ("--kinds", "stretch", "--alpha", "100", "--beta", "5", "--set", "merge=always")}
 #: Precision of the CPU by its runtime; the GPU computes in fp32, as NVIDIA's driver has no half precision in OpenCL.
-PRECISIONS = {"cpu": "fp32", "openvino": "fp32", "openvino:half": "fp16"}
+PRECISIONS = {"cpu": "fp32", "openvino": "fp32", "openvino:half": "fp16", "openvino/int8": "int8"}
 #: Code that starts the command line with the interpreter that runs this.
 COMMAND = (sys.executable, "-c", "import sys; from stretch.cli import app; sys.argv[0] = 'stretch'; app()")
 
@@ -40,7 +48,19 @@ def stretch(*words: object) -> dict[str, Any]:
     """The answer of a verb."""
     answer = subprocess.run([*COMMAND, *map(str, words), "--json", "--quiet"], capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise SystemExit(f"stretch {' '.join(map(str, words))} failed: {answer.stderr.strip()}")
+        raise SystemExit(f"stretch {' '.join(map(str, words))} failed: {answer.stderr.strip()} {answer.stdout.strip()}")
+    return json.loads(answer.stdout)
+
+
+def within(*words: object) -> dict[str, Any]:
+    """The answer of a verb of this process, which has loaded everything: preparation is not timed."""
+    from typer.testing import CliRunner
+
+    from stretch.cli import app
+
+    answer = CliRunner().invoke(app, [*map(str, words), "--json", "--quiet"])
+    if answer.exit_code:
+        raise RuntimeError(f"stretch {' '.join(map(str, words))} failed: {answer.output.strip()}")
     return json.loads(answer.stdout)
 
 
@@ -55,67 +75,87 @@ def error(predicted: float, measured: float | None) -> float | None:
     return None if measured is None else round(100 * (predicted / measured - 1), 1)
 
 
-def rows_of(network: str, side: int, folder: Path, runtime: str, kinds: tuple[str, ...], rounds: int) -> tuple[list[Row], list[Row]]:
-    """One network: each processor alone, and each kind of design, predicted and measured."""
+def noise(folder: Path, side: int) -> Path:
+    """Numbers as `stretch run` draws them, to find the ranges of int8."""
+    images = folder / f"noise_{side}"
+    images.mkdir(exist_ok=True)
+    for number in range(8):
+        np.save(images / f"{number}.npy", np.random.default_rng(1 + number).standard_normal((3, side, side), np.float32))
+    return images
+
+
+def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> dict[str, Any]:
+    """Predictions of a network, and the bundle of one kind of design."""
     profile, precision = folder / "here.toml", PRECISIONS[runtime]
     size = ("--input", f"3x{side}x{side}")
-    predicted = stretch("predict", network, "--device", profile, *size)["processors"]
+    bundle = folder / f"{Path(network.rpartition(':')[0 if '.py' in network else 2]).stem}_{side}_{kind}"
+    known = bundle.with_name(f"{bundle.name}.json")
+    if known.exists():
+        return json.loads(known.read_text())
+    predicted = within("predict", network, "--device", profile, *size, *TRUSTED)["processors"]
+    planned = within(
+        "branch",
+        network,
+        "--device",
+        profile,
+        *size,
+        *TRUSTED,
+        "--weights",
+        "none",
+        "--precision",
+        f"cpu={precision},gpu=fp32",
+        *KINDS[kind],
+        "--out",
+        bundle,
+    )
+    if precision != "fp32":
+        # in the planned precision; weights are random, so much is lost in int8
+        written = bundle.with_name(f"{bundle.name}_{precision}")
+        within("export", bundle, "--images", noise(folder, side), "--min-cosine", 0.5, "--out", written)
+        bundle = written
+    result = {"bundle": str(bundle), "predicted": predicted, "planned": planned}
+    known.write_text(json.dumps(result))
+    return result
+
+
+def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtime: str, rounds: int) -> tuple[list[Row], Row]:
+    """Each processor alone, and a design: predicted and measured."""
+    planned, precision = prepared["planned"], PRECISIONS[runtime]
+    ran = stretch("run", prepared["bundle"], "--repeat", rounds)
+    delegate, rounded = runtime.partition("/")[0], " in int8" if precision == "int8" else ""
+    by_place = {
+        "gpu": alone(ran, "gpu on opencl"),
+        "cpu": alone(ran, f"{len(ran['cores'])} threads" if runtime == "cpu" else f"cpu{rounded} on {delegate}"),
+    }
     singles: list[Row] = []
-    plans: list[Row] = []
-    for kind in kinds:
-        bundle = folder / f"{network.rpartition(':')[2]}_{side}_{kind}"
-        planned = stretch(
-            "branch",
-            network,
-            "--device",
-            profile,
-            *size,
-            "--weights",
-            "none",
-            "--precision",
-            f"cpu={precision},gpu=fp32",
-            *KINDS[kind],
-            "--out",
-            bundle,
-        )
-        if precision != "fp32":
-            # in the planned precision, which needs no images
-            stretch("export", bundle, "--image-count", 8, "--out", bundle.with_name(f"{bundle.name}_{precision}"))
-            bundle = bundle.with_name(f"{bundle.name}_{precision}")
-        ran = stretch("run", bundle, "--repeat", rounds)
-        threads = f"{len(ran['cores'])} threads"
-        by_place = {"gpu": alone(ran, "gpu on opencl"), "cpu": alone(ran, threads if runtime == "cpu" else f"cpu on {runtime}")}
-        if not singles:
-            for place, measured in by_place.items():
-                ms = predicted[place]["latency_ms"]
-                singles.append(
-                    {
-                        "network, input, processor": f"{network}, {side}, {place}",
-                        "predicted ms": round(ms, 2),
-                        "measured ms": measured and round(measured, 2),
-                        "error %": error(ms, measured),
-                    }
-                )
-        best, alone_ms = ran["sequential"], list(by_place.values())
-        plans.append(
+    for place, measured in by_place.items():
+        ms = prepared["predicted"][place]["latency_ms"]
+        singles.append(
             {
-                "network, input, design": f"{network}, {side}, {kind}",
-                "MACs ratio": round(ran["macs_ratio"], 3),
-                "predicted ms": round(planned["predicted"]["makespan_ms"], 2),
-                "measured ms": round(ran["median_ms"], 2),
-                "p90 ms": round(ran["p90_ms"], 2),
-                "error %": error(planned["predicted"]["makespan_ms"], ran["median_ms"]),
-                "best single": best["name"].removeprefix("original, "),
-                "best single ms": round(best["median_ms"], 2),
-                "ideal speed-up": round(1 + min(alone_ms) / max(alone_ms), 2) if None not in alone_ms else None,
-                "speed-up over it": round(best["median_ms"] / ran["median_ms"], 3),
-                "over sequential of the same MACs": round(ran["sequential_same_macs"]["median_ms"] / ran["median_ms"], 3),
-                "efficiency": ran["efficiency"] and round(ran["efficiency"], 3),
-                "largest error": ran["max_error"],
-                "recommended": planned["recommended"].replace("_", " "),
+                "network, input, processor": f"{network}, {side}, {place}",
+                "precision": prepared["predicted"][place]["precision"],
+                "predicted ms": round(ms, 2),
+                "measured ms": measured and round(measured, 2),
+                "error %": error(ms, measured),
             }
         )
-    return singles, plans
+    best, alone_ms = ran["sequential"], list(by_place.values())
+    return singles, {
+        "network, input, design": f"{network}, {side}, {kind}",
+        "MACs ratio": round(ran["macs_ratio"], 3),
+        "predicted ms": round(planned["predicted"]["makespan_ms"], 2),
+        "measured ms": round(ran["median_ms"], 2),
+        "p90 ms": round(ran["p90_ms"], 2),
+        "error %": error(planned["predicted"]["makespan_ms"], ran["median_ms"]),
+        "best single": best["name"].removeprefix("original, "),
+        "best single ms": round(best["median_ms"], 2),
+        "ideal speed-up": round(1 + min(alone_ms) / max(alone_ms), 2) if None not in alone_ms else None,
+        "speed-up over it": round(best["median_ms"] / ran["median_ms"], 3),
+        "over sequential of the same MACs": round(ran["sequential_same_macs"]["median_ms"] / ran["median_ms"], 3),
+        "efficiency": ran["efficiency"] and round(ran["efficiency"], 3),
+        "largest error": ran["max_error"],
+        "recommended": planned["recommended"].replace("_", " "),
+    }
 
 
 def main() -> int:
@@ -133,9 +173,11 @@ def main() -> int:
     gpu = find_device()
     end, load = time.monotonic() + options.seconds, os.getloadavg()[0]
     # one core is left to the thread that feeds the GPU
-    core_set = f"cpu[{len(os.sched_getaffinity(0)) - 1}cores]={options.runtime}"
+    cores = len(os.sched_getaffinity(0)) - 1
+    core_set = f"cpu[{cores}core{'s' if cores > 1 else ''}]={options.runtime}"
     options.folder.mkdir(parents=True, exist_ok=True)
-    stretch("profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder)
+    if not (options.folder / "here.toml").exists():
+        stretch("profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder)
     profile: list[Row] = [
         {
             "processor": f"{family}[{cores}]",
@@ -145,13 +187,35 @@ def main() -> int:
         }
         for (family, cores, _), fit in read_fits(options.folder / "here.toml", "here").items()
     ]
-    tables: dict[str, list[Row]] = {"profile": profile, "singles": [], "plans": []}
-    for network, side in [entry for entry in NETWORKS if not options.networks or entry[0] in options.networks]:
+    kept = options.folder / "rows.json"
+    # a run that was stopped goes on
+    tables = json.loads(kept.read_text()) if kept.exists() else {"profile": profile, "singles": [], "plans": []}
+    done = {row["network, input, design"] for row in tables["plans"]}
+    wanted = [
+        (network, side, kind)
+        for network, side in NETWORKS
+        for kind in options.kinds
+        if (not options.networks or network in options.networks) and f"{network}, {side}, {kind}" not in done
+    ]
+    # preparation is not timed, so all cores may take part; the children have torch loaded
+    os.environ["OMP_NUM_THREADS"] = "3"
+    import torch  # noqa: F401
+    import torchvision  # noqa: F401
+
+    with ProcessPoolExecutor(max(1, cores // 3), get_context("fork")) as pool:
+        jobs = {entry: pool.submit(prepare, *entry, options.folder, options.runtime) for entry in wanted}
+    del os.environ["OMP_NUM_THREADS"]
+    for entry, job in jobs.items():
+        if (problem := job.exception()) is not None:
+            sys.stderr.write(f"{entry}: {problem}\n")
+    for network, side, kind in [entry for entry, job in jobs.items() if job.exception() is None]:
         if time.monotonic() > end:
             break
-        singles, plans = rows_of(network, side, options.folder, options.runtime, tuple(options.kinds), options.rounds)
-        tables["singles"] += singles
-        tables["plans"] += plans
+        singles, plan = rows_of(network, side, kind, jobs[network, side, kind].result(), options.runtime, options.rounds)
+        known = {row["network, input, processor"] for row in tables["singles"]}
+        tables["singles"] += [row for row in singles if row["network, input, processor"] not in known]
+        tables["plans"].append(plan)
+        kept.write_text(json.dumps(tables))
         write_record(
             options.out,
             tables,
@@ -167,7 +231,7 @@ def main() -> int:
                 f"GPU: {gpu.name.strip()}, driver {gpu.driver_version}.",
             ],
         )
-        sys.stderr.write(json.dumps(plans) + "\n")
+        sys.stderr.write(json.dumps(plan) + "\n")
     return 0
 
 

@@ -454,7 +454,7 @@ def inside(name: str) -> bool:
 
 
 def _used(manifest: Manifest) -> list[str]:
-    used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values()]
+    used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values(), *manifest.int8_controls.values()]
     used += [manifest.own.file] if manifest.own is not None else []
     if manifest.tflite is not None:
         used.append(manifest.tflite)

@@ -168,6 +168,7 @@ class Manifest(_ManifestStruct, frozen=True):
     #: they are called like their tensors.
     results: tuple[str, ...] = ()
     own: Own | None = None  # The user's own file, if the original was read from one that the bundle holds.
+    int8_controls: dict[str, str] = {}  # The controls in int8, by name, where subgraphs are in int8; for their times.
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
 
     def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:

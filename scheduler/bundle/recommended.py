@@ -53,6 +53,16 @@ def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Pr
         tensors=tuple(msgspec.structs.replace(t, name=now, producer=by, consumers=(to,)) for now, t, by, to in crossing),
         subgraphs=(SubgraphEntry(name, name, processor, file, inputs, outputs, macs, precision=precision),),
         whole=file,
-        **{"joins": (), "own": None, "controls": {}, "control_macs": {}, "checks": {}, "contexts": {}, "tflite": None, "aot": {}},
+        **{
+            "joins": (),
+            "own": None,
+            "controls": {},
+            "control_macs": {},
+            "int8_controls": {},
+            "checks": {},
+            "contexts": {},
+            "tflite": None,
+            "aot": {},
+        },
     )
     return replace(bundle, manifest=changed)

@@ -16,7 +16,7 @@ from predictors.errors import MissingBackendError, StretchError, first_line
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
 from scheduler.bundle.manifest import Own, SubgraphEntry
 from scheduler.bundle.rows import read_by
-from scheduler.bundle.statements import statement_problems
+from scheduler.bundle.statements import ROUNDING, statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
 from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
@@ -105,7 +105,7 @@ TOLERANCE = 1e-4
 #: Largest root mean square difference allowed, relative to that of the output,
 #: where subgraphs are rounded to int8 and the whole model is not. `stretch export`
 #: refuses half of it on its images; verification takes random numbers instead.
-ROUNDING = 0.3
+ROUNDED = 0.3
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Verification:
 
     problems: tuple[str, ...]  # What is wrong, one sentence each.
     max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
-    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDING`.
+    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDED`.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
     uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
 
@@ -205,8 +205,8 @@ def _difference(
         problem = f"{what} differ from {whole} by {error:.1e} of its largest output, {tolerance:.0e} is allowed"
         return (problem if error > tolerance else None), error
     moved = distance(got, expected, "int8")
-    problem = f"{what} in {', '.join(lower)} move the output {moved:.2f} of its size away from {whole}, {ROUNDING} is allowed"
-    return (None if moved <= ROUNDING else problem), error
+    problem = f"{what} in {', '.join(lower)} move the output {moved:.2f} of its size away from {whole}, {ROUNDED} is allowed"
+    return (None if moved <= ROUNDED else problem), error
 
 
 def uncompared(own: Own | None) -> str | None:
@@ -289,6 +289,19 @@ def _run(session: Any, x: Values) -> list[Array]:
     return arrays
 
 
+#: How many times the error that an export states of a tensor in fp16 or int8 another input may give; an error of the tensor's size is a fault.
+_ROUNDED_MARGIN, _FAULT = 2, 1.0
+
+
+def allowed_in_sequence(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
+    """Largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
+    usual = allowed(checks, tensor, precision)
+    exported = checks.get("precision")
+    stated = exported.get(ROUNDING) if isinstance(exported, dict) and precision != "fp32" else None
+    error = stated.get(tensor) if isinstance(stated, dict) else None
+    return max(usual, min(_ROUNDED_MARGIN * error, _FAULT)) if isinstance(error, float) else usual
+
+
 #: From the most to the least precise.
 _PRECISIONS = tuple(TOLERANCES)
 
@@ -321,7 +334,7 @@ def judge(session: Session, x: Values) -> Judgement:
         for name in sub.outputs:
             if name not in expected:
                 continue
-            error, most = distance(tensors[name], expected[name], precision), allowed(checks, name, precision)
+            error, most = distance(tensors[name], expected[name], precision), allowed_in_sequence(checks, name, precision)
             if not error <= most:
                 raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
             worst, compared = max(worst, error), compared + 1
@@ -335,7 +348,7 @@ def judge(session: Session, x: Values) -> Judgement:
     if manifest.own is not None:
         against += f", {uncompared(manifest.own) or f'and that against the file, {manifest.own.file}'}"
     largest = max_error(output, final)
-    tolerance = max(allowed(checks, name, precision) for name in expected)
+    tolerance = max(allowed_in_sequence(checks, name, precision) for name in expected)
     return Judgement(against, measure, worst, tolerance, largest, compared, stored, plain(final))
 
 
@@ -346,7 +359,7 @@ def check_output(session: Session, output: Values, expected: Values) -> None:
     names = manifest.results or manifest.outputs
     got, right = (as_arrays(values, names) for values in (output, expected))
     for name, tensor in zip(names, manifest.outputs, strict=True):
-        error, most = distance(got[name], right[name], precision), allowed(manifest.checks, tensor, precision)
+        error, most = distance(got[name], right[name], precision), allowed_in_sequence(manifest.checks, tensor, precision)
         if not error <= most:
             what = "the output" if len(right) == 1 else f"the output `{name}`"
             raise StretchError(f"{what} {_words(error, precision, most)} {manifest.whole}", _HINT)

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from predictors.devices import Precision
 from predictors.errors import MissingBackendError, StretchError
 from predictors.host import is_host
 from scheduler.bundle.manifest import Manifest
@@ -64,6 +65,7 @@ class Benchmark:
     traces: tuple[Trace, ...]  # The measured inferences of the bundle.
     output: Values  # What the last of them gave.
     seconds: float  # How long the rounds went on.
+    controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
     @property
     def runs(self) -> int:
@@ -111,8 +113,9 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     whole = Sequential(bundle.file(bundle.manifest.whole), cores)
     error = max_error(output, plain(bundle.manifest.named(as_arrays(whole.run(x), bundle.manifest.outputs)))) if session.computes else None
     with ExitStack() as stack:
+        elsewhere = _elsewhere(session, x, stack)
         rivals = {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores)
-        rounds = _Rounds(session, x, rivals | _elsewhere(session, x, stack))
+        rounds = _Rounds(session, x, rivals | {name: time for name, (_, time) in elsewhere.items()})
         for number in range(effort.warmup):
             rounds.play(number)
             if step is not None:
@@ -123,28 +126,39 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
             rounds.play(rounds.count)
             if step is not None:
                 step()
-        return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9)
+        precisions = {CONTROLS, *(precision for precision, _ in elsewhere.values())}
+        return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9, tuple(sorted(precisions)))
 
 
-def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, Callable[[], float]]:
-    """Each control on each delegate but ONNX Runtime's on CPU cores, as the bundle's subgraphs run there; those that cannot run are left out."""
+def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, tuple[Precision, Callable[[], float]]]:
+    """Each control in each precision and on each delegate of the bundle's subgraphs, with its precision.
+
+    Controls in fp32 on CPU cores by ONNX Runtime are not among them, and those that cannot run are left out.
+    """
     bundle, precisions = session.bundle, bundle_precisions(session.bundle.manifest)
     all_cores = "+".join(map(str, used_cores(session)))
-    controls: dict[str, Callable[[], float]] = {}
+    controls: dict[str, tuple[Precision, Callable[[], float]]] = {}
+    floats = [*bundle.manifest.controls.items(), *_own_control(bundle.manifest)]
     for place in session.placements.values():
-        able = precisions.get(place.processor, set()) & {"fp32", "fp16"}
-        if place.delegate == "cpu" or place.simulated or not session.computes or not able:
+        if place.simulated or not session.computes:
             continue
+        able = precisions.get(place.processor, set())
+        wanted: list[tuple[Precision, str, str]] = []
+        if able & {"fp32", "fp16"} and place.delegate != "cpu":
+            wanted += [("fp32" if "fp32" in able else "fp16", *control) for control in floats]
+        if "int8" in able:
+            wanted += [("int8", *control) for control in bundle.manifest.int8_controls.items()]
         target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
-        for control, file in [*bundle.manifest.controls.items(), *_own_control(bundle.manifest)]:
+        for precision, control, file in wanted:
             # what runs elsewhere is left out, and no news of the bundle
             with suppress(StretchError), warnings.catch_warnings(action="ignore"):
-                alone = whole_on(bundle, control, file, place.processor, "fp16" if able == {"fp16"} else "fp32")
+                alone = whole_on(bundle, control, file, place.processor, precision)
                 values = dict(zip(alone.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
                 other = stack.enter_context(Session(alone, {place.processor: target}))
                 other.run(values)
                 if not other.replaced:
-                    controls[f"{control}, {place.processor} on {place.delegate}"] = partial(_timed, other, values)
+                    rounded = " in int8" if precision == "int8" else ""
+                    controls[f"{control}, {place.processor}{rounded} on {place.delegate}"] = precision, partial(_timed, other, values)
     return controls
 
 
@@ -222,7 +236,7 @@ class _Rounds:
         intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
         return all(ratio.width <= width for ratio in intervals)
 
-    def result(self, cores: tuple[int, ...], error: float | None, seconds: float) -> Benchmark:
+    def result(self, cores: tuple[int, ...], error: float | None, seconds: float, controls: tuple[str, ...]) -> Benchmark:
         """The rounds summed up."""
         timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90))) for n, v in self.times.items()}
         ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
@@ -244,6 +258,7 @@ class _Rounds:
             traces=tuple(self._traces),
             output=self._output,
             seconds=seconds,
+            controls=controls,
         )
 
     def _branched(self) -> float:
@@ -323,8 +338,8 @@ class Verdict:
 
     @property
     def equal_precision(self) -> bool:
-        """Whether bundle and controls compute in the same precision."""
-        return self.precisions == self.controls == (CONTROLS,)
+        """Whether each precision of the bundle is among those of its controls, and no other."""
+        return self.precisions == self.controls
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -336,7 +351,7 @@ def judge_speed(
     result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = (), original: str = CONTROLS
 ) -> Verdict:
     """Who is faster, if the intervals say it; `original` is the precision of the user's own file."""
-    kinds, controls = tuple(sorted(set(precisions))), tuple(sorted({CONTROLS, original}))
+    kinds, controls = tuple(sorted(set(precisions))), tuple(sorted({*result.controls, original}))
     rivals = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
     ratios = {rival.name: ratio_interval(result.rounds[rival.name], result.rounds[result.branched.name]) for rival in rivals}
     if simulated:

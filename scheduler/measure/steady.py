@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from predictors import system
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate
-from scheduler.delegates.base import AsyncInvocation
+from scheduler.delegates.base import Allocate, AsyncInvocation
 
 T = TypeVar("T")
 
@@ -218,11 +218,18 @@ def _known(steady: Steady) -> bool:
     return 1.253 * steady.std_ms <= _ENOUGH * steady.ms * math.sqrt(steady.runs)
 
 
-def runner(compiled: Compiled, cores: tuple[int, ...], seed: int = 0) -> Callable[[], None]:
-    """What runs a compiled network once, from and into buffers of its own."""
-    rng = np.random.default_rng(seed)
-    inputs = [rng.standard_normal(shape, np.float32) for shape in compiled.inputs.values()]
-    outputs = [np.zeros(shape, np.float32) for shape in compiled.outputs.values()]
+def buffers(shapes: Iterable[tuple[int, ...]], allocate: Allocate | None) -> list[NDArray[np.float32]]:
+    """Zeros in memory of a delegate's `allocator`, where it has one."""
+    sizes = [(shape, 4 * math.prod(shape)) for shape in shapes]
+    return [np.zeros(s, np.float32) if allocate is None else allocate(n).view(np.float32).reshape(s) for s, n in sizes]
+
+
+def runner(compiled: Compiled, cores: tuple[int, ...], allocate: Allocate | None = None) -> Callable[[], None]:
+    """What runs a compiled network once, from and into buffers of its own, which the delegate may allocate."""
+    rng = np.random.default_rng(0)
+    inputs, outputs = (buffers(shapes.values(), allocate) for shapes in (compiled.inputs, compiled.outputs))
+    for array in inputs:
+        array[...] = rng.standard_normal(array.shape, np.float32)
     call = compiled.bind(inputs, outputs)
 
     def run() -> None:

@@ -1,23 +1,26 @@
 """Export of a bundle to other precisions: subgraphs are quantised one by one, compared with fp32, and refused or repaired."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import onnx
 from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
+from scheduler.bundle.statements import ROUNDING
 from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.lowering import CALIBRATION_IMAGES, ROUNDED, Lowered, PrecisionLowering, is_partial_sum
 from stretch.export.repredict import repredict
 from stretch.export.reweigh import derived_files
 from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, staged, write_manifest
-from stretch.quantize.qdq import METHOD
+from stretch.quantize.qdq import METHOD, quantise
 from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 
 Array = NDArray[Any]
@@ -120,12 +123,30 @@ def export_precision(
         "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
         "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
         "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
+        # what `stretch run` allows each tensor to differ by depends on it
+        ROUNDING: {name: round(10 ** (-whole[name].snr_db / 20), 6) for sub in manifest.subgraphs for name in sub.outputs},
         "output": whole["output"].to_json() | {"top1_agreement": whole["top1"]},
         "kept_fp32": kept,
         "moved": moved,
     }
-    new_manifest = _write(bundle, out, candidates, moved, record)
+    int8 = any(candidate.precision == "int8" for candidate in candidates.values())
+    if int8:
+        progress("baselines")
+    new_manifest = _write(bundle, out, candidates, moved, record, _int8_controls(bundle, images) if int8 else {})
     return PrecisionExport(new_manifest, {name: candidate.loss for name, candidate in candidates.items()}, kept, moved)
+
+
+#: Images for the ranges of baselines in int8, whose results nobody uses.
+_CONTROL_IMAGES = 8
+
+
+def _int8_controls(bundle: Bundle, images: Sequence[Array]) -> dict[str, onnx.ModelProto]:
+    """The controls in int8, so that branches in int8 do not compete with float networks alone; those that cannot be quantised are left out."""
+    quantised: dict[str, onnx.ModelProto] = {}
+    for name, file in bundle.manifest.controls.items():
+        with suppress(StretchError):
+            quantised[name] = quantise(onnx.load(bundle.file(file)), images[:_CONTROL_IMAGES])
+    return quantised
 
 
 def planned_precision(manifest: Manifest) -> dict[str, str]:
@@ -187,10 +208,11 @@ def _lowered(manifest: Manifest, candidates: Mapping[str, Lowered]) -> str:
 
 
 def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, Lowered], images: Sequence[Array]) -> dict[str, Any]:
-    """Loss of every joined tensor and of the output with the candidates in place, and the top-1 agreement."""
+    """Loss of every tensor that crosses subgraphs and of the output with the candidates in place, and the top-1 agreement."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]
-    pairs: dict[str, list[Loss]] = {name: [] for name in (*joined, manifest.output)}
+    written = [name for sub in manifest.subgraphs for name in sub.outputs]
+    pairs: dict[str, list[Loss]] = {name: [] for name in (*joined, *written, manifest.output)}
     outputs = []
     for image in images:
         expected, got = replay(manifest, floats, image), replay(manifest, mixed, image)
@@ -246,7 +268,14 @@ def _record(candidate: Lowered) -> dict[str, Any]:
     }
 
 
-def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: Mapping[str, str], record: dict[str, Any]) -> Manifest:
+def _write(
+    bundle: Bundle,
+    out: Path,
+    candidates: Mapping[str, Lowered],
+    moved: Mapping[str, str],
+    record: dict[str, Any],
+    controls: Mapping[str, onnx.ModelProto],
+) -> Manifest:
     """Write the new folder with the changed files, without files compiled or converted from the old ones."""
     manifest = bundle.manifest
     entries = tuple(
@@ -258,18 +287,23 @@ def _write(bundle: Bundle, out: Path, candidates: Mapping[str, Lowered], moved: 
         for sub in manifest.subgraphs
     )
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
+    int8_controls = {name: f"{name}_int8.onnx" for name in controls}
+    replaced |= {int8_controls[name]: model for name, model in controls.items()}
     with staged(out) as folder:
         kept = copy_files(bundle, folder, leave={*replaced, *derived_files(manifest)})
         for name, model in replaced.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(model.SerializeToString())
         files = {
-            name: kept[name] if name in kept else file_entry(folder / name) for name in manifest.files if name in kept or name in replaced
+            name: kept[name] if name in kept else file_entry(folder / name)
+            for name in {**manifest.files, **replaced}
+            if name in kept or name in replaced
         }
         checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
             "precision": record
         }
-        new_manifest = msgspec.structs.replace(manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={})
+        new_manifest = msgspec.structs.replace(
+            manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={}, int8_controls=int8_controls
+        )
         if new_manifest.agreement is not None:
             # it was measured on the old files
             new_manifest = msgspec.structs.replace(new_manifest, agreement=msgspec.structs.replace(new_manifest.agreement, bundle=None))

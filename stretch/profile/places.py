@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod, sqrt
 from pathlib import Path
@@ -28,6 +28,7 @@ class Place:
     family: str  # Such as ``cpu``.
     core_set: str  # Such as ``1core``.
     delegate: str  # Name of its delegate.
+    precision: str  # Precision of the networks that it is timed with.
     cores: tuple[int, ...]  # CPU cores that it computes on; empty for other devices.
     share: float  # Relative share of the measuring time.
 
@@ -55,11 +56,6 @@ class Place:
         """The delegate that what is planned by its times runs on; empty for the usual one of a CPU."""
         return "" if self.delegate == HOST else self.delegate
 
-    @property
-    def precision(self) -> str:
-        """Precision of the networks that it is timed with."""
-        return get_delegate(self.delegate).precisions[0]
-
     def create(self) -> Delegate:
         """Create its delegate, with untuned kernels, as gains of tuning depend on which shapes were tuned."""
         return get_delegate(self.delegate).create_untuned(self.cores)
@@ -81,7 +77,7 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
     """Find the processors of this machine, the CPU with all its core sets first.
 
     Args:
-        processors: Such as ``cpu``, ``gpu``, ``cpu[1core]`` or ``cpu=openvino``; empty for all with an available delegate.
+        processors: Such as ``cpu``, ``gpu``, ``cpu[1core]``, ``cpu=openvino`` or ``cpu=openvino/int8``; empty for all with an available delegate.
     """
     places_by_family: dict[str, list[Place]] = {}
     for entry in processors or [HOST, *(kind for kind in ("gpu", "npu") if any(_available(_measured(kind))))]:
@@ -94,7 +90,7 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
             known = {place.core_set: place for place in places_by_family[family]}
             if core_set.removesuffix("]") not in known:
                 raise UnknownNameError.among("core set", name, [place.name for place in places_by_family[family]])
-            places_by_family[family] = [known[core_set.removesuffix("]")]]
+            places_by_family[family] = [replace(known[core_set.removesuffix("]")], share=_SHARE)]
     if HOST not in places_by_family:
         raise UsageError(
             "a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(places_by_family)}"
@@ -111,13 +107,18 @@ def _available(able: Mapping[str, type[Delegate]]) -> Iterator[str]:
     return (name for name, delegate in able.items() if delegate.unavailable() is None)
 
 
+#: Share of the measuring time for a processor with one core set.
+_SHARE = 4.0
+
+
 def _places(family: str, chosen: str) -> list[Place]:
     # where no delegate that measures the processor is available the first says why
     able = _measured(family)
-    name = chosen or (HOST if family == HOST else first_driver(_available(able)) or next(iter(able), ""))
+    asked, slash, precision = chosen.partition("/")
+    name = asked or (HOST if family == HOST else first_driver(_available(able)) or next(iter(able), ""))
     known = [name for name in delegates if delegates.get(name).fuses]
     if name not in known:
-        if not chosen:
+        if not asked:
             raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu", "npu"])
         if name in delegates:
             raise UsageError(
@@ -129,12 +130,15 @@ def _places(family: str, chosen: str) -> list[Place]:
     missing = delegate.unavailable()
     if missing is not None:
         raise MissingBackendError(f"`{family}` cannot be measured: {missing}", "leave it out of --processors")
+    if slash and precision not in delegate.precisions:
+        raise UsageError(f"the `{name}` delegate does not run `{precision}`", f"it runs {', '.join(delegate.precisions)}")
+    precision = precision or delegate.precisions[0]
     cores = available_cores()
     if family != HOST:
-        return [Place(family, "all", name, cores[-1:] if delegate.needs_core() else (), 4.0)]
+        return [Place(family, "all", name, precision, cores[-1:] if delegate.needs_core() else (), _SHARE)]
     # all cores for the CPU alone, all but one where another processor needs one for the thread that feeds it
     counts = sorted({1, len(cores), *(count for count in (2, 4, len(cores) - 1) if 1 < count < len(cores))})
-    return [Place(family, f"{n}core{'s' if n > 1 else ''}", name, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
+    return [Place(family, f"{n}core{'s' if n > 1 else ''}", name, precision, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
 
 
 # What a program on a board asks of the machine that started it: files that only that machine can make.
@@ -172,7 +176,7 @@ _MOST = 1 << 30
 
 
 def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
-    """Write a graph with random weights in fp32 or fp16; returns the path.
+    """Write a graph with random weights in fp32, fp16 or int8; returns the path.
 
     On a board, which has no torch, the connected machine creates the file.
     """
@@ -180,10 +184,15 @@ def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
         ask_for_file(path, precision + graph.to_json().decode())
         return path
     from stretch.export.onnx import save_onnx, to_onnx
-    from stretch.quantize.qdq import to_half
+    from stretch.quantize.qdq import quantise, to_half
 
     model = to_onnx(graph, make_weights(graph))
-    save_onnx(to_half(model) if precision == "fp16" else model, path)
+    if precision == "fp16":
+        model = to_half(model)
+    elif precision == "int8":
+        # the time of integers does not depend on their values, so one sample is enough
+        model = quantise(model, [np.random.default_rng(0).standard_normal(graph.input.shape, np.float32)])
+    save_onnx(model, path)
     return path
 
 

@@ -40,6 +40,7 @@ from scheduler.measure.steady import (
     Handover,
     Reads,
     Steady,
+    buffers,
     fit_link,
     preferred,
     runner,
@@ -370,7 +371,7 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
         graph = handed(channels, rows, out)
         file = write_network(graph, folder / f"{graph.name}.onnx", place.precision)
         compiled = delegate.compile(file)
-        runs[graph.name] = runner(compiled, place.caller if worker is None else ())
+        runs[graph.name] = runner(compiled, place.caller if worker is None else (), delegate.allocator())
         files[graph.name] = (graph, file)
     if worker is None:
         spent = {
@@ -411,8 +412,7 @@ def _reads(place: Place, folder: Path, end: float) -> Reads | None:
         invocations, graphs = [], (handed(*READ), computing())
         files = [write_network(graph, folder / f"read-{graph.name}.onnx", place.precision) for graph in graphs]
         for compiled in map(delegate.compile, files):
-            tensors = [[np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)]
-            invocation = compiled.bind(*tensors)
+            invocation = compiled.bind(*(buffers(ends.values(), delegate.allocator()) for ends in (compiled.inputs, compiled.outputs)))
             if not isinstance(invocation, AsyncInvocation):
                 return None
             invocations.append(invocation)
@@ -503,7 +503,9 @@ def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: floa
     places = (host, other)
     delegates = [place.create() for place in places]
     files = [write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision) for place in places]
-    runs = [runner(delegate.compile(file), place.caller) for delegate, file, place in zip(delegates, files, places, strict=True)]
+    # a thread that feeds a queue has a core of its own when a bundle runs, where there is one
+    free = tuple(core for core in other.caller if core not in host.cores) or other.caller
+    runs = [runner(delegate.compile(file), cores) for delegate, file, cores in zip(delegates, files, (host.caller, free), strict=True)]
     times = time_together(*runs, end=end)
     for delegate in delegates:
         delegate.close()

@@ -1,5 +1,6 @@
 """Eight-bit ONNX: batch-norms folded, ranges, and QuantizeLinear and DequantizeLinear around each operator."""
 
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -158,6 +159,9 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     entry = prepared.metadata_props.add()
     entry.key, entry.value = _PREPARED
     reader = Reader(prepared, samples)
+    logged = logging.root.manager.disable
+    # the quantiser warns of axes that it then leaves out by itself
+    logging.disable(logging.WARNING)
     try:
         # The QNN rules also suit CPUs; they fix the scales of operators whose range is known, such as a sigmoid's.
         config = get_qnn_qdq_config(
@@ -178,6 +182,8 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     except Exception as error:
         reason = first_line(error)
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
+    finally:
+        logging.disable(logged)
     _rounded_once(quantised)
     _restore_properties(quantised, folded)
     edges(quantised)

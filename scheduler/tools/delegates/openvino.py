@@ -221,6 +221,9 @@ class OpenVinoNpuDelegate(DeviceDelegate):
     makers = "/sys/class/accel/accel*/device/vendor"
 
 
+#: Mark at the end of a name that OpenVINO gives to an operator in int8, and the operators of ONNX that round.
+_INT8_SUFFIX, _ROUNDING = "/WithoutBiases", ("QuantizeLinear", "DequantizeLinear")
+
 #: Type of half-precision tensors in ONNX.
 _FLOAT16 = 10
 
@@ -266,9 +269,10 @@ def _places(model: Path, compiled: Any) -> list[NodePlace]:
         status = str(entry.status).rpartition(".")[2]
         executed = status == "EXECUTED"
         reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
-        name = entry.node_name
-        if name not in known:
-            name = next((part for part in folded.get(name, ()) if part in known), name)
+        parts = [entry.node_name, *folded.get(entry.node_name, ())]
+        # an operator of the file, rather than a rounding of it
+        names = [part for whole in parts for part in (whole, whole.partition(_INT8_SUFFIX)[0]) if part in known]
+        name = next((part for part in names if known[part] not in _ROUNDING), next(iter(names), entry.node_name))
         node_places.append(NodePlace(name, known.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
     return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
 

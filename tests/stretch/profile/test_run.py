@@ -285,7 +285,11 @@ def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
     assert not list(tmp_path.glob("*.measurements"))
 
 
-PLACES = [Place("cpu", "1core", "cpu", (0,), 1.0), Place("cpu", "2cores", "cpu", (0, 1), 1.0), Place("gpu", "all", "opencl", (1,), 1.0)]
+PLACES = [
+    Place("cpu", "1core", "cpu", "fp32", (0,), 1.0),
+    Place("cpu", "2cores", "cpu", "fp32", (0, 1), 1.0),
+    Place("gpu", "all", "opencl", "fp32", (1,), 1.0),
+]
 # 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
 READS = Reads(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
 

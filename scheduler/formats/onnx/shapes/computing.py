@@ -341,8 +341,8 @@ _LAYERS = {"GRU": (3, 1), "LSTM": (4, 2), "RNN": (1, 1)}
 RULES.update({op: partial(_recurrent, gates=gates, states=states) for op, (gates, states) in _LAYERS.items()})
 
 
-#: Elements a convolution may lay out in rows for a matrix product: a gigabyte of reals.
-MAX_COLUMNS = 1 << 28
+#: Elements a convolution may lay out in rows for a matrix product: four gigabytes of reals.
+MAX_COLUMNS = 1 << 30
 
 
 def _image(node: ShapeNode, types: frozenset[int] = REALS) -> KnownTensor:

@@ -1,5 +1,8 @@
 """Subgraphs on an OpenCL device: from ONNX nodes to launches of kernels, where tensors lie, and the tiles that read them."""
 
+import os
+import signal
+from contextlib import closing
 from math import prod
 
 import numpy as np
@@ -14,12 +17,14 @@ from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl import compiled as invocations
-from scheduler.delegates.opencl.device import Traits, open_device, pinned_bytes, pins
+from scheduler.delegates.opencl.device import LIBRARY_VARIABLE, Traits, open_device, pinned_bytes, pins
 from scheduler.delegates.opencl.graph import fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Blocking, Launch
 from scheduler.delegates.opencl.lowering import UnsupportedError
 from scheduler.delegates.opencl.schedule import COSTS, KernelProblem, Schedules, analytic_cycles, rank_tiles, tile_cycles
+from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.faults.policy import FaultPolicy
 from scheduler.memory import MemoryPlan
 from scheduler.memory.plan import plan_naive
 from scheduler.runtime.session import Session
@@ -379,13 +384,49 @@ def test_gpu_of_a_bundle_runs_on_opencl_without_being_asked(tmp_path, driven):
             assert session.trace.start_ns <= span.start_ns <= span.end_ns
 
 
+def refuses(monkeypatch):
+    monkeypatch.setattr(invocations, "native_enqueue", lambda: lambda *arguments: cl.status_code.OUT_OF_RESOURCES)
+
+
+REFUSED = "failed: clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES"
+
+
 def test_failing_device_fails_the_inference_and_not_the_session(tmp_path, driven, monkeypatch):
+    # made without a fallback
+    with Session(two_branches(tmp_path / "b"), delegates={"opencl": OpenCLDelegate()}) as session:
+        x = random_input(session.bundle)
+        before = session(x)
+        with monkeypatch.context() as patched:
+            refuses(patched)
+            with pytest.raises(StretchError, match=REFUSED):
+                session(x)
+        assert np.array_equal(session(x), before)
+
+
+def test_cpu_computes_and_is_named_where_a_device_fails(tmp_path, driven, monkeypatch):
     with Session(two_branches(tmp_path / "b")) as session:
         x = random_input(session.bundle)
         before = session(x)
+        refuses(monkeypatch)
+        with pytest.warns(UserWarning, match=f"of the gpu runs on the CPU: .*{REFUSED}"):
+            assert np.allclose(session(x), before, rtol=1e-5, atol=1e-5)
+        assert {place.delegate for place in session.replaced.values()} == {"cpu"}
+        assert all(REFUSED in why for why in session.trace.replaced.values())
 
-        with monkeypatch.context() as patched:
-            patched.setattr(invocations, "native_enqueue", lambda: lambda *arguments: cl.status_code.OUT_OF_RESOURCES)
-            with pytest.raises(StretchError, match="failed: clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES"):
-                session(x)
-        assert np.array_equal(session(x), before)
+
+def test_gpu_that_vanishes_between_two_runs_is_replaced_and_named(tmp_path, driven, monkeypatch):
+    """The process that drives it dies, and the driver's library is gone for the one that takes its place."""
+    delegate = ProcessDelegate("opencl")
+    options = {"delegates": {"process": delegate}, "faults": FaultPolicy()}
+    with closing(delegate), Session(two_branches(tmp_path / "b"), {"gpu": "process"}, **options) as session:
+        x = random_input(session.bundle)
+        before = session(x)
+        assert not session.replaced
+        monkeypatch.setenv(LIBRARY_VARIABLE, str(tmp_path / "libOpenCL.so"))
+        os.kill(delegate.pid, signal.SIGKILL)
+        assert np.allclose(session(x), before, rtol=1e-5, atol=1e-5)
+        assert {place.delegate for place in session.replaced.values()} == {"cpu"}
+        (decision,) = session.decisions
+        assert (decision.what, decision.site.delegate) == ("retired", "process")
+        assert "names a library that does not load" in decision.reason
+        assert all("names a library that does not load" in why for why in session.trace.replaced.values())

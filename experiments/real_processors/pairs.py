@@ -1,0 +1,164 @@
+"""Two networks at once on two processors of different kinds: `python -m experiments.real_processors.pairs here.toml FOLDER`.
+
+Each pair is planned by `stretch search … --with …`, written by `stretch branch` and run by a `Scheduler`. What it has to beat takes
+turns with it: requests one after the other on each processor alone, both networks in flight on the faster one, and each network whole
+on a processor of its own.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import permutations
+from pathlib import Path
+from timeit import timeit
+from typing import Any
+
+import numpy as np
+
+from experiments.real_processors.run import error, stretch
+from experiments.records import About, Facts, Row, write_record
+from predictors.errors import StretchError
+from scheduler.bundle.load import Bundle, load_bundle
+from scheduler.bundle.recommended import whole_on
+from scheduler.checks.verify import random_input
+from scheduler.runtime.scheduler import Scheduler
+from scheduler.runtime.session import Session
+
+HERE = Path(__file__).parent
+#: Two networks, with the side of the first one's input; the second has its usual one.
+PAIRS = ("resnet50@224+mobilenet_v2", "timm:regnetx_040@224+timm:efficientnet_lite4", "resnet50@448+densenet121")
+#: Requests of each network in a round, inferences of each in flight, and rounds that do not count.
+BURST, IN_FLIGHT, WARM = 8, 2, 3
+PLANNED, ALONE = "planned together", "one after the other on the "
+
+
+def planned(pair: str, profile: Path, folder: Path, words: Sequence[str]) -> tuple[dict[str, Any], list[Bundle], list[Bundle]]:
+    """What the search answers, the networks as it plans them, and as `stretch branch` writes them."""
+    sized, _, second = pair.partition("+")
+    first, _, side = sized.partition("@")
+    size, options = ("--input", f"3x{side}x{side}"), ("--device", profile, "--lossless", *words)
+    answer = stretch("search", first, "--with", second, *options, *size, "--set", "pair_goal=throughput", "--out", folder / "designs")
+    together, written = [], []
+    for network, own, part in zip((first, second), (size, ()), answer["designs"], strict=True):
+        out, design = folder / network.rpartition(":")[2], ("--design", part["file"]) if part["file"] else ()
+        stretch("branch", network, *options, *own, *design, "--weights", "none", "--out", out)
+        written.append(load_bundle(out))
+        together.append(written[-1] if design else whole(written[-1], part["processors"][0]))
+    return answer, together, written
+
+
+def whole(bundle: Bundle, processor: str) -> Bundle:
+    """The original of a bundle on one processor."""
+    return whole_on(bundle, "original", bundle.manifest.controls["original"], processor)
+
+
+def in_flight(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], object]:
+    """Runs a round of requests of both networks, which take turns on their processors."""
+    scheduler = opened.enter_context(Scheduler({str(number): bundle for number, bundle in enumerate(bundles)}, in_flight=IN_FLIGHT))
+    inputs = {str(number): random_input(bundle) for number, bundle in enumerate(bundles)}
+    return lambda: [future.result() for future in [scheduler.submit(x, name) for _ in range(BURST) for name, x in inputs.items()]]
+
+
+def one_by_one(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], object]:
+    """Runs a round of requests, each when the one before it is over."""
+    calls = [(opened.enter_context(Session(bundle)), random_input(bundle)) for bundle in bundles]
+    return lambda: [session.run(x) for _ in range(BURST) for session, x in calls]
+
+
+def compare(
+    places: Sequence[str], together: Sequence[Bundle], written: Sequence[Bundle], rounds: int, end: float
+) -> dict[str, list[float]]:
+    """Seconds of each round of the planned pair and of what it has to beat, in turns; at least five rounds, whatever the time."""
+    with ExitStack() as opened:
+        alone = {place: [whole(bundle, place) for bundle in written] for place in places}
+        runs = {f"{ALONE}{place}": one_by_one(bundles, opened) for place, bundles in alone.items()}
+        best = min(alone, key=lambda place: timeit(runs[f"{ALONE}{place}"], number=3))
+        runs = {PLANNED: in_flight(together, opened), **runs, f"both in flight on the {best}": in_flight(alone[best], opened)}
+        for one, other in permutations(alone, 2):
+            runs[f"{one} and {other}"] = in_flight((alone[one][0], alone[other][1]), opened)
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(WARM + rounds):
+            if number >= WARM + 5 and time.monotonic() > end:
+                break
+            for name in runs if number % 2 else reversed(runs):
+                times[name].append(timeit(runs[name], number=1))
+    return {name: taken[WARM:] for name, taken in times.items()}
+
+
+def rows_of(pair: str, answer: dict[str, Any], times: Mapping[str, list[float]]) -> tuple[Row, list[Row]]:
+    """The planned pair over what it has to beat, and every contender."""
+    rate = {name: 2 * BURST / statistics.median(taken) for name, taken in times.items()}
+    best = max((name for name in rate if name.startswith(ALONE)), key=rate.__getitem__)
+    rival = max((name for name in rate if name != PLANNED), key=rate.__getitem__)
+    predicted = 2 * answer["pairs_per_second"]
+    row: Row = {
+        "pair": pair,
+        "plan": "; ".join(("branched on " if part["file"] else "") + " and ".join(part["processors"]) for part in answer["designs"]),
+        "predicted a second": round(predicted, 1),
+        "measured a second": round(rate[PLANNED], 1),
+        "error %": error(predicted, rate[PLANNED]),
+        "best single": best.removeprefix(ALONE),
+        "speed-up over one after the other on it": round(rate[PLANNED] / rate[best], 3),
+        "predicted speed-up": round(answer["speedup_over_sequential"], 3),
+        "best other": rival,
+        "speed-up over that": round(rate[PLANNED] / rate[rival], 3),
+    }
+    contenders: list[Row] = []
+    for name, taken in times.items():
+        p90 = round(1e3 * float(np.percentile(taken, 90)) / 2 / BURST, 3)
+        times_of: Row = {"requests a second": round(rate[name], 1), "median ms of a request": round(1e3 / rate[name], 3), "p90 ms": p90}
+        contenders.append({"pair, contender": f"{pair}: {name}"} | times_of)
+    return row, contenders
+
+
+def main() -> int:
+    """Plan and run every pair, and write the record after each."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.pairs", description=__doc__)
+    parser.add_argument("profile", type=Path, help="the `here.toml` that `experiments.real_processors.run` made")
+    parser.add_argument("folder", type=Path, help="where the bundles go")
+    parser.add_argument("--pairs", nargs="+", default=PAIRS)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=300.0, help="after which no pair and no sixth round is begun")
+    parser.add_argument("--search", nargs="*", default=[], help="further words for `stretch search` and `stretch branch`")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "pairs.json", help="the record")
+    options = parser.parse_args()
+    end, load = time.monotonic() + options.seconds, os.getloadavg()[0]
+    rows, contenders, least = [], [], options.rounds
+    for number, pair in enumerate(options.pairs):
+        if (now := time.monotonic()) > end:
+            break
+        try:
+            answer, together, written = planned(pair, options.profile, options.folder / f"pair{number}", options.search)
+            # the pairs that are left share what time there is
+            until = now + (end - now) / (len(options.pairs) - number)
+            times = compare(answer["processors"], together, written, options.rounds, until)
+        except (StretchError, SystemExit) as failure:
+            sys.stderr.write(f"{pair}: {getattr(failure, 'message', failure)}\n")
+            continue
+        row, more = rows_of(pair, answer, times)
+        rows.append(row)
+        contenders += more
+        least = min(least, *map(len, times.values()))
+        sys.stderr.write(f"{row}\n")
+        write_record(
+            options.out,
+            {"pairs": rows, "contenders": contenders},
+            source="measured",
+            command="python -m experiments.real_processors.pairs here.toml FOLDER",
+            runs=least,
+            load=load,
+            interleaved=True,
+            about={"pairs": About(columns=dict.fromkeys(("predicted a second", "predicted speed-up"), Facts(source="predicted")))},
+            notes=[
+                f"Exact designs or whole networks, random weights. A round: {BURST} requests of each network, {IN_FLIGHT} of each in flight."
+            ],
+        )
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

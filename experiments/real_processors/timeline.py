@@ -1,0 +1,128 @@
+"""Where the time of a bundle's inference goes, measured and predicted: `python -m experiments.real_processors.timeline BUNDLE here.toml`.
+
+Draws the inference of median length, and says for each processor what share of it computes, exchanges or waits.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments.records import About, Facts, Row, write_record
+from predictors.devices import load_device
+from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
+from scheduler.checks.verify import random_input
+from scheduler.delegates import get_delegate
+from scheduler.delegates.opencl import OpenCLDelegate
+from scheduler.runtime.session import Session
+from scheduler.runtime.trace import Trace, typical
+from scheduler.simulate.clock import predicted_trace
+from stretch.report.execution import trace_bars
+from stretch.report.html.page import timeline
+
+HERE = Path(__file__).parent
+WARM = 5
+
+
+def steps(trace: Trace, columns: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Each span of an inference, in the order in which they began, with further times of its step."""
+    rows: list[Row] = []
+    for span in sorted(trace.spans, key=lambda span: span.start_ns):
+        row: Row = {"step": span.name, "processor": span.processor, "kind": span.kind}
+        row |= {"start ms": round((span.start_ns - trace.start_ns) / 1e6, 3), "ms": round(span.ms, 3)}
+        rows.append(row | {name: round(times[span.name], 3) if span.name in times else None for name, times in columns.items()})
+    return rows
+
+
+def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping[str, float]) -> list[Row]:
+    """What each processor does with an inference, per cent of its length.
+
+    A subgraph computes as long as its kernels do, or as it takes alone; what it takes beyond its time alone others cost it.
+    """
+    rows: list[Row] = []
+    for processor in dict.fromkeys(span.processor for span in trace.spans):
+        spans = sorted((span for span in trace.spans if span.processor == processor), key=lambda span: span.start_ns)
+        subgraphs = [span for span in spans if span.kind == "subgraph"]
+        covered = end = 0
+        for span in spans:  # conversions lie within subgraphs
+            covered, end = covered + max(0, span.end_ns - max(end, span.start_ns)), max(end, span.end_ns)
+        slowed = sum(max(0.0, span.ms - alone.get(span.name, span.ms)) for span in subgraphs)
+        busy = sum(min(span.ms, kernels.get(span.name, alone.get(span.name, span.ms))) for span in subgraphs)
+        parts = {"busy": busy, "slower than alone": slowed, "exchange": max(0.0, covered / 1e6 - busy - slowed)}
+        parts["waiting"] = trace.makespan_ms - covered / 1e6
+        row: Row = {"processor": f"{processor}, {name}", "of ms": round(trace.makespan_ms, 3)}
+        rows.append(row | {f"{part} %": round(100 * ms / trace.makespan_ms, 1) for part, ms in parts.items()})
+    return rows
+
+
+def picture(name: str, traces: Mapping[str, Trace]) -> str:
+    """The inferences one below the other, as an SVG file."""
+    bars, ends = {group: trace_bars(trace) for group, trace in traces.items()}, [trace.makespan_ms for trace in traces.values()]
+    words = "; ".join(f"{group}: {ms:.2f} ms" for group, ms in zip(traces, ends, strict=True))
+    drawn = timeline("timeline", f"Who computes when: {name}", words, bars, max(ends)).svg
+    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" ', 1) + "\n"
+
+
+def measure(folder: Path, profile: Path, runs: int, out: Path) -> None:
+    """Run a bundle, and write the record and the picture."""
+    load, bundle = os.getloadavg()[0], load_bundle(folder)
+    manifest, name = bundle.manifest, folder.resolve().name
+    predicted = predicted_trace(manifest, load_device(profile))
+    with Session(bundle) as session:
+        x, traces = random_input(bundle), []
+        for _ in range(WARM + runs):
+            session.run(x)
+            traces.append(session.trace)
+        alone = {step: statistics.median(session.time_alone(step) for _ in range(5)) for step in session.plan.subgraphs}
+        places = "; ".join(f"{place.processor} on {place.target}" for place in session.placements.values())
+        kernels = {
+            step: sum(launch.ms for launch in delegate.compile_from(bundle, step).profile())
+            for step, place in session.places.items()
+            if isinstance(delegate := get_delegate(place.delegate).create(place.cores), OpenCLDelegate)
+        }
+    measured = typical(traces[WARM:])
+    both = {"measured": measured} | ({"predicted": predicted} if predicted else {})
+    planned = {span.name: span.ms for span in predicted.spans} if predicted else {}
+    write_record(
+        out / "results" / f"timeline_{name}.json",
+        {
+            "steps": steps(measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels}),
+            "shares": shares("measured", measured, kernels, alone) + (shares("predicted", predicted, {}, {}) if predicted else []),
+        },
+        source="measured",
+        command="python -m experiments.real_processors.timeline BUNDLE here.toml",
+        runs=runs,
+        load=load,
+        about={
+            "steps": About(columns={"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}),
+            "shares": About(rows={f"{place}, predicted": Facts("predicted") for place in (predicted.busy_ms() if predicted else ())}),
+        },
+        notes=[
+            f"{manifest.model.name} planned for {manifest.device}; {places}. The inference of median length.",
+            "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
+        ],
+    )
+    (out / f"timeline_{name}.svg").write_text(picture(name, both))
+
+
+def main() -> int:
+    """Measure, or say in one sentence why not."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.timeline", description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("profile", type=Path, help="that it was planned by, such as here.toml")
+    parser.add_argument("--repeat", type=int, default=30, help="measured inferences")
+    parser.add_argument("--folder", type=Path, default=HERE, help="of the picture; the record lies in `results` there")
+    options = parser.parse_args()
+    try:
+        measure(options.bundle, options.profile, options.repeat, options.folder)
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
