@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.real_processors.run import error, stretch
+from experiments.real_processors.run import error, noise, within
 from experiments.records import About, Facts, Row, write_record
 from predictors.errors import StretchError
+from predictors.host import is_host
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.recommended import whole_on
 from scheduler.checks.verify import random_input
+from scheduler.placement.mapping import bundle_precisions
 from scheduler.runtime.scheduler import Scheduler
 from scheduler.runtime.session import Session
 
@@ -41,19 +43,27 @@ def planned(pair: str, profile: Path, folder: Path, words: Sequence[str]) -> tup
     sized, _, second = pair.partition("+")
     first, _, side = sized.partition("@")
     size, options = ("--input", f"3x{side}x{side}"), ("--device", profile, "--lossless", *words)
-    answer = stretch("search", first, "--with", second, *options, *size, "--set", "pair_goal=throughput", "--out", folder / "designs")
+    answer = within("search", first, "--with", second, *options, *size, "--set", "pair_goal=throughput", "--out", folder / "designs")
     together, written = [], []
     for network, own, part in zip((first, second), (size, ()), answer["designs"], strict=True):
         out, design = folder / network.rpartition(":")[2], ("--design", part["file"]) if part["file"] else ()
-        stretch("branch", network, *options, *own, *design, "--weights", "none", "--out", out)
+        made = within("branch", network, *options, *own, *design, "--weights", "none", "--out", out)
+        if "int8" in str(made["precision"]):
+            rounded, manifest = out.with_name(f"{out.name}_int8"), load_bundle(out).manifest
+            pixels = next(tensor.shape[-1] for tensor in manifest.tensors if tensor.name == manifest.input)
+            within("export", out, "--images", noise(folder, pixels), "--min-cosine", 0.5, "--out", rounded)
+            out = rounded
         written.append(load_bundle(out))
         together.append(written[-1] if design else whole(written[-1], part["processors"][0]))
     return answer, together, written
 
 
 def whole(bundle: Bundle, processor: str) -> Bundle:
-    """The original of a bundle on one processor."""
-    return whole_on(bundle, "original", bundle.manifest.controls["original"], processor)
+    """The original of a bundle on one processor, on a CPU in int8 if its subgraphs are."""
+    manifest = bundle.manifest
+    int8 = is_host(processor) and "int8" in bundle_precisions(manifest).get(processor, ())
+    file = (manifest.int8_controls if int8 else manifest.controls)["original"]
+    return whole_on(bundle, "original", file, processor, "int8" if int8 else "fp32")
 
 
 def in_flight(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], object]:
@@ -136,7 +146,7 @@ def main() -> int:
             # the pairs that are left share what time there is
             until = now + (end - now) / (len(options.pairs) - number)
             times = compare(answer["processors"], together, written, options.rounds, until)
-        except (StretchError, SystemExit) as failure:
+        except (StretchError, RuntimeError) as failure:
             sys.stderr.write(f"{pair}: {getattr(failure, 'message', failure)}\n")
             continue
         row, more = rows_of(pair, answer, times)

@@ -201,7 +201,7 @@ def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | 
 
 def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
     """The design that was searched for, with what lies beside its backbone."""
-    parts = merge_neighbours(problem.backbone, problem.stages, result.segments(problem.costs))
+    parts = merge_neighbours(problem.backbone, problem.stages, result.segments(problem.costs), across=not problem.config.meet)
     design = BranchDesign(problem.graph.name, problem.device.id, parts)
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 

@@ -202,17 +202,23 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     return space.with_runs(more)
 
 
-# Segments that need no seam: parts of a stage that one processor runs one after the other are one segment.
+# Segments that need no seam: what one processor runs one after the other is one segment, so that its tensors stay there.
 
 
-def merge_neighbours(graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign]) -> tuple[SegmentDesign, ...]:
-    """A design whose neighbours that stay whole on one processor are one segment, as long as they are of one stage."""
+def merge_neighbours(
+    graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign], *, across: bool = False
+) -> tuple[SegmentDesign, ...]:
+    """A design whose neighbours that stay whole on one processor are one segment.
+
+    Args:
+        across: Also those of several stages, as long as nothing else reads what lies between them.
+    """
+    ends = [stage for stage in stages if stage.tapped or not across]
 
     def place(part: SegmentDesign) -> tuple[int, str] | str:
         if not part.whole:
             return part.name
-        stage = next(i for i, stage in enumerate(stages) if graph.position[part.end] <= graph.position[stage.end])
-        return stage, part.branches[0].processor
+        return sum(graph.position[stage.end] < graph.position[part.end] for stage in ends), part.branches[0].processor
 
     result: list[SegmentDesign] = []
     for _, group in groupby(parts, key=place):
