@@ -4,6 +4,7 @@ Backends whose tensors are blocks of channels can do so where a part begins and 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple, cast
 
 from predictors.graph import Op, OpGraph
@@ -21,14 +22,15 @@ def places(
 ) -> dict[str, TensorPlace]:
     """Tensors that the kernels which compute them write straight into a larger one.
 
-    A kernel writes its result nowhere else: of several tensors that it is a part of, the first has it.
+    A kernel writes its result nowhere else: of several tensors that it is a part of, the last has it. In a dense block the last one
+    contains all others, which then lie in it (`lies_in`).
 
     Args:
-        wholes: Names of tensors and, in order, of those that lie side by side in each.
+        wholes: Names of tensors and, in order, of those that lie side by side in each; the tensors in the order in which they are made.
         written: Tensors that kernels write, and that may lie elsewhere than by themselves.
     """
     places_by_name: dict[str, TensorPlace] = {}
-    for whole, parts in wholes:
+    for whole, parts in reversed(list(wholes)):
         first = 0
         for name in parts:
             # Padding of a part that ends within a block would overwrite the next part's first lanes.
@@ -37,6 +39,15 @@ def places(
                 places_by_name[name] = TensorPlace(whole, first)
             first += channels[name]
     return places_by_name
+
+
+def lies_in(parts: Sequence[str], channels: Mapping[str, int], placed: Mapping[str, TensorPlace]) -> TensorPlace | None:
+    """Where the parts of a tensor lie side by side in another one already, so that nothing is copied; None if they do not."""
+    start = placed.get(parts[0])
+    if start is None:
+        return None
+    firsts = accumulate((channels[name] for name in parts[:-1]), initial=start.first)
+    return start if all(placed.get(name) == (start.whole, first) for name, first in zip(parts, firsts, strict=True)) else None
 
 
 def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[str], lanes: int) -> dict[str, list[str]]:
@@ -54,7 +65,10 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
     written = {op.name for op in others if op.inputs and op.name not in graph.outputs}
     placed_parts = places(wholes.items(), channels, written, lanes)
     return {
-        whole: [name for name in parts if name not in placed_parts or placed_parts[name].whole != whole] for whole, parts in wholes.items()
+        whole: []
+        if whole not in graph.outputs and lies_in(parts, channels, placed_parts)
+        else [name for name in parts if name not in placed_parts or placed_parts[name].whole != whole]
+        for whole, parts in wholes.items()
     }
 
 

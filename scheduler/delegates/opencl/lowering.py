@@ -1,11 +1,12 @@
 """The state of the way from nodes to kernel launches, where layouts are chosen and memory is named, and what templates share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from predictors.in_place import TensorPlace, places
+from predictors.in_place import TensorPlace, lies_in, places
 from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.graph import NONE, FusedActivation, KernelGraph, KernelNode
@@ -99,6 +100,11 @@ class KernelLowering:
         """Let `name` be elements that another tensor has; nothing is launched."""
         (self._plain if view.plain else self._blocked)[name] = view
 
+    def inside(self, parts: Sequence[str]) -> TensorView | None:
+        """Tensors that lie side by side in a larger one as what they are put together to; None if they do not."""
+        place = lies_in(parts, {name: self.shape(name)[1] for name in parts}, self._slices)
+        return place and self._blocked[place.whole].channels(place.first, sum(self.shape(name)[1] for name in parts))
+
     def in_slice(self, name: str) -> bool:
         """Whether a tensor's place is a slice of a concatenation that need not be copied."""
         return name in self._slices
@@ -137,7 +143,7 @@ def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPla
     """Tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
 
     A part must start at a block and be written by a node of this graph, which
-    writes it nowhere else; of several concatenations of a tensor, the first has it.
+    writes it nowhere else; of several concatenations of a tensor, the last has it.
     """
     views = ("Slice", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
     written = {node.output for node in graph.nodes if node.op not in views} - set(graph.outputs)

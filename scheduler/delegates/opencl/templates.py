@@ -164,6 +164,10 @@ def concat(state: KernelLowering, node: KernelNode) -> None:
     if node.attrs["axis"] % 4 == 2:
         _concat_rows(state, node)
         return
+    view = state.inside(node.inputs)
+    if view is not None and view.buffer != node.output and node.output not in state.graph.outputs:
+        state.alias(node.output, view)
+        return
     target = state.result(node.output)
     if any(state.in_slice(name) for name in node.inputs):
         target = state.blocked(node.output)

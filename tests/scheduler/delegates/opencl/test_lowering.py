@@ -164,6 +164,25 @@ def test_parts_of_a_concatenation_are_written_in_place(tmp_path):
     assert {a.view.buffer for launch in launches[2:4] for a in launch.arguments if getattr(a, "written", False)} == {"c"}
 
 
+@pytest.mark.parametrize("outputs", [["z"], ["z", "y"]])
+def test_concatenations_of_a_dense_block_copy_nothing_but_results(tmp_path, outputs):
+    weights = {"w1": networks.numbers(16, 16, 1, 1), "w2": networks.numbers(16, 32, 1, 1), "w3": networks.numbers(8, 48, 1, 1)}
+    nodes = [
+        networks.conv("x", "a", "w1", kernel_shape=[1, 1]),
+        ("Relu", ["a"], "b", {}),
+        networks.conv("b", "c", "w1", kernel_shape=[1, 1]),
+        ("Concat", ["b", "c"], "y", {"axis": 1}),
+        networks.conv("y", "d", "w2", kernel_shape=[1, 1]),
+        ("Concat", ["b", "c", "d"], "v", {"axis": 1}),
+        networks.conv("v", "z", "w3", kernel_shape=[1, 1]),
+    ]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 16, 3, 5)}, outputs, weights)
+    assert networks.error(path) <= 1e-5
+    if outputs == ["z"]:
+        # the input is brought into blocks, and the output out of them where its kernel does not do that
+        assert [launch.kernel for launch in networks.launches(path, winograd="off")].count("move") <= 2
+
+
 @pytest.mark.slow
 def test_part_that_ends_inside_a_block_is_copied(tmp_path):
     weights = {"w1": networks.numbers(3, 4, 1, 1), "w2": networks.numbers(5, 4, 1, 1)}
