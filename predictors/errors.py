@@ -16,7 +16,7 @@ def install_line(*extras: str) -> str:
         extras: Extras of `pyproject.toml`, such as ``torch``; none for the base install.
     """
     if extras and os.environ.get(ON_BOARD):
-        return f"`--extras {','.join(extras)}` beside `--on`"
+        return f"`--extras {','.join(extras)}` with `--on`"
     return f"`{install_command(*extras)}` in a checkout of nn-stretch"
 
 

@@ -58,7 +58,7 @@ class LinkModel:
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
     def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
-        """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
+        """Return the same for so many bytes, ms: a transfer out of `source` is under its name, one into `target` under that one's."""
         start, end = kind_of(source), kind_of(target)
         ms_by_link: dict[str, Any] = {}
         if start == end:
@@ -367,7 +367,7 @@ def origin_of(processor: Processor, precision: str) -> Origin:
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:
-    """A sentence that tells which times were not fitted to measurements on the device; None if all were.
+    """Return a sentence that names the times that were not fitted to measurements on the device; None if all were.
 
     Args:
         origins: A processor, or what of it was predicted, and which model its times are from.

@@ -68,7 +68,7 @@ class RuleTable(dict[str, T]):
 
 
 def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
-    """Import every module in the folder of a package, so that what they register is known; gives them by name.
+    """Import every module in the folder of a package, so that their entries are registered; return the modules by name.
 
     Modules in folders below are left to them.
 

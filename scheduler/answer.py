@@ -111,7 +111,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run_answer(content: object) -> RunAnswer:
-    """What a run on a board told, as JSON has it."""
+    """Return the result of a run on a board, as in JSON."""
     try:
         return msgspec.convert(content, RunAnswer, dec_hook=lambda kind, value: kind(value))
     except (msgspec.ValidationError, TypeError) as error:

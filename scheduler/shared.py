@@ -34,7 +34,7 @@ _pieces: dict[int, _SharedPiece] = {}
 
 
 def shared_bytes(size: int) -> NDArray[np.uint8]:
-    """Zeros that `describe` can tell other processes of.
+    """Allocate zeros that `describe` can share with other processes.
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
     """

@@ -76,7 +76,7 @@ class KernelModel(Protocol):
 
     @property
     def fixed_ms(self) -> float:
-        """What an inference takes beside its kernels, ms."""
+        """Return the time of an inference in addition to its kernels, ms."""
         ...
 
     def interval(self) -> tuple[float, float]:
@@ -122,7 +122,7 @@ class RooflinePredictor:
 
     @property
     def fixed_ms(self) -> float:
-        """Nothing is known of what an inference takes beside its kernels: 0 ms."""
+        """Return 0 ms: the time of an inference in addition to its kernels is unknown."""
         return 0.0
 
     def interval(self) -> tuple[float, float]:

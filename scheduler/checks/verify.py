@@ -71,7 +71,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         difference = relative(now, then) if then.size else 0.0
         if difference <= tolerance:
             return None
-        return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {tolerance:g} is allowed"
+        return f"differs by {difference:.2g} of the largest number from its result when the bundle was written, {tolerance:g} is allowed"
 
 
 def read_sample(checks: dict[str, Any]) -> Sample | None:
@@ -276,7 +276,7 @@ class Reference:
 
 
 def run_file(file: Path, x: Values) -> dict[str, Array]:
-    """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for."""
+    """Compute the ONNX file of a subgraph on ONNX Runtime, with integers as the reals that they encode."""
     session = _session(file)
     return dict(zip([value.name for value in session.get_outputs()], _run(session, x), strict=True))
 

@@ -49,7 +49,7 @@ class QnnLibrary:
 
 
 def missing() -> str | None:
-    """What keeps the provider from being loaded, or None if all files are there."""
+    """Return the reason why the provider cannot be loaded, or None if all files exist."""
     package = _package()
     if package is None:
         return "onnxruntime-qnn is not installed"
@@ -322,7 +322,7 @@ class DspDelegate(Delegate):
         return SessionCompiled(open_context(bundle.file(file), self._chip), inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Each operator: all of them are one graph of the DSP, which tells no times of its own."""
+        """Return each operator: all of them are one graph of the DSP, which reports no times."""
         self.compile(model)
         where = "the Hexagon simulator" if is_simulated() else "the DSP"
         places = []

@@ -141,7 +141,7 @@ class ChildProcess:
         self._end()
 
     def abort(self, why: str) -> None:
-        """End the child from another thread: whoever waits for an answer hears why, and the next command finds a new child."""
+        """End the child from another thread: pending calls get the reason, and the next command starts a new child."""
         self._aborted = why
         with suppress(OSError):
             self._process.kill()

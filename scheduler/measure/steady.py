@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def play_round(contestants: Mapping[str, Callable[[], T]], number: int) -> dict[str, T]:
-    """Run every contestant once, in an order that rotates."""
+    """Run every variant once, in an order that rotates."""
     order = list(contestants)
     first = number % len(order) if order else 0
     return {name: contestants[name]() for name in order[first:] + order[:first]}
@@ -65,7 +65,7 @@ class Known:
 
     @property
     def side(self) -> int:
-        """1 if the value is surely above one, −1 if below, 0 if one lies in its interval or there is none."""
+        """Return 1 if the value is surely above one, −1 if below, 0 if its interval contains one or there is none."""
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 1 else -1 if self.high < 1 else 0
@@ -126,7 +126,7 @@ def known(starts: Sequence[Sequence[float]]) -> Known:
 
 
 def paired(times: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The ratio of two contenders in each round, by starts: what slows a round down slows both."""
+    """Return the ratio of two variants in each round, by starts: a disturbance of a round slows both."""
     return [[a / b for a, b in zip(one, other, strict=True)] for one, other in zip(times, others, strict=True)]
 
 
@@ -393,7 +393,7 @@ class Reads:
     feeding: float  # Share of its time that the calling thread computed, while the kernel ran.
 
     def spread(self, link: LinkTimes) -> tuple[float, float]:
-        """Ends of the factor on a link's time that holds nine in ten exchanges of either state."""
+        """Return the ends of the 90 % interval of the factor on a link's time, over the transfers of either state."""
         stated = max(link.fixed_ms + self.in_bytes / link.to_gbs / 1e6 + self.out_bytes / link.back_gbs / 1e6, 1e-4)
         ends = [np.quantile(some, at) / stated for some in (self.idle_ms, self.working_ms) for at in (0.05, 0.95)]
         return max(min(1.0, float(min(ends))), 0.01), max(1.0, float(max(ends)))

@@ -137,7 +137,7 @@ def place_processors(
 
 
 def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]) -> Placement:
-    """The placement that a target names, beside others that are there already."""
+    """Return the placement that a target names, in addition to the existing ones."""
     place = _placement(processor, *_target(processor, target, available_cores()), f"mapped to {target}")
     return replace(place, dispatch=queues.get(place.queue, place.dispatch))
 
@@ -186,7 +186,7 @@ def _by_default(processor: str, left: _Cores, driver: str | None, why_not: str, 
         simulated = get_delegate(driver).simulated()
         reason = f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
         return replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
-    reason = "the CPU of this machine" if is_host(processor) else f"{why_not}: a CPU core stands in"
+    reason = "the CPU of this machine" if is_host(processor) else f"{why_not}: a CPU core replaces it"
     return _placement(processor, "cpu", (left.take(),), reason)
 
 

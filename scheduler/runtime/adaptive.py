@@ -132,7 +132,7 @@ class AdaptiveSession:
 
     @property
     def events(self) -> tuple[Ran | Probed, ...]:
-        """What the policy was told of the last inferences: told the same, it decides the same."""
+        """Return the policy's inputs for the last inferences: the same inputs give the same decisions."""
         with self._lock:
             return tuple(self._events)
 

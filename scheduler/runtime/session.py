@@ -280,7 +280,7 @@ class Session:
             return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
-        """Start one inference beside those in flight, which share the processors with it.
+        """Start one inference in addition to those in flight, which share the processors with it.
 
         Waits while `in_flight` of them have not ended, so that a caller cannot
         run ahead of the processors. The input is copied before this returns.

@@ -283,7 +283,7 @@ def check_search(
         (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
         (with_images and differ, alternatives, Message("leave out {}", named)),
         (with_images and request.accuracy, predicts, only),
-        (synthetic and not with_images, "images made from the network are used beside others, and there are none", folder),
+        (synthetic and not with_images, "images made from the network only supplement others, and there are none", folder),
         (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
     ):
         if wrong:
@@ -294,7 +294,7 @@ def check_search(
             raise UsageError(f"nothing predicts the {name} of designs", hint)
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            message = Message("what is searched for is not bounded by {}", OptionName(name))
+            message = Message("{} does not limit what is searched for", OptionName(name))
             raise UsageError(message, "take the design that keeps it from the front")
     if images is not None and not Path(images).is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")

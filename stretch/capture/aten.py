@@ -291,7 +291,7 @@ class AtenCall:
         return value if isinstance(value, AtenValue) and not value.op else None
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Which of so many axes comes where in its result, told by torch itself."""
+        """Return where each of so many axes comes in its result, computed by torch itself."""
         target: Any = self.node.target
         dims = torch.empty([2 + i for i in range(rank)], device="meta")
         others = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]
@@ -581,7 +581,7 @@ _SILENT = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
 
 
 def of_family(call: AtenCall, rule: FunctionRule, *left_out: str) -> Made:
-    """What the rule of a family makes of a call whose first argument is a tensor of the network; None if it does not take it."""
+    """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
     first, *others = call.arguments.items()
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:

@@ -197,11 +197,11 @@ class _Product:
 
     @property
     def leading(self) -> str:
-        """What both have."""
+        """Return the axes of both."""
         return "".join(letter for letter in self.out if letter in self.first and letter in self.second)
 
     def alone(self, operand: str) -> str:
-        """What one operand has alone."""
+        """Return the axes of one operand alone."""
         return "".join(letter for letter in operand if letter not in self.leading and letter not in self.summed)
 
     @property
@@ -561,7 +561,7 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
 
 
 def elementwise(maps: Maps, call: AtenCall) -> Result:
-    """What is computed element by element is computed so wherever the elements lie."""
+    """Keep the axes of an elementwise operator: it computes the same in any order of elements."""
     leader = mapped(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
     op, axes = maps.gathered(leader)
     places = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}

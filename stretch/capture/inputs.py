@@ -87,7 +87,7 @@ def is_shape(arguments: Any) -> bool:
 
 
 def whole_numbers(name: str, where: str) -> WholeNumbersError:
-    """What to say of a network whose inputs are whole numbers, such as those of words.
+    """Return the error for a network whose inputs are whole numbers, such as those of words.
 
     Args:
         where: Which of them, or where that is seen, after a space.

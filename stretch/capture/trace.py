@@ -55,7 +55,7 @@ class Tracer(fx.Tracer):
         return class_name(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """What stands for a node's result while the network runs."""
+        """Return the value of a node while the network runs."""
         return InPlaceProxy(node, self)
 
 

@@ -132,7 +132,7 @@ def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def save_onnx(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Write a model; its weights go to ``<name>.data`` beside it when they are above 1 GB."""
+    """Write a model; its weights go to ``<name>.data`` next to it if they are above 1 GB."""
     size = sum(len(t.raw_data) for t in model.graph.initializer)
     if size <= EXTERNAL_ABOVE:
         path.write_bytes(model.SerializeToString())
@@ -164,7 +164,7 @@ def passed_on(graph: OpGraph) -> dict[str, str]:
 def read_property(
     model: onnx.ModelProto, key: str, kind: Any, where: Path, *, missing: str = "", what: str = "nothing readable", verb: str = "branch"
 ) -> Any:
-    """A property of a file as a type (`missing`: its text where the file has none; `what`: what the file states if that is not of the type)."""
+    """Convert a property of a file to a type (`missing`: its text if the file has none; `what`: its name in the error)."""
     text = next((entry.value for entry in model.metadata_props if entry.key == key), missing)
     try:
         return msgspec.json.decode(text, type=kind)

@@ -244,7 +244,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def best_in(self) -> Objective:
-        """What a design is to be best in.
+        """Return the objective of a design.
 
         Raises:
             UsageError: If it is not written as it should be.

@@ -70,7 +70,7 @@ class Option:
         return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
 
     def read(self, word: Any) -> Any:
-        """The value that a flag's word, or a value of TOML, stands for."""
+        """Return the value of a flag's word, or of a value in TOML."""
         try:
             value = self._parsed(word) if isinstance(word, str | Path) else word
         except ValueError as error:

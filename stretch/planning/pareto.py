@@ -398,7 +398,7 @@ def diverse_front(
 
 
 def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
-    """A front, or designs that differ, beside their controls."""
+    """Return a front, or designs that differ, with their baselines."""
     problem, config, source = front.problem, front.problem.config, front.problem.accuracy_source
     graph, costs, rows = problem.graph, problem.costs, []
     singles = ranked_singles(graph, costs, config.processors)

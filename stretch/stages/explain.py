@@ -58,7 +58,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress) -> Explanation:
-    """Placement on this machine, each operator measured where its delegate can tell."""
+    """Return the placement on this machine, with each operator's time if its delegate can measure it."""
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     placements = place_processors(used, mapping, precisions=bundle_precisions(manifest), planned=manifest.delegates)

@@ -65,7 +65,7 @@ def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, verdict: Verdict, **settings: Any) -> Verdict:
-    """Fill in what a session with these options assigns, or why it is refused."""
+    """Fill in the assignments of a session with these options, or the reason for its refusal."""
     options.log_severity_level = 0
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.path.parent))

@@ -397,7 +397,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
         StretchError: If the times are not of all contestants by rounds.
     """
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
-        raise StretchError("the page sent no times of all contestants by rounds")
+        raise StretchError("the page sent no times of all variants by rounds")
     ratios = {name: ratio_interval(values, times["branches"]) for name, values in times.items() if name != "branches"}
     return {name: BrowserRatio(over=name, ratio=item.value, low=item.low or 0.0, high=item.high) for name, item in ratios.items()}
 
@@ -576,7 +576,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._answer(parts, message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            page.tell(f"the page sent what it cannot have measured: {first_line(error)}")
+            page.tell(f"the page sent an impossible measurement: {first_line(error)}")
             self._refuse(HTTPStatus.BAD_REQUEST, f"the server does not believe this: {first_line(error)}")
         except StretchError as error:
             page.tell(str(error))

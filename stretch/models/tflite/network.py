@@ -131,7 +131,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
         return [stored.get(i, value) for i, value in enumerate(values)]
 
     def activated(self, node: fx.Node) -> fx.Node:
-        """What is left of a result by the activation that is part of the operator."""
+        """Apply the activation that is part of the operator to a result."""
         number = self.setting("fused_activation_function")
         if not number:
             return node

@@ -95,7 +95,7 @@ class Bound(Constraint):
         return getattr(options, self.measured)
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
-        """What it is compared with."""
+        """Return the value that it is compared with."""
         return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":

@@ -259,7 +259,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return losses
 
     def counts(self, stages: tuple[str, ...]) -> float:
-        """What share of its loss alone the segment of some stages has in a design, where what is behind it makes up for the rest."""
+        """Return the share of its single loss that a segment has in a design, where later segments make up for the rest."""
         last = next(i for i, stage in enumerate(self.stages) if stage.name == stages[-1])
         return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
 
@@ -364,7 +364,7 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
             raise StretchError(f"{path} is no accuracy predictor: it says that it is a `{kind.kind}`", _HINT)
         struct = known[kind.kind]
         if kind.schema != SCHEMA:
-            raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it anew")
+            raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it again")
         decoded: AccuracySource = msgspec.json.decode(content, type=struct)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
@@ -372,5 +372,5 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
         raise StretchError(f"{path} is about `{decoded.model}`, not `{model}`", "make one for this network")
     weights = [decoded.base, *(w for row in decoded.weights.values() for w in row)] if isinstance(decoded, AccuracyPredictor) else []
     if not np.isfinite(weights).all():
-        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch export --rank`")
+        raise StretchError(f"{path} has weights that are no numbers", "fit it again with `stretch export --rank`")
     return decoded

@@ -48,6 +48,15 @@ LINKS, CONTENTION = "all links", "contention"
 LINK_SPREAD = (0.5, 2.0)
 
 NO_CLEAR_WINNER = "no clear winner"
+
+#: Display names of baselines, and of a recommendation that names none.
+BASELINES = {
+    NO_CLEAR_WINNER: "too close to call",
+    "single": "original, {} only",
+    "sequential_same_macs": "sequential, same MACs",
+    "whole_graph": "branched, as one graph",
+    "original": "original",
+}
 BRANCHED = "branched"
 
 #: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
@@ -136,7 +145,7 @@ def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
 
 
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
-    """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
+    """Draw independent factors for each number, log-normal with its interval; other numbers do not change its draws."""
     return {unknown: _drawn(unknown, draws, seed) for unknown in set(unknowns)}
 
 
@@ -153,14 +162,20 @@ def share(draws: NDArray[np.bool_]) -> float:
 
 
 def interval(times: Floats) -> tuple[float, float]:
-    """Ends that nine in ten draws lie between."""
+    """Return the ends of the 90 % interval of the draws."""
     low, high = np.quantile(times, (0.05, 0.95))
     return float(low), float(high)
 
 
 def kept_ms(draws: Floats) -> float:
-    """The time that nine in ten draws keep."""
+    """Return the 90th percentile of the drawn times."""
     return float(np.quantile(draws, ROBUST))
+
+
+def baseline(name: str) -> str:
+    """Return how a reader knows a baseline: internal ids are for JSON."""
+    kind, _, where = name.partition(":")
+    return BASELINES.get(kind, name).format(where)
 
 
 @dataclass(frozen=True)

@@ -383,7 +383,7 @@ class _RowBands(Division):
         if not undivided:
             return None
         where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in undivided.items())
-        return f"blocks around operators that need every row of what they read are not split by rows: {where}"
+        return f"blocks with operators that need every row of their input are not split by rows: {where}"
 
 
 DIVISION = _RowBands()

@@ -84,7 +84,7 @@ def busiest(space: DesignSpace) -> Score:
 
 
 def robust(space: DesignSpace) -> Score:
-    """The makespan that nine in ten draws keep, ms."""
+    """Return the 90th percentile of the drawn makespans, ms."""
     timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
 
     @cache

@@ -37,7 +37,7 @@ def held(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, i
 
 
 def keeps_rules(space: DesignSpace, picks: Picks) -> bool:
-    """Whether each choice is allowed where what arrives at it is held, and takes no endless time."""
+    """Return whether each choice is allowed for the holder of its input, and takes a finite time."""
     rows = ((options, space.holders.index(holder), index) for options, index, holder in held(space, picks)[0])
     return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
 
@@ -505,7 +505,7 @@ class _PriceTable:
         return (slowest - worth + self._join[rows].reshape(-1, *[1] * branches)).reshape(len(rows), -1)
 
     def within(self, most: Floats, count: int) -> Ints | None:
-        """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many."""
+        """Return the numbers of the combinations within the cost bound of one of the holders, ascending; None if there are too many."""
         rows = np.flatnonzero((np.array(self._bounds) <= most[:, None]).any(axis=0))
         depths = [size for _, size in self._sizes]
         step = max(1, CHUNK // prod(depths))

@@ -50,7 +50,7 @@ class Rules:
 
     @cached_property
     def floors(self) -> dict[str, Any]:
-        """What decides which depths and widths there are."""
+        """Return the settings that decide which depths and widths exist."""
         return {item.option.name: value for item, value in self.active if item.offers}
 
     def depths(self, segment: Segment) -> list[int]:

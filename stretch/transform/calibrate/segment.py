@@ -583,7 +583,7 @@ class FitTask:
     outputs: list[torch.Tensor] = field(default_factory=list)
 
     def calibrate(self, layers: bool, choices: Choices) -> tuple[float, float]:
-        """Keep what is best on the images for the choice, the segment as it was built among it.
+        """Keep the candidate that is best on the images for the choice, including the segment as it was built.
 
         Args:
             layers: Whether layers are fitted, not statistics and joins alone.

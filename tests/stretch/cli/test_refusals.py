@@ -96,7 +96,7 @@ REFUSALS = {
         ("--images no/such", 1, "there is no folder no/such with images"),
         ("--images . --set accuracy=a.json", 2, "--images and --set accuracy both predict the accuracy of designs"),
         ("--images . --pareto latency,macs", 2, "images say nothing of latency,macs"),
-        ("--set latency_budget=5", 2, "what is searched for is not bounded by --set latency_budget"),
+        ("--set latency_budget=5", 2, "--set latency_budget does not limit what is searched for"),
         ("--set synthetic=9", 2, "images made from the network are used beside others"),
         ("--images . --lossless", 2, "images say nothing of designs that all compute what the original computes"),
         ("--objective energy --pareto latency,macs", 2, "a front has no objective such as energy"),
