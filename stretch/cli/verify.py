@@ -68,7 +68,7 @@ def _verify_measurement(out: Output, file: Path) -> bool:
         checked = check_bench(file, step)
     lines = [f"problem: {problem}" for problem in checked.problems]
     lines.append(
-        f"{file} says what its {checked.rounds} times of {checked.contenders} contenders say, and its files are those here"
+        f"{file} agrees with its {checked.rounds} times of {checked.contenders} variants, and its files are those here"
         if checked.ok
         else f"{file} cannot be relied on"
     )

@@ -149,7 +149,7 @@ class _BandedPart:
 
     @memoised
     def band(self, start: int, stop: int) -> tuple[_Step, tuple[int, int]] | None:
-        """A band, the same object for all that cost the same, and the rows of the input that it needs; None where an operator would read no row, or padding alone, for it."""
+        """Return a band and the rows of the input that it needs; None if an operator would read no row for it, or padding alone."""
         try:
             need, bands = bands_of(self.graph, start, stop)
             # where it lies in the image makes no difference

@@ -110,7 +110,7 @@ def bench_page(answer: BenchAnswer) -> Page:
     ]
     titles = ("file", "kind", "MB", "M MACs", "inputs", "SHA-256")
     repeated = "“Another run” is where the median of another such measurement is expected in 95 % of all cases."
-    contenders = Grid("A dash stands for what is not known", BENCH_HEADINGS, [bench_cells(row) for row in rows], range(1, 9))
+    contenders = Grid("A dash means unknown", BENCH_HEADINGS, [bench_cells(row) for row in rows], range(1, 9))
     return Page(
         title=f"{len(rows)} timed in turns" if len(rows) > 1 else f"{rows[0].name}, timed",
         lead=[answer.verdict],
@@ -123,7 +123,7 @@ def bench_page(answer: BenchAnswer) -> Page:
             *_times("Median of each with its 95 % interval", drawn),
             Section("contenders", "Side by side", (repeated,), [contenders]),
             Section("files", "Files", (), [Grid("What was timed", titles, files, (2, 3))], printed=False),
-            Section("machine", "The machine", (), [Grid("As the system told it", ("what", "how"), machine)]),
+            Section("machine", "The machine", (), [Grid("As the system reported it", ("what", "how"), machine)]),
         ],
         warnings=answer.warnings,
         source=answer.source,

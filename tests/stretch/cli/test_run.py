@@ -159,7 +159,7 @@ def test_json_of_a_measurement_is_confirmed_and_a_changed_one_is_not(capsys, tmp
     (tmp_path / "m.json").write_text(done.out)
     right = call(capsys, "verify", "m.json", "--json")
     assert (right.code, json.loads(right.out)["ok"]) == (0, True)
-    assert "says what its 12 times of 2 contenders say" in call(capsys, "verify", "m.json").out
+    assert "agrees with its 12 times of 2 variants" in call(capsys, "verify", "m.json").out
     (tmp_path / "m.onnx").write_bytes(b"another")
     wrong = call(capsys, "verify", "m.json")
     assert wrong.code == 1
