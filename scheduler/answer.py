@@ -27,7 +27,7 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: float  # Of the worst tensor, by that measure.
     tolerance: float  # Largest error allowed.
     tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
+    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
 
 
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Whether a bundle is whole and computes what its own whole model computes, and whether a session gives its results.
 
-A session is judged by every tensor against the whole model, and that against what it gave when the bundle was written.
+A session is judged by every tensor against the whole model, and that against its result when the bundle was written.
 """
 
 import hashlib
@@ -310,7 +310,7 @@ class Judgement:
     tolerance: float  # Largest error allowed.
     max_error: float  # Largest difference of the output over its largest element.
     tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
+    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
     expected: Values  # The output that was expected.
 
 

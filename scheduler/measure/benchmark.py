@@ -358,7 +358,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
         return f"no comparison with the original: it ran without controls; {whole}", None
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
     against = (
-        f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) the speed of the best sequential run ({fastest.name}: the fastest of the "
+        f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) against the best sequential run ({fastest.name}: the fastest of the "
         f"original and the network of the same MACs, on each processor alone) on the same {cores}"
     )
     faster = [rival for rival in rivals if ratios[rival.name].side < 0]

@@ -706,7 +706,7 @@ def advise(
         progress: Called with a few words for what comes next, and with each device that is answered for.
 
     Returns:
-        An answer for each device, the fastest as advised first; what `stretch advise --json` prints.
+        An answer for each device, the one with the fastest option first; `stretch advise --json` prints it.
 
     Raises:
         UsageError: If there is no such precision, or no device has it.

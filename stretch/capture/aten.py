@@ -330,13 +330,13 @@ _Work = tuple[int, int, int, int, int]
 
 
 def elements(shape: Shape, taps: int = 1) -> _Work:
-    """The work of one that does the same for each element of its result; channels are those of an image, or lie last."""
+    """Return the cost of an elementwise operator (channels second for images, else last)."""
     channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
     return 1, 1, channels, taps, prod(shape) // channels
 
 
 def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0) -> dict[str, Attr]:
-    """Attributes of an opaque operator that does the same for each element of its result."""
+    """Return the attributes of an opaque elementwise operator."""
     return attributes(shape, kernel, variant, elements(shape), weights)
 
 

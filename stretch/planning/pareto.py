@@ -41,7 +41,7 @@ WEIGHTS = (0.25, 1.0, 4.0)
 
 # Designs that differ: in the segments that branch, the processors, and the kinds of segments.
 #
-# Each has a segment that none before it has the same way, and of all such designs that are good enough it
+# Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
 # shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
 
 #: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors; none where it stays whole.

@@ -93,7 +93,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     params: int  # Learned numbers.
     source: str  # Always ``predicted``.
     precision: str | None  # What was asked for; None for the usual one of each processor.
-    answers: list[DeviceAdvice]  # The device that is fastest as advised first.
+    answers: list[DeviceAdvice]  # The device with the fastest option first.
     warnings: list[str]  # What a person should know.
 
     def __repr__(self) -> str:

@@ -162,7 +162,7 @@ class Agent:
         return {}
 
     def do_scratch(self) -> dict[str, Any]:
-        """A new folder that is gone when this agent is; its name below the root."""
+        """Make a temporary folder that is removed when this agent ends; return its name below the root."""
         folder = self.unfinished("run")
         os.makedirs(folder, mode=0o700)
         return {"name": os.path.relpath(folder, self.root)}

@@ -664,7 +664,7 @@ class Board:
             self._ask("make", name=name)
 
     def scratch(self) -> str:
-        """Name of a new folder that is gone when the line is."""
+        """Make a temporary folder that is removed when the connection closes; return its name."""
         return str(self._ask("scratch")["name"])
 
     def remove(self, name: str) -> None:

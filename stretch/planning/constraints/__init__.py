@@ -151,7 +151,7 @@ class Balance(Bound):
 
     option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
     exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
-    words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
+    words = "the fastest branch takes at most {:.2g} of the slowest; the minimum is {:g}"
 
 
 @register
@@ -160,7 +160,7 @@ class Capacity(Bound):
 
     option = Option("segment_macs", Ratio, 0.9, "MACs of each stretched segment over the original segment's, at least.")
     exact, at_most, measured = False, False, "macs"
-    words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
+    words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the original."""
@@ -175,7 +175,7 @@ class Communication(Bound):
         "alpha", Positive, 0.2, "Maximum share of a stretched segment's latency spent on data transfer (NN-Stretch paper, eq. 4)."
     )
     exact, measured = False, "exchange_ms"
-    words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
+    words = "a transfer takes at least {:.2g} of the segment; the maximum is {:g}"
 
 
 @register
@@ -189,7 +189,7 @@ class Straggler(Bound):
         "Maximum latency of a stretched branch, relative to the unsplit segment on its fastest processor (NN-Stretch paper, eq. 5).",
     )
     exact, measured = False, "slowest_ms"
-    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
+    words = "the slowest branch takes at least {:.2g} times as much as the segment on its fastest processor; the maximum is {:g}"
 
 
 @register
@@ -198,7 +198,7 @@ class PeakMemory(Bound):
 
     option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Activation bytes at one time, at most.")
     whole, measured = True, "peak_bytes"
-    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
+    words = "activations take at least {:.3g} bytes; the maximum is {:.10g}"
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """One byte: the bound is no share."""
@@ -214,7 +214,7 @@ class PeakMemory(Bound):
 class Intact(Bound):
     """One branch has blocks of the original as they are.
 
-    From few images a network learns to do without some blocks, but hardly to make do with thinner ones (Wang and Wu 2023, "Practical
+    Few images suffice to compensate for removed blocks, but not for narrower ones (Wang and Wu 2023, "Practical
     network acceleration with tiny sets").
     """
 
@@ -225,7 +225,7 @@ class Intact(Bound):
         "Blocks that one branch of a stretched segment keeps with all of their channels, over those of the segment, at least.",
     )
     exact, at_most = False, False
-    words = "a branch keeps {:.2g} of the blocks with all of their channels at best, the limit is {:g}"
+    words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
 
     def part(self, options: "SegmentOptions") -> "NDArray[np.int64]":
         """The most such blocks of a branch."""

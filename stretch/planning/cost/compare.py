@@ -65,7 +65,7 @@ LEAST_GAIN = 1.03
 #: How likely branches must fall short of that for a control to be recommended.
 SURE = 0.7
 
-#: What a robust design is chosen by: the time that nine in ten draws keep.
+#: What a robust design is chosen by: the 90th percentile of the drawn times.
 ROBUST = 0.9
 
 #: Factors on times that hang together, for what is recommended then.
@@ -104,7 +104,7 @@ def link(processor: str, device: DeviceProfile) -> Unknown:
 
 
 def computing(processor: str) -> str:
-    """The group of all numbers that a processor's computing rests on."""
+    """Return the name of the group that holds one processor's compute times."""
     return f"times on {processor.partition('[')[0]}"
 
 
@@ -313,7 +313,7 @@ class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if numbers that hang together were others."""
+    """Return a design with one group of related numbers scaled."""
 
     numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
     factor: float  # On all of them; of contention, at the ends of its intervals, the one that is furthest from 1.

@@ -134,7 +134,7 @@ def _inside(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
 
 
 def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op | None:
-    """The first operator for which branches that divide others would all have to compute what those compute; None if there is none."""
+    """Return the first operator whose inputs every branch would have to compute in full; None if there is none."""
     depends = set(inside)
     beside = cone(graph, whole)
     for op in graph.ops:

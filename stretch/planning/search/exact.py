@@ -171,7 +171,7 @@ Within = tuple[Measure, float]
 def search_exact(
     space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure = LATENCY, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
-    """The design of `space` between `low` and `high` multiply-accumulates that has least of a measure, and an option that is `using`."""
+    """Return the design that minimises a measure, with MACs between `low` and `high`, and at least one option in `using`."""
     states = _States(space, n_meet, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
     final = states.final(cost)

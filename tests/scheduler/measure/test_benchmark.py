@@ -109,7 +109,7 @@ def contestants(times, noise=0.01, rounds=40, controls=True):
         ((10, 9, 9, 9), "branching loses here: 0.90×", "sequential"),
         (
             (10, 9, 8, 9),
-            "branching loses here: 0.80× (0.80–0.80) the speed of the best sequential run (sequential_same_macs, 1 thread:",
+            "branching loses here: 0.80× (0.80–0.80) against the best sequential run (sequential_same_macs, 1 thread:",
             "sequential",
         ),
         ((10, 12, 11, 13), "branching wins here: 1.10×", "branched"),

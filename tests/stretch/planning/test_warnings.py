@@ -159,7 +159,7 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
     nearest = min(measure(group, choice.space.alone_ms(group)) for group in groups)
     assert f"no branch on it meets `{flag}`: " in first.rule
     assert f" {nearest:.2g} " in first.rule
-    assert "at most 10 is allowed" in first.rule
+    assert "the maximum is 10" in first.rule
 
 
 def test_pairs_are_one_word():
