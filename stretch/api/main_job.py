@@ -410,7 +410,7 @@ def branch(
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, which it is fitted to besides.")] = 0,
+    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional images made from the network itself.")] = 0,
     run_images: Annotated[
         int,
         Meta(ge=0),

@@ -125,7 +125,7 @@ def search(
     out: Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")] = None,
     trust_code: TrustCode = False,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, to calibrate with besides.")] = 0,
+    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional calibration images made from the network itself.")] = 0,
     budget_minutes: Annotated[
         float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
     ] = 5.0,

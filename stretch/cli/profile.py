@@ -54,8 +54,8 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
     kept = board.keeps(f"{there}/{measurements}")
     if kept and not resume:
         raise StretchError(
-            f"{board.host} keeps measurements for `{name}` of a run that did not come to its end",
-            "go on with them by --resume, or choose another --name",
+            f"{board.host} has unfinished measurements for `{name}`",
+            "continue them with --resume, or choose another --name",
         )
     if not kept:
         board.copy_folder(f"{there}/{measurements}" if known else there, known)
@@ -284,7 +284,7 @@ def _profile_there(out: Output, place: "Where", target: tuple[str, Path, bool], 
     check_target(name, folder)
     if (folder / f"{name}.measurements").exists() and not resume:
         raise StretchError(
-            f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
+            f"{folder / f'{name}.measurements'} has measurements already", "continue them with --resume, or choose another --name or --out"
         )
     with open_board(place, out) as board:
         try:

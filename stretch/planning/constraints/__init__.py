@@ -149,7 +149,7 @@ RATIO_ROUNDING = 1e-9
 class Balance(Bound):
     """Branches take similar time on their own processors (equation 6)."""
 
-    option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
+    option = Option("balance", Ratio, 0.5, "Minimum ratio of the fastest to the slowest branch of a stretched segment (NN-Stretch paper, eq. 6).")
     exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
     words = "the fastest branch takes at most {:.2g} of the slowest; the minimum is {:g}"
 
@@ -158,7 +158,7 @@ class Balance(Bound):
 class Capacity(Bound):
     """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
 
-    option = Option("segment_macs", Ratio, 0.9, "MACs of each stretched segment over the original segment's, at least.")
+    option = Option("segment_macs", Ratio, 0.9, "Minimum MACs of each stretched segment, relative to the original segment's.")
     exact, at_most, measured = False, False, "macs"
     words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
@@ -196,7 +196,7 @@ class Straggler(Bound):
 class PeakMemory(Bound):
     """What runs at the same time fits into memory together."""
 
-    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Activation bytes at one time, at most.")
+    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Maximum activation bytes at one time.")
     whole, measured = True, "peak_bytes"
     words = "activations take at least {:.3g} bytes; the maximum is {:.10g}"
 
@@ -222,7 +222,7 @@ class Intact(Bound):
         "intact",
         Ratio | None,
         None,
-        "Blocks that one branch of a stretched segment keeps with all of their channels, over those of the segment, at least.",
+        "Minimum share of a segment's blocks that one of its branches keeps with all channels.",
     )
     exact, at_most = False, False
     words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
@@ -256,7 +256,7 @@ class _Floor(Constraint):
 class DepthFloor(_Floor):
     """Blocks of a branch over those of its segment."""
 
-    option, scales = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least."), "depth"
+    option, scales = Option("min_depth", Ratio, 0.5, "Minimum depth ratio of a branch."), "depth"
 
 
 @register
@@ -264,7 +264,7 @@ class WidthFloor(_Floor):
     """Channels of a branch over those of its segment."""
 
     option = Option(
-        "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
+        "min_width", Ratio | None, None, "Minimum width ratio of a branch; by default 0.5 for two processors, 0.375 for more."
     )
     scales = "width"
 
@@ -273,7 +273,7 @@ class WidthFloor(_Floor):
 class Meetings(Constraint):
     """Branches meet often enough; the search sees to it."""
 
-    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Meeting points where branches join, at least.")
+    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Minimum number of meeting points, where branches join.")
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Their number, where it is more than one."""
@@ -288,7 +288,7 @@ class TotalMacs(Constraint):
         "macs",
         Range,
         (0.97, 1.03),
-        "Range of MACs over the original's; those that bands of rows do twice do not count.",
+        "Range of MACs relative to the original's; MACs computed twice by bands of rows do not count.",
         example="0.97:1.03",
     )
 
