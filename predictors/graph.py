@@ -137,14 +137,14 @@ class OpGraph:
 
     @property
     def input(self) -> Op:
-        """The one input operator, for those who need it to be one."""
+        """The one input operator, for callers that need exactly one."""
         if len(self.inputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.inputs)} inputs, and only one is supported here")
         return self.inputs[0]
 
     @property
     def output(self) -> str:
-        """Name of the one output, for those who need it to be one."""
+        """Name of the one output, for callers that need exactly one."""
         if len(self.outputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.outputs)} outputs, and only one is supported here")
         return self.outputs[0]

@@ -202,6 +202,7 @@ WORDING = {
     r"\bnine (?:of|in) ten\b|\bprobability of 0\.9\b|\bno clear winner\b": "90 % interval, too close to call",
     r"\b(?:contestant|contender|rival|control network)s?\b": "baseline",
     r"\btimes as (?:long|fast)\b": "1.12x faster",
+    r", for (?:it|they|he|nothing|nobody|those who)\b": "because",
 }
 #: Sentences of these pages that are plain all the same.
 PLAIN = (

@@ -186,7 +186,7 @@ def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, ValueError) as error:
-        warnings.warn(f"the tuning cache {path} is ignored, for it cannot be used: {error}", stacklevel=4)
+        warnings.warn(f"the tuning cache {path} is ignored because it cannot be used: {error}", stacklevel=4)
         return []
     return parsed.entries
 

@@ -168,7 +168,7 @@ class Costs:
         return self.on(self.predictor, {**self.precision, processor: precision}, self.rewrites)
 
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
-        """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
+        """Costs on another device or in other precisions; its parts stay known, because they depend on backends alone."""
         other = Costs(predictor, precision, rewrites)
         other._built = self._built
         return other

@@ -93,7 +93,8 @@ def _next(answer: RunAnswer) -> str:
     """The command that follows a run: the device itself where this machine lacks a processor, else a timeline."""
     if answer.on is None and any(place.stand_in for place in answer.processors.values()):
         return command_line("run", answer.bundle, "--on", "user@host") + "    on a Linux board; --adb on a phone"
-    return command_line("run", answer.bundle, "--trace", "FILE") + "    writes a timeline"
+    there = [] if answer.on is None else ["--on", answer.on.host]
+    return command_line("run", answer.bundle, *there, "--trace", "FILE") + "    writes a timeline"
 
 
 def _run_facts(answer: RunAnswer) -> list[Fact]:
