@@ -40,7 +40,7 @@ MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|mnt|scratch)/[\w.]+|i
 #: Files that a wheel has to bring.
 NEEDED = ("stretch/cli/__init__.py", "scheduler/tools/boards/agent.py", "predictors/profiles/pixel6.toml", "stretch/_recipes/designs/")
 
-#: A small network, branched by the program of this environment.
+#: A small network, branched by this checkout.
 BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", "100", "--quiet")
 
 #: Extras that are tried in addition to the base install.
@@ -68,7 +68,8 @@ def main(words: Sequence[str] | None = None) -> int:
         resolved = {system: functools.partial(resolve, system) for system in SYSTEMS}
         rows["wheels of the base install, plot and torch"] = steps(resolved)
         bundle = Path(folder, "bundle")
-        run([program(Path(sys.executable).parent), *BRANCH, "--out", bundle], Path(folder))
+        # with the code of this checkout, from which the files are built
+        run([sys.executable, "-c", "from stretch.cli import app; app()", *BRANCH, "--out", bundle], ROOT)
         for python in args.python or find_pythons():
             for file in (wheel, sdist):
                 print(f"trying {file.name} with {python}", file=sys.stderr)
@@ -200,7 +201,10 @@ def try_install(
     def extra(name: str) -> str:
         run([sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder / "python", f"{file}[{name}]"], place)
         if name == "plot":
-            run([stretch, "predict", bundle / "model.onnx", "--device", "pixel6", "--plot", "kernels.svg", "--quiet"], place)
+            run(
+                [stretch, "predict", bundle / "model.onnx", "--device", "pixel6", "--processor", "cpu", "--plot", "kernels.svg", "--quiet"],
+                place,
+            )
             return "drew the kernels of model.onnx"
         run([stretch, *BRANCH, "--out", "branched"], place)
         return "branched tiny_resnet"
