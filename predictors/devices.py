@@ -198,7 +198,7 @@ class ProfileFile(_Part, frozen=True):
 
 
 def refused(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
-    """What is wrong with a profile that does not fit the schema, with the place in the file."""
+    """Return the defects of a profile that does not fit the schema, with their places in the file."""
     fault = find_fault(raw, ProfileFile)
     what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
     return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
@@ -391,7 +391,7 @@ class DeviceProfile:
 
     @property
     def word(self) -> str:
-        """What the command line calls it."""
+        """Return its name on the command line."""
         return self.file or self.id
 
     @cached_property

@@ -159,7 +159,7 @@ class Estimate:
 
     @property
     def handover_ms(self) -> float:
-        """What the inference takes in addition to its kernels."""
+        """Return the time of the inference in addition to its kernels."""
         return self.handover.ms
 
     @property
@@ -223,7 +223,7 @@ class LatencyPredictor:
         return Estimate(computing, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
 
     def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
-        """What an inference takes on a processor in addition to its kernels: a measured constant, or else what the links say.
+        """Return the time of an inference on a processor in addition to its kernels: a measured constant, or else the sum of the links.
 
         Args:
             reads: Elements of each input, which is in the host's memory.

@@ -80,7 +80,7 @@ def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
 
 
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package calls ``__getattr__`` and ``__dir__`` (PEP 562).
+    """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
     Args:
         package: The package's ``__name__``.

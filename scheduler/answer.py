@@ -130,7 +130,7 @@ def run_answer(
     priority: str | None = None,
     warnings: list[str],
 ) -> RunAnswer:
-    """What was measured and found right, summed up.
+    """Summarise measurements and checks.
 
     Args:
         right: Of its results; None where a delegate computes nothing.
@@ -217,7 +217,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
-    """What tuning the bundle in the folder `path` brought, summed up."""
+    """Summarise the gain of tuning the bundle in the folder `path`."""
     return TuneAnswer(
         bundle=path,
         device=device,

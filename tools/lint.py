@@ -190,6 +190,7 @@ def numbers_on_pages(names: list[str]) -> Iterator[str]:
 #: Words of our pages and help that a plainer one replaces; the reader's words are in docs/start/concepts.md.
 WORDING = {
     r"\b[Ww]hat [^.?!:;]{3,60}\b(?:is|are|has|have|was|were)\b(?![^.]*\?)": "the name of the thing",
+    r"^What\b(?! to optimise)(?![^.]*\?)": "a verb or the name of the thing first",
     r"\banew\b": "again",
     r"(?<!-)\bbeside\b": "next to, with, in addition to",
     r"\b(?:stands?|stood|lies) (?:in|for|beside|below|there)\b": "is in, replaces, means",

@@ -74,7 +74,7 @@ class KernelLatency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cost(self) -> KernelCost:
-        """What its time depends on."""
+        """Return the values that its time depends on."""
         return KernelCost(*(getattr(self, name) for name in KernelCost._fields))
 
 

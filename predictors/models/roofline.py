@@ -41,7 +41,7 @@ class KernelTime(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What takes most of the time: ``launch``, ``compute`` or ``memory``."""
+        """Return the part that takes most of the time: ``launch``, ``compute`` or ``memory``."""
         parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
         return max(parts, key=lambda name: parts[name])
 

@@ -379,7 +379,7 @@ def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Ite
 
 
 def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
-    """What is wrong with a bundle's files, one sentence each, without looking at what they hold."""
+    """Return defects of a bundle's files, one sentence each, without reading their content."""
     for name in _used(manifest):
         if name not in manifest.files:
             yield f"{path / 'bundle.json'} uses the file `{name}` without stating its size and hash"
@@ -606,7 +606,7 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
-    """What is wrong with a bundle, one sentence each.
+    """Return the defects of a bundle, one sentence each.
 
     What a file holds is looked at only once all files are as they were written.
 

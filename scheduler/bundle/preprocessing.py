@@ -87,7 +87,7 @@ IMAGENET = Preprocessing()
 def requested_preprocessing(
     stated: Preprocessing, requested: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]
 ) -> Preprocessing:
-    """What a caller asks for in the place of what a model states.
+    """Return a caller's preprocessing in place of the model's.
 
     Args:
         requested: A complete preprocessing, or the values to change; None for the stated one.

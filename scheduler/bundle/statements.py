@@ -75,7 +75,7 @@ class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def statement_problems(manifest: Manifest) -> Iterator[str]:
-    """What a manifest states of its bundle that cannot be, one sentence each."""
+    """Return impossible statements of a manifest about its bundle, one sentence each."""
     yield from _preprocessing_problems(manifest)
     yield from _design_problems(manifest)
     yield from _predicted_problems(manifest.predicted)

@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
     def problem(self, x: Values, output: Array, tolerance: float = TOLERANCES["fp32"]) -> str | None:
-        """What is wrong with an output, the end of a sentence; None if nothing is, or `x` is not the input of the sample.
+        """Return the defect of an output, as the end of a sentence; None if there is none, or `x` is not the input of the sample.
 
         Args:
             x: The input of `output`.

@@ -262,7 +262,7 @@ class Delegate(ABC):
         return False
 
     def allocator(self) -> Allocate | None:
-        """What makes memory that it reads and writes faster than ordinary memory; None where there is none."""
+        """Return the allocator of memory that it reads and writes faster than ordinary memory; None if there is none."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end

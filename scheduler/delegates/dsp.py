@@ -208,7 +208,7 @@ def _chip_session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
 
 
 def compile_and_run(model: str, chip: str, out: str, inputs_file: str, got: str) -> None:
-    """What the process of `compile_context` does; exits with a sentence where that fails."""
+    """Run the process of `compile_context`; exit with a sentence if it fails."""
     settings = {"ep.context_enable": "1", "ep.context_file_path": out, "ep.context_embed_mode": "1"}
     try:
         _chip_session(Path(model), find_chip(chip), settings)
@@ -285,7 +285,7 @@ class DspDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """What is missing: the package, or a library of it."""
+        """Return the missing package or library."""
         problem = missing()
         return f"{problem} ({INSTALL})" if problem else None
 

@@ -358,7 +358,7 @@ class ChildDelegate(Delegate):
     _line: ChildProcess | None = None  # None until there is one.
 
     def allocator(self) -> Allocate:
-        """What makes memory that the child can map, which saves it a copy."""
+        """Return the allocator of memory that the child can map, which saves it a copy."""
         return shared_bytes
 
     def close(self) -> None:
@@ -404,7 +404,7 @@ class ProcessDelegate(ChildDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """What the inner delegate lacks."""
+        """Return the reason why the inner delegate is unavailable."""
         return get_delegate(INNER).unavailable()
 
     def compile(self, model: Path) -> ProcessCompiled:

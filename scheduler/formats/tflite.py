@@ -472,7 +472,7 @@ class TfliteOperator:
 
     @property
     def name(self) -> str:
-        """What runtimes call it: a custom operator by its own name."""
+        """Return its name in runtimes: a custom operator's own name."""
         return self.code.removeprefix(f"{_CUSTOM} ")
 
 

@@ -251,7 +251,7 @@ def _known(steady: Steady) -> bool:
 
 
 def runner(compiled: Compiled, cores: tuple[int, ...], seed: int = 0) -> Callable[[], None]:
-    """What runs a compiled network once, from and into buffers of its own."""
+    """Return a function that runs a compiled network once, with its own buffers."""
     rng = np.random.default_rng(seed)
     inputs = [rng.standard_normal(shape, np.float32) for shape in compiled.inputs.values()]
     outputs = [np.zeros(shape, np.float32) for shape in compiled.outputs.values()]

@@ -121,7 +121,7 @@ class AdaptiveSession:
 
     @property
     def alternatives(self) -> Mapping[str, Alternative]:
-        """What each session takes undisturbed, as the policy sees it."""
+        """Return the time of each session without load, as the policy sees it."""
         return self._policy.alternatives
 
     @property

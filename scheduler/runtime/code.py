@@ -147,7 +147,7 @@ class CompiledSubgraphs:
         return all(delegate.computes for delegate in self._delegates.values())
 
     def allocator(self, places: Iterable[Placement]) -> Allocate:
-        """What makes the buffers of some placements: the first of their delegates that asks for other memory than numpy's."""
+        """Return the allocator for the buffers of some placements: that of the first delegate that needs other memory than numpy's."""
         return next(filter(None, (self._delegate(place).allocator() for place in places)), zeros)
 
     def computing(self, place: Placement) -> bool:

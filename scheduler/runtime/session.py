@@ -357,12 +357,12 @@ class Session:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided of delegates that failed, in order, each with its reason; nothing where `faults` was not given."""
+        """Return the decisions about failed delegates, in order, each with its reason; empty without `faults`."""
         return () if self._keeper is None else self._keeper.decisions
 
     @property
     def trace(self) -> Trace:
-        """What ran where and when in the last inference.
+        """Return the spans of the last inference: place, start and end.
 
         Raises:
             StretchError: If there was none yet.

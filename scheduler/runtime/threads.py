@@ -46,7 +46,7 @@ class HangError(StretchError):
 
 
 def hang_reason(limit_s: float) -> str:
-    """What is wrong with a call that takes too long, as the end of a sentence."""
+    """Describe a call that takes too long, as the end of a sentence."""
     return f"it {_late(limit_s)}"
 
 

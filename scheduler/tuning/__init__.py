@@ -210,5 +210,5 @@ def shipped_path(kind: str) -> Path:
 
 
 def shipped_entries(kind: str) -> list[Entry]:
-    """What is shipped for a kind of device; nothing for most."""
+    """Return the shipped tuning for a kind of device; empty for most."""
     return read_entries(shipped_path(kind), kind, ANY_DRIVER)

@@ -184,7 +184,7 @@ class Branched:
         return folder
 
     def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
-        """What was planned and made, as plain data.
+        """Return the plan and the built network as plain data.
 
         Args:
             spelling: How its sentences write options; as arguments of Python if None.

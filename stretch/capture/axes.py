@@ -106,12 +106,12 @@ class _AttentionOperand:
 
     @property
     def rows(self) -> int:
-        """What is looked at apart."""
+        """Return the axes that are looked at apart."""
         return prod(factor.size for axis in self.leading for factor in axis if factor.of == "pixel")
 
     @property
     def tokens(self) -> int:
-        """What is looked at together."""
+        """Return the axes that are looked at together."""
         return prod(factor.size for factor in self.axes.axes[-2])
 
 
@@ -192,7 +192,7 @@ class _Product:
 
     @property
     def summed(self) -> str:
-        """What is summed over."""
+        """Return the axes that are summed over."""
         return "".join(letter for letter in self.first if letter in self.second and letter not in self.out)
 
     @property
@@ -608,7 +608,7 @@ _POINTWISE = frozenset({"hardswish", "hardsigmoid", "hardtanh", "relu6", "selu",
 
 
 def applied(maps: Maps, call: AtenCall) -> Result:
-    """What a call makes of tensors of known axes; `Unmapped` is raised if it is none of these, or gives the elements in another way."""
+    """Map a call of tensors with known axes; raise `Unmapped` if it is none of these, or reorders elements in another way."""
     if call.operator == "scaled_dot_product_attention":
         return attention(maps, call)
     if call.operator in PRODUCTS | {"mm"}:

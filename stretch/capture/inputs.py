@@ -66,7 +66,7 @@ class Inputs:
         return ((), dict(zip(self.shapes, tensors, strict=True))) if self.named else (tuple(tensors), {})
 
     def call(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """What a network gives for tensors, which it may write into."""
+        """Return a network's results for tensors, which it may write into."""
         args, kwargs = self.arguments(tensors)
         return module(*args, **kwargs)
 

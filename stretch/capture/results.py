@@ -61,7 +61,7 @@ class Returned:
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """What a structure holds, each with the keys and positions that lead to it, in order."""
+    """Return the content of a structure, each with the keys and positions that lead to it, in order."""
     if len(path) > _DEEPEST:
         raise StretchError(f"the network's results are nested more than {_DEEPEST} deep", "let it return its tensors in one dictionary")
     held = _held(structure)
@@ -88,7 +88,7 @@ def tensors(structure: Any) -> list[torch.Tensor]:
 
 
 def keyed(structure: Any) -> Iterator[tuple[str, Any]]:
-    """What a structure holds, each with a name of its own: its keys joined, ``output_0`` where there are only positions."""
+    """Return the content of a structure, each with its own name: its keys joined, ``output_0`` if there are only positions."""
     used: set[str] = set()
     for path, leaf in leaves(structure):
         words = "_".join(path)
@@ -187,7 +187,7 @@ def returned_by(graph: OpGraph) -> Returned:
 
 
 def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> Returned:
-    """What a network returned, with a `Result` in place of each tensor that depends on its inputs."""
+    """Return a network's results, with a `Result` in place of each tensor that depends on its inputs."""
     there, known = list(keyed(output)), [leaf for _, leaf in leaves(seen)]
     if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
         raise Refusal("it has another form where it is captured")

@@ -590,7 +590,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """What a network keeps for its next run, such as tables of positions, is forgotten: a tracer hands it what is no tensor."""
+    """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
     kept = [(part, {key: (value, _copied(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield

@@ -86,7 +86,7 @@ class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
 @verb
 def list_(
     out: Output,
-    what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="What to list; env is for a bug report.")],
+    what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="Subject of the list; env is for a bug report.")],
     name: Annotated[
         str | None,
         typer.Argument(

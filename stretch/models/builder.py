@@ -338,7 +338,7 @@ _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithme
 
 @contextlib.contextmanager
 def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Whatever is raised while one operator of a file is read, as an error that names it and what the file states of it."""
+    """Turn any error while reading one operator of a file into one that names the operator and its statement."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:

@@ -320,7 +320,7 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
 
 
 def stated_preprocessing(module: Any, name: str) -> Preprocessing:
-    """What a module states in its attribute ``preprocessing``, or as timm's do; ImageNet's else.
+    """Return the preprocessing in a module's attribute ``preprocessing``, or as timm's do; ImageNet's otherwise.
 
     Args:
         module: A model; ``preprocessing`` is a `Preprocessing`, or a table of its values.

@@ -154,7 +154,7 @@ class DetectionFamily(TorchvisionFamily):
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """What torchvision's own transform within the detector does to a picture, but for its size."""
+        """Return the preprocessing of torchvision's own transform within the detector, but for the size."""
         mean, std = next((current for part, current in _COLOURS.items() if name.startswith(part)), (IMAGENET.mean, IMAGENET.std))
         return Preprocessing(mean, std, 1.0)
 

@@ -236,7 +236,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def planned_kinds(self) -> tuple[str, ...]:
-        """What segments may become, defaults filled in."""
+        """Return the allowed kinds of segments, with defaults filled in."""
         named = tuple(kind for kind in self.kinds if kind != WHOLE)
         if named or self.strategy in SINGLE:
             return named or ("rows",)

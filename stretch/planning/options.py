@@ -52,7 +52,7 @@ class Option:
 
     @property
     def word(self) -> type:
-        """What the command line's parser makes of the flag's word."""
+        """Return the type of the flag's word for the command line's parser."""
         return Path if self.file else self.bare if self.bare in (int, float, bool) else str
 
     @property

@@ -49,7 +49,7 @@ Look = tuple[str, str, str, tuple[str, ...]]
 
 
 def look(options: SegmentOptions) -> Look:
-    """What a person sees of a way to run a segment, sizes aside."""
+    """Return the visible form of a way to run a segment, without sizes."""
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
@@ -351,7 +351,7 @@ def front(
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
-    """What is to be weighed, checked."""
+    """Return the objectives, checked."""
     for name in names:
         if name not in WEIGHED:
             raise UnknownNameError.among("objective", name, WEIGHED)

@@ -54,7 +54,7 @@ class PlanningProblem:
 
     @cached_property
     def backbone(self) -> OpGraph:
-        """What is searched for a design: the network, or of one with several inputs or outputs its backbone."""
+        """Return the part that is searched for a design: the network, or the backbone if it has several inputs or outputs."""
         return backbone_of(self.graph).graph
 
     @property
@@ -72,7 +72,7 @@ class PlanningProblem:
 
     @property
     def goal(self) -> Goal:
-        """What the exact search looks for."""
+        """Return the goal of the exact search."""
         return Goal.of(self.config.best_in, self.device, self.config.processors)
 
     def space(

@@ -462,7 +462,7 @@ class PlanResult:
 
     @property
     def recommended(self) -> str:
-        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open.
+        """Return the recommendation: ``branched``, the baseline that is predicted to be faster, or that the intervals do not decide.
 
         Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
         """
@@ -668,7 +668,7 @@ def _kind(row: SegmentTime) -> str:
 
 
 def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl | None) -> dict[str, Any]:
-    """What answers say of the best single processor and of the sequential network of the same multiply-accumulates."""
+    """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates."""
     return {
         "best_single_ms": single.ms,
         "best_single_processor": single.processor,

@@ -111,7 +111,7 @@ def advise(
     words: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Advice:
-    """What to do with a network on each of some devices.
+    """Advise on a network for each of some devices.
 
     Exact branches are not searched for where `least_divided_ms` shows that they cannot gain `LEAST_GAIN`; every other recommendation
     is that of a plan (`stretch.planning.cost.compare.advised`).

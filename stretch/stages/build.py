@@ -258,7 +258,7 @@ class Int8Rounding:
 def int8_rounding(
     model: BranchedModel, precision: Mapping[str, str], images: Sequence[torch.Tensor]
 ) -> tuple[Int8Rounding | None, list[str]]:
-    """What rounds a network as int8 does; None, and why, where a branch in int8 is rounded otherwise or cannot be, which is tried on some images."""
+    """Return the function that rounds a network as int8 does; None, with the reason, if a branch in int8 is rounded otherwise or cannot be, as tried on some images."""
     int8 = {name: "int8" if at == "int8" else "fp32" for name, at in precision.items()}
     if "int8" not in int8.values():
         return None, []

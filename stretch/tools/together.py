@@ -100,7 +100,7 @@ class PairRun:
     pairs_per_second: float | None
 
     def value(self, goal: Goal) -> float:
-        """What is to be small: ms."""
+        """Return the value to minimise, ms."""
         if goal == "makespan":
             return self.makespan_ms
         if goal == "latency":

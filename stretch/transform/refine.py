@@ -199,7 +199,7 @@ class Rounded(Protocol):
     zeros: torch.Tensor
 
     def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """What one segment writes, for what it reads."""
+        """Return the output of one segment for its input."""
         ...
 
 

@@ -38,7 +38,8 @@ def test_number_written_by_hand_into_a_row_is_reported(source):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("What the segment reads is copied.", "What the segment reads is"),
+        ("It says what the segment reads is copied.", "what the segment reads is"),
+        ("What it computes.", "What"),
         ("Make it\nanew.", "anew"),
         ("- It runs beside another.", "beside"),
         ("A core stands in for it.", "stands in"),

@@ -92,7 +92,7 @@ _SKIPPED = ("__pycache__", ".mypy_cache")
 
 
 def distribution() -> metadata.Distribution:
-    """What is known of the installed distribution."""
+    """Return the metadata of the installed distribution."""
     try:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:
@@ -127,7 +127,7 @@ _OF_UV = (17, 28, *range(31, 41))
 
 
 def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
-    """What nn-stretch states that it needs on such a board."""
+    """Return the packages that nn-stretch needs on such a board."""
     for extra in extras:
         if extra not in EXTRAS:
             raise UnknownNameError.among("extra for a board", extra, EXTRAS)
@@ -259,7 +259,7 @@ class RefusedError(Exception):
 
 
 def boot(names: Sequence[str]) -> str:
-    """What a shell there runs, as one argument of ssh."""
+    """Return a shell command as one argument of ssh."""
     return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
 
 

@@ -280,7 +280,7 @@ class Measurer(Protocol):
     """What asks the page to time networks, and makes a profile of the times."""
 
     def answer(self, message: bytes) -> dict[str, Any]:
-        """What to time next, after what the page timed last; ``done`` when there is enough."""
+        """Return the next measurement for the page; ``done`` when there is enough."""
 
     def network(self, name: str) -> bytes | None:
         """A network's ONNX file; None if there is none of that name."""
@@ -344,7 +344,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """What to open in the browser."""
+        """Return the address to open in the browser."""
         return f"{'https' if self.secure else 'http'}://{self.reachable_at()}:{self.port}/{self.token}/"
 
     def __enter__(self) -> "PageServer":
@@ -358,7 +358,7 @@ class PageServer:
         self._server.server_close()
 
     def page(self) -> dict[str, Any]:
-        """What the page reads first."""
+        """Return the message that the page reads first."""
         runs = "runs each design in turns with the whole networks it is compared with, and sends the times back"
         purpose = f"This page {'measures this device, then ' if self.measurer and self.shown else ''}{runs if self.shown else 'measures this device, and sends the times back'}; it talks to no other machine."
         return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.shown]}
@@ -563,7 +563,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
     def do_POST(self) -> None:
-        """What the page reports."""
+        """Read the page's report."""
         parts, page = self._path(), self.server_page
         if parts is None:
             return

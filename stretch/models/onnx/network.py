@@ -272,7 +272,7 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
 
 
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
-    """What the rules that check bundles say of a node."""
+    """Return the cost of a node by the rules of the bundle checks."""
     seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).turned(
         lambda value: value.encode() if isinstance(value, str) else _known(value)
     )

@@ -121,7 +121,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
         return int(self.settings.get(name, 0))
 
     def onnx(self, op: str, inputs: Sequence[fx.Node | np.ndarray | None], results: int = 1, **attrs: Any) -> Any:
-        """What an operator of ONNX makes of these."""
+        """Return the result of an ONNX operator for these."""
         return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, _OPSET, self.builder))
 
     def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:

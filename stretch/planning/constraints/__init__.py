@@ -91,7 +91,7 @@ class Bound(Constraint):
     reference: ClassVar[str] = ""
 
     def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
-        """What is compared, per combination."""
+        """Return the compared value, per combination."""
         return getattr(options, self.measured)
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
@@ -149,7 +149,9 @@ RATIO_ROUNDING = 1e-9
 class Balance(Bound):
     """Branches take similar time on their own processors (equation 6)."""
 
-    option = Option("balance", Ratio, 0.5, "Minimum ratio of the fastest to the slowest branch of a stretched segment (NN-Stretch paper, eq. 6).")
+    option = Option(
+        "balance", Ratio, 0.5, "Minimum ratio of the fastest to the slowest branch of a stretched segment (NN-Stretch paper, eq. 6)."
+    )
     exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
     words = "the fastest branch takes at most {:.2g} of the slowest; the minimum is {:g}"
 
@@ -263,9 +265,7 @@ class DepthFloor(_Floor):
 class WidthFloor(_Floor):
     """Channels of a branch over those of its segment."""
 
-    option = Option(
-        "min_width", Ratio | None, None, "Minimum width ratio of a branch; by default 0.5 for two processors, 0.375 for more."
-    )
+    option = Option("min_width", Ratio | None, None, "Minimum width ratio of a branch; by default 0.5 for two processors, 0.375 for more.")
     scales = "width"
 
 

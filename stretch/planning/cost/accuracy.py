@@ -39,7 +39,7 @@ SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str]) -> Floats:
-    """What a predictor sees of one segment: of depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
+    """Return the features of one segment: depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
     return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
 
@@ -129,7 +129,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return -sum(float(np.dot(self._of(name), row)) for name, row in segment_features(graph, design).items())
 
     def losses(self, options: SegmentOptions) -> Floats:
-        """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly."""
+        """Return the accuracy that each option costs; zero for a segment that stays whole or is split exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         result: Floats = -option_features(options, FEATURES) @ self._of(options.segment.name)
@@ -264,7 +264,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
 
     def losses(self, options: SegmentOptions) -> Floats:
-        """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly."""
+        """Return the loss that each option adds to a design; zero for a segment that stays whole or is split exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         self._check_join(options.join)

@@ -183,7 +183,7 @@ class Costs:
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
-        """What an inference takes on a processor in addition to its kernels, at the planned precision; on the host it is the same for all networks."""
+        """Return the time of an inference on a processor in addition to its kernels, at the planned precision; on the host it is the same for all networks."""
         return self.predictor.handover(processor, self.precision.get(processor), *(crossing(graph) if graph else ()))
 
     def align(self, processor: str) -> int:

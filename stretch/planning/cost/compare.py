@@ -131,7 +131,7 @@ def _times(processor: str, precision: str, spread: tuple[float, float]) -> Unkno
 
 
 def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, float]:
-    """What an inference takes in addition to its kernels by the number it is proportional to, ms."""
+    """Return the time of an inference in addition to its kernels, by the number it is proportional to, ms."""
     if not handover.ms:
         return {}
     if handover.measured:
@@ -273,7 +273,7 @@ class PredictedRun:
 
     @property
     def unknowns(self) -> set[Unknown]:
-        """What its time depends on."""
+        """Return the values that its time depends on."""
         branches = [branch for some in self.segments for branch in some]
         return {*self.parts, *(key for branch in branches for some in (branch.parts, branch.computing, branch.contended) for key in some)}
 
@@ -372,7 +372,7 @@ class Recommendation:
 
 
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
-    """What to run.
+    """Return the recommendation.
 
     The branched run is recommended if branches overlap, it is predicted to be at least `LEAST_GAIN` times
     as fast as every control, and the 90 % interval of every such ratio lies above 1. Else the control that is
@@ -409,7 +409,7 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
 def advised(
     branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats], fixed: Factors | None = None
 ) -> str:
-    """What to run, by the rule of `recommend`."""
+    """Return the recommendation, by the rule of `recommend`."""
     ours, ms = branched.drawn_ms(draws), branched.ms(fixed)
     theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
     predicted = {name: control.ms(fixed) for name, control in controls.items()}

@@ -112,7 +112,7 @@ class Division:
         raise NotImplementedError
 
     def possible(self, graph: OpGraph) -> Collection[str]:
-        """What of a part branches may divide so, in words of `stretch list models --details`."""
+        """Return how branches may divide a part in this way, in words of `stretch list models --details`."""
         return ()
 
     def obstacle(self, graph: OpGraph) -> str | None:
@@ -120,7 +120,7 @@ class Division:
         return None
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
-        """What a person should know of stages that cannot be divided so."""
+        """Return a note for people about stages that cannot be divided so."""
         return None
 
 
@@ -158,7 +158,7 @@ def _kept(branch: type) -> dict[str, Any]:
 
 
 def shares_of(branch: object) -> dict[str, Share]:
-    """What a branch says of its share, by the word of the way."""
+    """Return a branch's share, by the word of the way."""
     return {word: share for word in WORDS if (share := getattr(branch, word)) is not None}
 
 

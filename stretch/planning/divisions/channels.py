@@ -152,7 +152,7 @@ def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op 
 
 
 def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> Piece:
-    """What computes some channels of a segment's output, or the part of its output that comes of some hidden channels."""
+    """Return the operators that compute some channels of a segment's output, or its share from some hidden channels."""
     tensor = divided_tensor(graph, hidden=hidden)
     if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
         raise StretchError(

@@ -220,7 +220,7 @@ class BandCosts:
         return _Band(tuple(steps), (start, stop), sum(step.graph.macs for step in steps), *sizes)
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
-        """What bands cost on a processor, as branches; those that are new are timed together."""
+        """Return the cost of bands on a processor, as branches; new ones are timed together."""
         known, costs = _step_times(self.costs), self._costs
         new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
         # else nobody asks what it takes to copy the rows that are read, where the tensor is there already

@@ -210,7 +210,7 @@ class _States:
         return (used * len(self.holders) + holder) * (self.n_meet + 1) + level
 
     def final(self, cost: Measure) -> Floats:
-        """What finishing costs from every state."""
+        """Return the cost of finishing from every state."""
         final = np.full(self.uses * len(self.holders) * (self.n_meet + 1), inf)
         for name, holder in self.holders.items():
             final[self.number(holder, self.n_meet, self.uses - 1)] = cost.leaving(self.space, name)
@@ -378,7 +378,7 @@ class _Moves:
 
     @property
     def least(self) -> float:
-        """What the cheapest design costs."""
+        """Return the cost of the cheapest design."""
         return float(backward(self.layers, self.states.final(LATENCY), lambda layer: layer.ms)[0, self.states.start])
 
     def around(self) -> list[Floats]:

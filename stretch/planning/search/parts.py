@@ -126,7 +126,7 @@ def structure(graph: OpGraph) -> Structure:
 
 
 def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
-    """What a share of a segment costs, whose branch reads all that arrives."""
+    """Return the cost of a share of a segment whose branch reads its whole input."""
     costs, kernels = space.costs, space.costs.predictor.kernels(graph, processor)
     time = costs.kernels_time(kernels, processor)
     sums = sum(kernel.macs for kernel in kernels), graph.params, *time, costs.peak_bytes(kernels, processor)

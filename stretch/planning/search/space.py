@@ -174,7 +174,7 @@ class LazyOptions:
 
     @cached_property
     def joins(self) -> Joins:
-        """What ends the branches, for each combination of their widths, in the order of `numpy.indices`."""
+        """Return the operators that end the branches, for each combination of their widths, in the order of `numpy.indices`."""
         widths = [some for some, _ in self.scales]
         shape = [len(w) for w in widths]
         combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])

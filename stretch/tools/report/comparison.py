@@ -122,7 +122,7 @@ def bench_page(answer: BenchAnswer) -> Page:
         sections=[
             *_times("Median of each with its 95 % interval", drawn),
             Section("contenders", "Side by side", (repeated,), [contenders]),
-            Section("files", "Files", (), [Grid("What was timed", titles, files, (2, 3))], printed=False),
+            Section("files", "Files", (), [Grid("Timed files", titles, files, (2, 3))], printed=False),
             Section("machine", "The machine", (), [Grid("As the system reported it", ("what", "how"), machine)]),
         ],
         warnings=answer.warnings,

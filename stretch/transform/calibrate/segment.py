@@ -212,7 +212,7 @@ class ChannelChoice:
         self._inverses: dict[str, torch.Tensor] = {}
 
     def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
-        """What a branch keeps."""
+        """Return the parts that a branch keeps."""
         branch = heritage.branch
         channels, source = branch.channels, branch.source
         scale = self._part.branches[index]

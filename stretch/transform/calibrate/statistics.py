@@ -40,7 +40,7 @@ def walk(
 
 
 def backbone_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
-    """What a branch computes before its own part of the join, for one batch."""
+    """Compute a branch before its own part of the join, for one batch."""
     return walk(branch, [x], lambda *_: None)[0]
 
 

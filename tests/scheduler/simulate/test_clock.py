@@ -603,5 +603,5 @@ def test_power_is_the_profiles_else_the_descriptions():
         assert powers(pixel6, CHIP, ["gpu"])["gpu"].computing_w == 4.0
     bare = replace(mi9, processors={**mi9.processors})
     assert thermal_of(replace(bare, thermal=CHIP)) is CHIP
-    with pytest.raises(UsageError, match="says nothing of heat"):
+    with pytest.raises(UsageError, match="has no heat model"):
         thermal_of(mi9)

@@ -103,7 +103,7 @@ def _plain(text: str) -> str:
 
 
 def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Bar]], total_ms: float) -> Chart:
-    """What ran where and when.
+    """Draw where each part ran, and when.
 
     Args:
         groups: Bars by the name of their run, such as ``predicted`` and ``measured``, drawn one below the other.
@@ -154,7 +154,7 @@ def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], 
 
 
 def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, float]], middle: float, unit: str) -> Chart:
-    """What a value becomes when something halves and when it doubles, one below the other."""
+    """Draw a value with a number halved and doubled, one below the other."""
 
     def draw() -> "Figure":
         figure, axes = _figure(0.9 + 0.34 * len(rows))
