@@ -24,7 +24,7 @@ help:
 	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
 	@echo "make site     the pages of docs and experiments as a site in the folder site"
 	@echo "make lock     resolve requirements/*.lock anew"
-	@echo "make release  build the wheel and the sdist, and try both with every Python that is here"
+	@echo "make release  build the wheel and the sdist, and try both with every Python found here, also with torch"
 	@echo "make clean    remove .venv, runs and caches"
 
 install: .venv/installed
@@ -102,7 +102,7 @@ lock: $(BIN)/uv
 	$(COMPILE) --upgrade --extra dev -o requirements/dev.lock
 
 release: install
-	$(BIN)/python tools/release.py
+	$(BIN)/python -m tools.release
 
 clean:
 	rm -rf .venv runs site .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

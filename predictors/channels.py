@@ -131,7 +131,7 @@ def same_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> 
 
 
 def freeze_all(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
-    """Nothing is known: neither what is read nor what is written may be scaled."""
+    """Return the rule of an unknown operator: neither its inputs nor its output may be scaled."""
     for pieces in ins:
         groups.freeze(pieces)
     return ((groups.new(width(view.shape), frozen=True), 1),)

@@ -198,7 +198,7 @@ class ProfileFile(_Part, frozen=True):
 
 
 def refused(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
-    """What is wrong with a profile that does not fit the schema, with the place in the file."""
+    """Return the defects of a profile that does not fit the schema, with their places in the file."""
     fault = find_fault(raw, ProfileFile)
     what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
     return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
@@ -325,7 +325,7 @@ class Processor:
 
     @property
     def default_precision(self) -> Precision:
-        """Precision used unless told otherwise."""
+        """Return the precision used by default."""
         return self.profile.default_precision
 
     @property
@@ -391,7 +391,7 @@ class DeviceProfile:
 
     @property
     def word(self) -> str:
-        """What the command line calls it."""
+        """Return its name on the command line."""
         return self.file or self.id
 
     @cached_property
@@ -425,7 +425,7 @@ class DeviceProfile:
         return known
 
     def constant(self, name: str) -> Constant | None:
-        """What an inference takes on a processor beside its kernels, where whole networks were measured on it; None elsewhere."""
+        """Return the time that an inference takes on a processor in addition to its kernels, where whole networks were measured on it; None elsewhere."""
         processor = self.processor(name)
         fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
         if fit is not None:
@@ -434,7 +434,7 @@ class DeviceProfile:
 
     @cached_property
     def usual(self) -> tuple[str, ...]:
-        """Processors that a plan uses unless told otherwise."""
+        """Return the processors that a plan uses by default."""
         return tuple(name for name, processor in self.processors.items() if not processor.optional)
 
     @cached_property
@@ -537,7 +537,7 @@ def load_devices(names: str) -> "list[DeviceProfile]":
 
 
 def find_device(name: str) -> str:
-    """Id of the shipped profile that an id, or a name of its device or chip in any spelling, stands for.
+    """Return the id of the shipped profile for an id, or for a name of its device or chip in any spelling.
 
     Args:
         name: Such as ``s25``, ``Galaxy S25`` or ``SM8750``.
@@ -553,7 +553,7 @@ def find_device(name: str) -> str:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise UnknownNameError(f"`{name}` is what {len(matching)} profiles are called", f"choose one of {', '.join(matching)}")
+        raise UnknownNameError(f"`{name}` is the name of {len(matching)} profiles", f"choose one of {', '.join(matching)}")
     # another number is another chip: only a name with the same digits can be a misspelling
     digits = re.sub(r"\D", "", name)
     alike = [word for known in names.values() for word in known if re.sub(r"\D", "", word) == digits]

@@ -55,7 +55,7 @@ class EnergyModel:
         return sum(part.mj for part in parts if part.mj is not None)
 
     def parts(self, busy: Mapping[str, float], makespan_ms: float) -> tuple[EnergyPart, ...]:
-        """What the energy of a run is made of: every processor of the device in every state that it is in.
+        """Return the parts of a run's energy: every processor of the device in every state that it is in.
 
         Args:
             busy: As of `plan_mj`.

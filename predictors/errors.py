@@ -10,13 +10,13 @@ ON_BOARD = "NN_STRETCH_ON_BOARD"
 
 
 def install_line(*extras: str) -> str:
-    """What brings nn-stretch, and with it packages it may go without.
+    """Return the command that installs nn-stretch with optional packages.
 
     Args:
         extras: Extras of `pyproject.toml`, such as ``torch``; none for the base install.
     """
     if extras and os.environ.get(ON_BOARD):
-        return f"`--extras {','.join(extras)}` beside `--on`"
+        return f"`--extras {','.join(extras)}` with `--on`"
     return f"`{install_command(*extras)}` in a checkout of nn-stretch"
 
 
@@ -26,7 +26,7 @@ def install_command(*extras: str) -> str:
 
 
 def upgrade_line() -> str:
-    """What brings a newer nn-stretch."""
+    """Return the command that installs a newer nn-stretch."""
     return f"upgrade the checkout of nn-stretch and install it again, with `{install_command()}` there"
 
 

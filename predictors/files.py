@@ -116,7 +116,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
-    """What is in a parsed TOML file that no number or table of ours can be, one sentence each."""
+    """Return values of a parsed TOML file that no number or table of ours can be, one sentence each."""
     left: list[tuple[str, Any, int]] = [("", raw, 0)]
     while left:
         where, value, depth = left.pop()

@@ -42,7 +42,7 @@ class Recognised:
     parts: Mapping[str, tuple[str, ...]]  # For each idiom the names of the operators that it stands for, in order.
 
     def names(self, op: str) -> tuple[str, ...]:
-        """Operators of the graph as it was that one of this graph stands for."""
+        """Return the operators of the original graph that one of this graph replaces."""
         return self.parts.get(op, (op,))
 
 
@@ -163,7 +163,7 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: Annotated[int, msgspec.Meta(ge=1)] = 1  # Channels in a block; a part is written in place where it begins and ends with one.
 
     def kinds(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Operator kinds that a list of kinds, set names and traits stands for, without those that follow a minus sign."""
+        """Return the operator kinds in a list of kinds, set names and traits, without those that follow a minus sign."""
         listed = [kind for name in names for kind in self.sets.get(name, (name,))]
         without = {name[1:] for name in listed if name.startswith("-")}
         return frozenset(kind for name in listed if name[0] != "-" for kind in _with_trait(name) or (name,)) - without

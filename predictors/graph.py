@@ -137,14 +137,14 @@ class OpGraph:
 
     @property
     def input(self) -> Op:
-        """The one input operator, for those who need it to be one."""
+        """The one input operator, for callers that need exactly one."""
         if len(self.inputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.inputs)} inputs, and only one is supported here")
         return self.inputs[0]
 
     @property
     def output(self) -> str:
-        """Name of the one output, for those who need it to be one."""
+        """Name of the one output, for callers that need exactly one."""
         if len(self.outputs) != 1:
             raise StretchError(f"`{self.name}` has {len(self.outputs)} outputs, and only one is supported here")
         return self.outputs[0]
@@ -180,14 +180,14 @@ class OpGraph:
         return {}
 
     def op_rows(self, op: Op, start: int, stop: int) -> Band:
-        """What computes rows `start` up to `stop` of one operator's output: the rows it reads of each input, and how."""
+        """Return how rows `start` up to `stop` of one operator's output are computed: the rows it reads of each input, and the operator."""
         has = height(op.shape)
         if not 0 <= start < stop <= has:
             raise StretchError(f"operator `{op.name}` has {has} rows, not rows {start} to {stop}")
         return kind_of(op.kind).rows(self.input_shapes(op), op.attrs, Rows(start, stop))
 
     def op_slice(self, op: Op, channels: Channels) -> Slice:
-        """What computes some channels of one operator's output: the channels it reads of each input, and how."""
+        """Return how some channels of one operator's output are computed: the channels it reads of each input, and the operator."""
         if not 0 <= channels.start < channels.stop <= width(op.shape):
             raise StretchError(f"operator `{op.name}` has {width(op.shape)} channels, not channels {channels.start} to {channels.stop}")
         return kind_of(op.kind).slices(OperatorView(self.input_shapes(op), op.attrs, op.shape), channels)

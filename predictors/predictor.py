@@ -58,7 +58,7 @@ class LinkModel:
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
     def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
-        """The same of so many bytes, ms; what leaves `source` is under its name, what is handed to `target` under that one's."""
+        """Return the same for so many bytes, ms: a transfer out of `source` is under its name, one into `target` under that one's."""
         start, end = kind_of(source), kind_of(target)
         ms_by_link: dict[str, Any] = {}
         if start == end:
@@ -159,7 +159,7 @@ class Estimate:
 
     @property
     def handover_ms(self) -> float:
-        """What the inference takes in addition to its kernels."""
+        """Return the time of the inference in addition to its kernels."""
         return self.handover.ms
 
     @property
@@ -223,7 +223,7 @@ class LatencyPredictor:
         return Estimate(computing, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
 
     def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
-        """What an inference takes on a processor in addition to its kernels: a measured constant, or else what the links say.
+        """Return the time of an inference on a processor in addition to its kernels: a measured constant, or else the sum of the links.
 
         Args:
             reads: Elements of each input, which is in the host's memory.
@@ -367,7 +367,7 @@ def origin_of(processor: Processor, precision: str) -> Origin:
 
 
 def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | None:
-    """A sentence that tells which times were not fitted to measurements on the device; None if all were.
+    """Return a sentence that names the times that were not fitted to measurements on the device; None if all were.
 
     Args:
         origins: A processor, or what of it was predicted, and which model its times are from.

@@ -68,7 +68,7 @@ class RuleTable(dict[str, T]):
 
 
 def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
-    """Import every module in the folder of a package, so that what they register is known; gives them by name.
+    """Import every module in the folder of a package, so that their entries are registered; return the modules by name.
 
     Modules in folders below are left to them.
 
@@ -80,7 +80,7 @@ def import_modules(package: str, path: Iterable[str]) -> list[ModuleType]:
 
 
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package calls ``__getattr__`` and ``__dir__`` (PEP 562).
+    """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
     Args:
         package: The package's ``__name__``.

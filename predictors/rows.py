@@ -73,7 +73,7 @@ def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
 
 
 def padded_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """Row i reads row i − top, and none where that lies in the padding."""
+    """Return the rows that each row reads: row i reads row i − top, and none inside the padding."""
     alone = {**attrs, "kernel": (1, 1), "stride": (1, 1)}
     band = window_rows(ins, alone, rows)
     return Band(band.reads, {**attrs, "padding": band.attrs["padding"]})

@@ -33,7 +33,7 @@ def flags(*names: str) -> int:
 
 
 def affinity() -> set[int] | None:
-    """Cores that the calling thread may use; None where the system does not tell."""
+    """Return the cores that the calling thread may use; None if the system does not say."""
     return None if PLAIN or not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
 
 
@@ -44,12 +44,12 @@ def set_affinity(cores: Collection[int], thread: int = 0) -> None:
 
 
 def load_average() -> float | None:
-    """Processes that wanted to run in the last minute; None where the system does not tell."""
+    """Return the number of processes ready to run in the last minute; None if the system does not say."""
     return None if PLAIN or not hasattr(os, "getloadavg") else os.getloadavg()[0]
 
 
 def memory_bytes() -> float:
-    """Bytes of memory that this machine has; infinite where the system does not tell."""
+    """Return the bytes of memory that this machine has; infinite if the system does not say."""
     return math.inf if PLAIN or not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -46,7 +46,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rest_w: _NotNegative = 0.0  # What the rest of the chip draws all the time, W.
 
     def problem(self) -> str | None:
-        """What is wrong with the steps, in words; None if nothing is."""
+        """Return the defect of the steps, in words; None if there is none."""
         for before, after in zip(self.throttle, self.throttle[1:], strict=False):
             if not (before.at_c < after.at_c and before.speed > after.speed):
                 return f"the step at {after.at_c:g} °C is not hotter and slower than the one before it"

@@ -26,7 +26,7 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: float  # Of the worst tensor, by that measure.
     tolerance: float  # Largest error allowed.
     tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
+    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
 
 
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run_answer(content: object) -> RunAnswer:
-    """What a run on a board told, as JSON has it."""
+    """Return the result of a run on a board, as in JSON."""
     try:
         return msgspec.convert(content, RunAnswer, dec_hook=lambda kind, value: kind(value))
     except (msgspec.ValidationError, TypeError) as error:
@@ -141,7 +141,7 @@ def run_answer(
     priority: str | None = None,
     warnings: list[str],
 ) -> RunAnswer:
-    """What was measured and found right, summed up.
+    """Summarise measurements and checks.
 
     Args:
         right: Of its results; None where a delegate computes nothing.
@@ -228,7 +228,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
-    """What tuning the bundle in the folder `path` brought, summed up."""
+    """Summarise the gain of tuning the bundle in the folder `path`."""
     return TuneAnswer(
         bundle=path,
         device=device,

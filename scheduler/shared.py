@@ -34,7 +34,7 @@ _pieces: dict[int, _SharedPiece] = {}
 
 
 def shared_bytes(size: int) -> NDArray[np.uint8]:
-    """Zeros that `describe` can tell other processes of.
+    """Allocate zeros that `describe` can share with other processes.
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
     """
@@ -67,7 +67,7 @@ def shared_like(arrays: Sequence[Array]) -> list[Array]:
 
 
 def describe(array: Array) -> dict[str, Any] | None:
-    """What another process of this user opens an array by; None if it is in memory that is not shared."""
+    """Return the handle by which another process of this user opens an array; None if its memory is not shared."""
     address = array.ctypes.data
     # a copy made in one step: garbage that is collected on the way takes pieces out
     for start, piece in _pieces.copy().items():

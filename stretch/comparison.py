@@ -167,7 +167,7 @@ def _processors(segments: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def warnings_of(rows: Sequence[ComparedRow]) -> list[str]:
-    """What must be known before rows are compared."""
+    """Return warnings about rows that do not compare."""
     warnings = []
     timed = [row for row in rows if row.ms is not None]
     if len({row.source for row in timed}) > 1:

@@ -49,7 +49,7 @@ def other_owner(package: str) -> str | None:
 
 
 def processor_name() -> str:
-    """Name of the processor as the system tells it."""
+    """Return the name of the processor, as the system reports it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():

@@ -123,5 +123,5 @@ Places = Annotated[
 NO_PLACES: Mapping[str, str] = MappingProxyType({})
 Preprocessing = Annotated[
     dict[str, Any] | None,
-    Rare("What pictures go through in place of what the model states, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."),
+    Rare("Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."),
 ]

@@ -190,6 +190,7 @@ def numbers_on_pages(names: list[str]) -> Iterator[str]:
 #: Words of our pages and help that a plainer one replaces; the reader's words are in docs/start/concepts.md.
 WORDING = {
     r"\b[Ww]hat [^.?!:;]{3,60}\b(?:is|are|has|have|was|were)\b(?![^.]*\?)": "the name of the thing",
+    r"^What\b(?! to optimise)(?![^.]*\?)": "a verb or the name of the thing first",
     r"\banew\b": "again",
     r"(?<!-)\bbeside\b": "next to, with, in addition to",
     r"\b(?:stands?|stood|lies) (?:in|for|beside|below|there)\b": "is in, replaces, means",
@@ -202,12 +203,23 @@ WORDING = {
     r"\bnine (?:of|in) ten\b|\bprobability of 0\.9\b|\bno clear winner\b": "90 % interval, too close to call",
     r"\b(?:contestant|contender|rival|control network)s?\b": "baseline",
     r"\btimes as (?:long|fast)\b": "1.12x faster",
+    r", for (?:it|they|he|nothing|nobody|those who)\b": "because",
 }
 #: Sentences of these pages that are plain all the same.
-PLAIN = ("What matters is the error", "the search takes several times as long", "takes 1.5 times as long")
+PLAIN = (
+    "quantiles of measured",
+    "Student's t for the logarithm",
+    "What matters is the error",
+    "the search takes several times as long",
+    "takes 1.5 times as long",
+)
 #: Words of a sentence on a page or in help, at most.
 SENTENCE = 30
 HELP = "docs/reference/cli.md"
+#: Values of JSON keys, which keep their words.
+IDS = {"no clear winner"}
+#: Folders whose messages and docstrings were not read yet.
+UNREAD = ("stretch/profile/", "scheduler/delegates/opencl/", "scheduler/tools/openvino")
 
 
 def clumsy(text: str) -> list[str]:
@@ -229,8 +241,29 @@ def clumsy(text: str) -> list[str]:
     return result
 
 
+def written(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of a module's messages, with ``x`` for each value, and of the first paragraphs of public functions."""
+    inside = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+            inside.add(id(node.body[0].value))  # type: ignore[attr-defined]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                yield node.lineno, text.split("\n\n")[0]
+        elif isinstance(node, ast.JoinedStr):
+            inside |= set(map(id, node.values))
+            yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.lineno, node.value
+
+
 def wording(names: list[str]) -> Iterator[str]:
-    """README, CONTRIBUTING, the documentation and the help are in plain English."""
+    """README, CONTRIBUTING, the documentation, the help, messages and docstrings are in plain English."""
+    for name, source in texts([name for name in names if name.startswith(PACKAGES) and not name.startswith(UNREAD)], ".py"):
+        for line, text in written(ast.parse(source)):
+            # text without two spaces is a name, and text with lines that end in a semicolon is code
+            if text.count(" ") > 1 and ";\n" not in text and text not in IDS:
+                yield from (f"{name}:{line}: {defect}" for defect in clumsy(text))
     pages = [name for name in names if name in ("README.md", "CONTRIBUTING.md", "experiments/README.md") or name.startswith("docs/")]
     for name, text in texts([name for name in pages if name != "docs/reference/python.md"], ".md"):
         # lines of help are wrapped under their option; a blank line ends what a reader takes in at once

@@ -1,9 +1,11 @@
-"""Build what would be published and try it where it would be installed: `make release`, or `python tools/release.py --help`.
+"""Build the files of a release and try them in clean environments: `make release`, or `python -m tools.release --help`.
 
-A wheel and an sdist are built into `dist` and looked through. Every Python from
-3.11 to 3.14 that is found here gets new environments with the base install, one
-from each, in which the program lists devices, verifies a small bundle and runs
-it, on boards that are named as well. A table says what came of it; the exit
+A wheel and an sdist are built into `dist` and checked. Every Python from 3.11
+to 3.14 found here gets one new environment for each file, with the base
+install: the program lists devices, verifies a small bundle and runs it, also on
+the boards that are named. Then the wheel's extras are added, to draw a plot and
+to branch a network. The base install and these extras are also resolved for
+other systems, from wheels alone. A table has the result of each step; the exit
 code is 1 if anything failed.
 """
 
@@ -22,6 +24,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tools.wheels import SYSTEMS, environment, missing
+
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Series that are tried.
@@ -36,8 +40,11 @@ MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|mnt|scratch)/[\w.]+|i
 #: Files that a wheel has to bring.
 NEEDED = ("stretch/cli/__init__.py", "scheduler/tools/boards/agent.py", "predictors/profiles/pixel6.toml", "stretch/_recipes/designs/")
 
-#: A small network, branched by the program of this environment.
+#: A small network, branched by this checkout.
 BRANCH = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--alpha", "100", "--quiet")
+
+#: Extras that are tried in addition to the base install.
+EXTRAS = ("plot", "torch")
 
 
 class FailedError(Exception):
@@ -52,18 +59,25 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--ssh-config", metavar="FILE", help="ssh configuration for --on")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where the wheel and the sdist go")
     args = parser.parse_args(words)
+    # uv does not read pip's settings
+    os.environ |= environment()
     config = [f"--ssh-config={Path(args.ssh_config).resolve()}"] if args.ssh_config else []
     with tempfile.TemporaryDirectory(prefix="nn-stretch-release-") as folder:
         wheel, sdist = build(args.dist)
         rows = {"the files": look_through(wheel, sdist, (ROOT / "CHANGELOG.md").read_text())}
+        resolved = {system: functools.partial(resolve, system) for system in SYSTEMS}
+        rows["wheels of the base install, plot and torch"] = steps(resolved)
         bundle = Path(folder, "bundle")
-        run([program(Path(sys.executable).parent), *BRANCH, "--out", bundle], Path(folder))
+        # with the code of this checkout, from which the files are built
+        run([sys.executable, "-c", "from stretch.cli import app; app()", *BRANCH, "--out", bundle], ROOT)
         for python in args.python or find_pythons():
             for file in (wheel, sdist):
                 print(f"trying {file.name} with {python}", file=sys.stderr)
                 place = Path(folder, f"environment-{len(rows)}")
                 hosts = {host: [f"--on={host}", *config] for host in (args.on if file is wheel else ())}
-                rows[f"{version(python)}, {'wheel' if file is wheel else 'sdist'}"] = try_install(python, file, bundle, place, hosts)
+                rows[f"{version(python)}, {'wheel' if file is wheel else 'sdist'}"] = try_install(
+                    python, file, bundle, place, hosts, EXTRAS if file is wheel else ()
+                )
                 shutil.rmtree(place)
     print(table(rows))
     return 1 if any(value.startswith("failed") for row in rows.values() for value in row.values()) else 0
@@ -104,13 +118,21 @@ def check_complete(inside: Mapping[str, bytes], source: Mapping[str, bytes]) -> 
 
 
 def check_version(stated: str, name: str, inside: Mapping[str, bytes], changes: str) -> str:
-    """Refuse a version that is not the same everywhere, or whose changes are not told under its name."""
+    """Refuse a version that is not the same everywhere, or whose changes are not listed under its name."""
     if f"nn_stretch-{stated}-" not in name or f'__version__ = "{stated}"' not in inside["stretch/__init__.py"].decode():
         raise FailedError(f"pyproject.toml says {stated}, and {name} or stretch.__version__ something else")
     newest = re.search(r"^## (.+)$", changes, re.MULTILINE)
-    if newest is None or not re.fullmatch(rf"{re.escape(stated)} \(\d{{4}}-\d\d-\d\d\)", newest[1]):
+    if newest is None or not (when := re.fullmatch(rf"{re.escape(stated)} \((\d{{4}}-\d\d-\d\d|unreleased)\)", newest[1])):
         raise FailedError(f"CHANGELOG.md begins with `{newest[1] if newest else 'nothing'}`, not with {stated} and its date")
-    return stated
+    return f"{stated}, {when[1]}" + ("; CHANGELOG.md needs a date before publication" if when[1] == "unreleased" else "")
+
+
+def resolve(system: str) -> str:
+    """Refuse a system for which an install of the base or an extra finds no wheel."""
+    lacking = [f"{extra or 'base'}: {', '.join(packages)}" for extra in (None, *EXTRAS) if (packages := missing(system, extra))]
+    if lacking:
+        raise FailedError("; ".join(lacking))
+    return "yes"
 
 
 def check_names(files: Mapping[str, bytes]) -> str:
@@ -146,8 +168,10 @@ def version(python: str) -> str:
         return ""
 
 
-def try_install(python: str, file: Path, bundle: Path, place: Path, hosts: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Install a file by itself into a new environment, and use it there and on boards."""
+def try_install(
+    python: str, file: Path, bundle: Path, place: Path, hosts: Mapping[str, Sequence[str]], extras: Sequence[str] = ()
+) -> dict[str, str]:
+    """Install a file alone into a new environment, use it there and on boards, then add extras."""
     folder = place / "bin"
     stretch = program(folder)
     plain = ("run", bundle, "--repeat", "2", "--warmup", "0", "--json", "--quiet")
@@ -174,20 +198,33 @@ def try_install(python: str, file: Path, bundle: Path, place: Path, hosts: Mappi
                 return "not tried: its Python is of another series"
             raise
 
+    def extra(name: str) -> str:
+        run([sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder / "python", f"{file}[{name}]"], place)
+        if name == "plot":
+            run(
+                [stretch, "predict", bundle / "model.onnx", "--device", "pixel6", "--processor", "cpu", "--plot", "kernels.svg", "--quiet"],
+                place,
+            )
+            return "drew the kernels of model.onnx"
+        run([stretch, *BRANCH, "--out", "branched"], place)
+        return "branched tiny_resnet"
+
     return steps(
         {
             "install": install,
+            "version": lambda: run([stretch, "--version"], place).strip(),
             "env": lambda: f"{len(answer('list', 'env', '--json')['items'])} facts",
             "devices": lambda: f"{len(answer('list', 'devices', '--json')['items'])}",
             "verify": lambda: "ok" if answer("verify", bundle, "--json")["ok"] else "failed",
             "run": lambda: f"error {answer(*plain)['max_error']:.0e}",
             **{f"run on {host}": functools.partial(board, words) for host, words in hosts.items()},
+            **{f"with {name}": functools.partial(extra, name) for name in extras},
         }
     )
 
 
 def steps(todo: Mapping[str, Callable[[], str]]) -> dict[str, str]:
-    """What came of each step; a failure is told, and the others go on."""
+    """Return the result of each step; after a failure the other steps go on."""
     done = {}
     for name, step in todo.items():
         try:

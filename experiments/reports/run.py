@@ -1,7 +1,9 @@
 """Reports in a real browser: `python -m experiments.reports.run`; draws the screenshots of the documentation."""
 
 import argparse
+import hashlib
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -30,7 +32,7 @@ TALL, WIDE = 1500, 1000
 def report(words: tuple[str, ...], path: Path) -> int:
     """Have the command line write a report, and return its exit code."""
     command = [sys.executable, "-c", "from stretch.cli import app; app()", "branch", *words, "--weights", "none", "--dry-run", "--html"]
-    # the page states the command, which shall hold no path of this machine
+    # the page states the command, which should hold no path of this machine
     done = subprocess.run(
         [*command, path.name], cwd=path.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False
     )
@@ -39,10 +41,27 @@ def report(words: tuple[str, ...], path: Path) -> int:
     return done.returncode
 
 
+def shown(path: Path) -> str:
+    """Return a hash of the words of a report, without those of drawings, date and versions."""
+    words = re.sub(r"<(svg|style)\b.*?</\1>|<[^>]+>", " ", path.read_text().partition("<footer>")[0], flags=re.DOTALL)
+    return hashlib.sha256(" ".join(words.split()).encode()).hexdigest()
+
+
+def stamp(picture: Path, words: str) -> None:
+    """Write into a screenshot which words it shows, so that a test finds it out of date."""
+    from PIL import Image, PngImagePlugin
+
+    info = PngImagePlugin.PngInfo()
+    info.add_text("report", words)
+    with Image.open(picture) as image:
+        image.save(picture, pnginfo=info, optimize=True)
+
+
 def main(words: list[str] | None = None) -> int:
     """Write the reports, load them in turns, check them, and write ``results/pages.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.reports.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--draw", action="store_true", help="only draw the screenshots: time nothing, and write no record")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "pages.json")
     options = parser.parse_args(words)
     from axe_playwright_python.sync_playwright import Axe
@@ -57,7 +76,7 @@ def main(words: list[str] | None = None) -> int:
         codes = {name: report(REPORTS[name], path) for name, path in pages.items()}
         browser = engine.chromium.launch(executable_path=first, args=["--no-sandbox"])
         times: dict[tuple[str, int], list[float]] = {}
-        for _ in range(options.rounds):
+        for _ in range(0 if options.draw else options.rounds):
             for name, path in pages.items():
                 for width in WIDTHS:
                     page = browser.new_page(viewport={"width": width, "height": 900})
@@ -70,6 +89,9 @@ def main(words: list[str] | None = None) -> int:
             page = browser.new_page(viewport={"width": WIDE, "height": TALL})
             page.goto(path.as_uri())
             page.screenshot(path=PICTURES / f"{name}.png")
+            stamp(PICTURES / f"{name}.png", shown(path))
+            if options.draw:
+                continue
             axe = Axe().run(page).response
             rows.append(
                 {
@@ -85,6 +107,8 @@ def main(words: list[str] | None = None) -> int:
             page.close()
         version = browser.version
         browser.close()
+    if options.draw:
+        return 0
     write_record(
         options.out,
         {"pages": rows},

@@ -48,7 +48,7 @@ def fit_path(profile: Path) -> Path:
 
 
 def read_fits(profile: Path, device: str) -> dict[tuple[str, str, str], Fit]:
-    """Fits beside a profile by processor, core set and precision; empty if there are none.
+    """Read the fits next to a profile, by processor, core set and precision; empty if there are none.
 
     Args:
         profile: The profile's TOML file.
@@ -61,7 +61,7 @@ def read_fits(profile: Path, device: str) -> dict[tuple[str, str, str], Fit]:
 
 
 def read_priors(profile: Path, device: str) -> dict[tuple[str, str, str], Prior]:
-    """Priors beside a profile by processor, core set and precision; empty if there are none.
+    """Read the priors next to a profile, by processor, core set and precision; empty if there are none.
 
     Args:
         profile: The profile's TOML file.
@@ -84,7 +84,7 @@ def _read(path: Path, kind: type[File], device: str) -> File | None:
         raise StretchError(f"{path} is not a file of fits: {_fault(content, kind) or error}", _HINT) from error
     if parsed.device != device:
         raise StretchError(
-            f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them anew with `stretch profile --fit`"
+            f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them again with `stretch profile --fit`"
         )
     return parsed
 

@@ -91,7 +91,7 @@ class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Return its name in messages."""
         return self.network or self.model
 
 
@@ -337,7 +337,7 @@ def _calibrated(
     where = f"{start.processor}[{start.core_set}] in {start.precision}"
     if lead is None and 0 < len(rows) == sum(row.pipeline for row in rows) < MIN_PIPELINES:
         raise StretchError(
-            f"{len(rows)} pipelines on {where} do not tell what pipelines take beside their networks",
+            f"{len(rows)} pipelines on {where} do not show the time that pipelines take in addition to their networks",
             f"give {MIN_PIPELINES} of them, or times of networks alone",
         )
     graphs = [graph_of(row) for row in rows]

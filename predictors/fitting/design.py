@@ -141,7 +141,7 @@ class Design:
     left: dict[str, list[KernelCost]]  # Kernels of each network that are in no group.
 
     def priors(self, precision: str) -> list[TermPrior]:
-        """What is known of each parameter before anything is measured."""
+        """Return the prior of each parameter, before any measurement."""
         return [parameter.prior.get(precision, TermPrior()) for parameter in self.parameters]
 
     def group_terms(self, sizes: Vector) -> dict[str, dict[str, float]]:
@@ -154,7 +154,7 @@ class Design:
         return terms
 
     def fixed(self, sizes: Vector) -> float:
-        """What an inference takes beside its kernels, ms."""
+        """Return the time of an inference in addition to its kernels, ms."""
         return sum(float(size) for parameter, size in zip(self.parameters, sizes, strict=True) if parameter.term == INFERENCE)
 
 

@@ -34,7 +34,7 @@ class TimedCoreSet:
 
     @property
     def cores(self) -> int:
-        """How many; 1 where the name does not tell."""
+        """Return the number of cores; 1 where the name has none."""
         return sum(int(count) for count, _ in _CORES.findall(self.name)) or 1
 
     @property

@@ -143,7 +143,7 @@ def _interval(low: float, high: float, coverage: float, method: str) -> Interval
 
 
 def covered(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> float:
-    """Share of networks within the interval that is made without their family, its level included."""
+    """Return the coverage of the interval under leave-one-family-out, its level included."""
     inside = []
     for family in sorted({families[name] for name in ratios}):
         others = {name: ratio for name, ratio in ratios.items() if families[name] != family}

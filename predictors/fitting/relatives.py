@@ -50,7 +50,7 @@ class FittedProcessor:
     fixed_ms: float  # What an inference takes beside them.
 
     def on(self, other: Processor, precision: str) -> dict[str, float]:
-        """What its fit says of each network on another processor, ms."""
+        """Return its fit's predictions for each network on another processor, ms."""
         ratios = Ratios.between(self.processor, other, precision)
         return {name: sum(ratios.of(times).ms.tolist()) + self.fixed_ms for name, times in self.times.items()}
 

@@ -90,7 +90,7 @@ def _between(threshold: float) -> float:
 
 
 def evaluate(trees: Trees, costs: Sequence[KernelCost]) -> NDArray[np.float64]:
-    """What trees say of kernels, as fits are evaluated."""
+    """Return the trees' predictions for kernels, as fits are evaluated."""
     return TreeModel(trees)(columns(costs))
 
 

@@ -125,7 +125,7 @@ class Pool:
         return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), METHOD)
 
     def covered(self, places: Sequence[Place]) -> float:
-        """Share of networks within the interval that is made without their family on any device."""
+        """Return the coverage of the interval under leave-one-family-out, on any device."""
         families, inside = self.networks.families, []
         bounds: dict[tuple[str, str], tuple[float, float]] = {}
         for place in places:

@@ -159,7 +159,7 @@ _add = LAYERS.add
 
 
 def stated(shape: Shape, kernel: str, variant: str, work: tuple[int, int, int, int, int] | None = None, weights: int = 0) -> NcnnStep:
-    """An opaque operator; without `work` one that does the same for each element."""
+    """Return an opaque operator; without `work`, an elementwise one."""
     channels = shape[1] if len(shape) in (2, 4) else shape[-1]
     return NcnnStep("opaque", attributes(shape, kernel, variant, work or (1, 1, channels, 1, prod(shape) // channels), weights))
 

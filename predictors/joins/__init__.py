@@ -30,7 +30,7 @@ def joins_that(holds: Callable[[Join], bool]) -> tuple[str, ...]:
 
 
 def meeting_of(join: str) -> Meeting:
-    """What computes a join that designs, or bundles, call by this name.
+    """Return the rule of a join by its name in designs and bundles.
 
     Raises:
         UnknownNameError: If there is no such join.

@@ -1,4 +1,4 @@
-"""Paths that the original segment has already, on processors of their own: they meet as they do in the original."""
+"""The original segment's own parallel paths, each on its own processor; they meet as in the original."""
 
 from predictors.join import Join, joins
 

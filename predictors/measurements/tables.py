@@ -74,7 +74,7 @@ class KernelLatency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cost(self) -> KernelCost:
-        """What its time depends on."""
+        """Return the values that its time depends on."""
         return KernelCost(*(getattr(self, name) for name in KernelCost._fields))
 
 
@@ -88,9 +88,7 @@ def read_table(path: Path, kind: type[Row]) -> list[Row]:
     for line, row in numbered_rows(path, kind):
         key = tuple(getattr(row, field.name) for field in msgspec.structs.fields(kind) if field.name not in ("ms", "std_ms"))
         if key in seen:
-            raise StretchError(
-                f"{path}, line {line}: the same measurement stands in line {seen[key]}", "keep one of the two, or their median"
-            )
+            raise StretchError(f"{path}, line {line}: the same measurement is in line {seen[key]}", "keep one of the two, or their median")
         seen[key] = line
         rows.append(row)
     if not rows:

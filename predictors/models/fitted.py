@@ -297,7 +297,7 @@ class FittedModel:
         if fit.backend != processor.profile.backend:
             raise StretchError(
                 f"the fit of {processor.name} was made for kernels of `{fit.backend}`, the profile says `{processor.profile.backend}`",
-                "make the fit anew with `stretch profile --fit`",
+                "make the fit again with `stretch profile --fit`",
             )
         self.fit, self.processor = fit, processor
         self.roofline = RooflinePredictor(processor, fit.precision)
@@ -310,7 +310,7 @@ class FittedModel:
 
     @property
     def fixed_ms(self) -> float:
-        """What an inference takes beside its kernels, ms."""
+        """Return the time of an inference in addition to its kernels, ms."""
         return self.fit.correction.fixed_ms
 
     def interval(self) -> tuple[float, float]:

@@ -85,14 +85,14 @@ class RelatedModel:
                 raise StretchError(
                     f"the times of {processor.name} come from {reference.processor}[{reference.core_set}] of {reference.device} in {reference.precision}, "
                     "which has no fit any more",
-                    "make them anew with `stretch profile --fit`",
+                    "make them again with `stretch profile --fit`",
                 )
             relatives.append((model, Ratios.between(relative, processor, prior.precision)))
         return cls(prior, relatives or [(RooflinePredictor(processor, prior.precision), Ratios(1.0, 1.0))])
 
     @property
     def fixed_ms(self) -> float:
-        """What an inference takes beside its kernels, ms."""
+        """Return the time of an inference in addition to its kernels, ms."""
         if self.prior.calibration is not None:
             return self.prior.calibration.per_inference_ms
         return self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)

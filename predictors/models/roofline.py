@@ -41,7 +41,7 @@ class KernelTime(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What takes most of the time: ``launch``, ``compute`` or ``memory``."""
+        """Return the part that takes most of the time: ``launch``, ``compute`` or ``memory``."""
         parts = {"launch": self.launch_ms, "compute": self.compute_ms, "memory": self.memory_ms}
         return max(parts, key=lambda name: parts[name])
 
@@ -76,7 +76,7 @@ class KernelModel(Protocol):
 
     @property
     def fixed_ms(self) -> float:
-        """What an inference takes beside its kernels, ms."""
+        """Return the time of an inference in addition to its kernels, ms."""
         ...
 
     def interval(self) -> tuple[float, float]:
@@ -122,7 +122,7 @@ class RooflinePredictor:
 
     @property
     def fixed_ms(self) -> float:
-        """Nothing is known of what an inference takes beside its kernels: 0 ms."""
+        """Return 0 ms: the time of an inference in addition to its kernels is unknown."""
         return 0.0
 
     def interval(self) -> tuple[float, float]:

@@ -66,7 +66,7 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
 
 
 def constants(attrs: Attrs) -> dict[str, Shape]:
-    """Shape of each tensor that an operator's calls read beside its inputs, by name."""
+    """Return the shape of each tensor that an operator's calls read in addition to its inputs, by name."""
     return {key: ints(attrs, key) for key in attrs if key.startswith(CONSTANT)}
 
 

@@ -48,18 +48,18 @@ class Alternative:
 
     @cached_property
     def computing_ms(self) -> Mapping[str, float]:
-        """What each processor computes in an inference, ms."""
+        """Return the time that each processor computes in an inference, ms."""
         total: dict[str, float] = {}
         for work in self.work:
             total[work.processor] = total.get(work.processor, 0.0) + work.computing_ms
         return total
 
     def expected_mj(self, factors: Mapping[str, float]) -> float:
-        """What processors take for an inference if they take longer than planned, mJ."""
+        """Return the energy of an inference if processors take longer than planned, mJ."""
         return sum(self.watts[name] * ms * factors.get(name, 1.0) for name, ms in self.computing_ms.items() if ms)
 
     def expected_ms(self, factors: Mapping[str, float]) -> float:
-        """What an inference takes if processors take longer than planned.
+        """Return the time of an inference if processors take longer than planned.
 
         Each step begins when those before it are over and its queue has done
         what stands before it in the plan.

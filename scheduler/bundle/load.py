@@ -117,7 +117,7 @@ def _open_shared(path: Path) -> int:
             return descriptor
         os.close(descriptor)
         time.sleep(_PAUSE_S)
-    raise StretchError(f"{path} is being removed", "look again when whoever removes it has ended")
+    raise StretchError(f"{path} is being removed", "try again after its removal")
 
 
 def _lock(descriptor: int, kind: str) -> bool | None:
@@ -174,7 +174,7 @@ def public_key(path: Path) -> bytes:
 
 
 def sign(folder: Path, description: bytes, key: Path) -> bytes:
-    """Sign a bundle's description; the signature is put beside it in one step.
+    """Sign a bundle's description; the signature is written next to it in one step.
 
     Args:
         description: Content of its `bundle.json`.
@@ -379,7 +379,7 @@ def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Ite
 
 
 def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
-    """What is wrong with a bundle's files, one sentence each, without looking at what they hold."""
+    """Return defects of a bundle's files, one sentence each, without reading their content."""
     for name in _used(manifest):
         if name not in manifest.files:
             yield f"{path / 'bundle.json'} uses the file `{name}` without stating its size and hash"
@@ -398,7 +398,7 @@ def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -
 
 
 def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the ONNX files of a bundle whose files are as they were written, one sentence each."""
+    """Return the defects of a bundle's unchanged ONNX files, one sentence each."""
     compiled = {name for files in manifest.contexts.values() for name in files.values()}
     work: dict[str, int] = {}
     for name in manifest.files:
@@ -606,7 +606,7 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
-    """What is wrong with a bundle, one sentence each.
+    """Return the defects of a bundle, one sentence each.
 
     What a file holds is looked at only once all files are as they were written.
 
@@ -653,7 +653,7 @@ def _decoded(path: Path, text: bytes) -> Manifest:
             raise StretchError(f"{file} has schema {schema}, this nn-stretch reads up to {SCHEMA}", upgrade_line())
         if schema < SCHEMA:
             raise StretchError(
-                f"{file} has schema {schema}, which this nn-stretch does not read: make the bundle anew, with `stretch branch` or `stretch export`",
+                f"{file} has schema {schema}, which this nn-stretch does not read: make the bundle again with `stretch branch` or `stretch export`",
                 f"schema {SCHEMA} is read",
             )
         return msgspec.json.decode(text, type=Manifest)

@@ -65,12 +65,12 @@ class SubgraphEntry(_ManifestStruct, frozen=True):
 
     @property
     def input(self) -> str:
-        """The one tensor it reads, for those who need it to be one."""
+        """The one tensor it reads, for callers that need exactly one."""
         return _only(self.inputs, f"subgraph `{self.name}` reads")
 
     @property
     def output(self) -> str:
-        """The one tensor it writes, for those who need it to be one."""
+        """The one tensor it writes, for callers that need exactly one."""
         return _only(self.outputs, f"subgraph `{self.name}` writes")
 
 
@@ -177,12 +177,12 @@ class Manifest(_ManifestStruct, frozen=True):
 
     @property
     def input(self) -> str:
-        """The model's one input, for those who need it to be one."""
+        """The model's one input, for callers that need exactly one."""
         return _only(self.inputs, "the model reads")
 
     @property
     def output(self) -> str:
-        """The model's one output, for those who need it to be one."""
+        """The model's one output, for callers that need exactly one."""
         return _only(self.outputs, "the model writes")
 
 

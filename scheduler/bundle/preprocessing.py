@@ -12,7 +12,7 @@ _Deviation = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 _Pixels = Annotated[int, msgspec.Meta(ge=1, le=1 << 14)]
 
 #: How a person writes what is read as a `Preprocessing`.
-TABLE_HINT = 'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; its values stand in docs/reference/bundle-format.md'
+TABLE_HINT = 'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; docs/reference/bundle-format.md lists its keys'
 
 #: Of a picture after the resize: 200 MB of colours.
 MAX_PIXELS = 1 << 26
@@ -87,7 +87,7 @@ IMAGENET = Preprocessing()
 def requested_preprocessing(
     stated: Preprocessing, requested: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int]
 ) -> Preprocessing:
-    """What a caller asks for in the place of what a model states.
+    """Return a caller's preprocessing in place of the model's.
 
     Args:
         requested: A complete preprocessing, or the values to change; None for the stated one.

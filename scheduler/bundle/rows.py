@@ -45,7 +45,7 @@ def cut_shape(shape: tuple[int, ...], rows: Rows | None, layout: str = "NCHW") -
 
 
 def read_by(subgraph: Reader, tensors: Mapping[str, Array]) -> list[Array]:
-    """What a subgraph reads of tensors in NCHW, in the order of its inputs, each as one piece of memory."""
+    """Return the inputs of a subgraph in NCHW, in its order, each as one piece of memory."""
     return [np.ascontiguousarray(cut(tensors[name], subgraph.rows.get(name))) for name in subgraph.inputs]
 
 

@@ -75,7 +75,7 @@ class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def statement_problems(manifest: Manifest) -> Iterator[str]:
-    """What a manifest states of its bundle that cannot be, one sentence each."""
+    """Return impossible statements of a manifest about its bundle, one sentence each."""
     yield from _preprocessing_problems(manifest)
     yield from _design_problems(manifest)
     yield from _predicted_problems(manifest.predicted)
@@ -105,7 +105,7 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
     for side in design.sides:
         names = [entry.name for entry in manifest.subgraphs if entry.segment == side.name]
         if names != [f"{side.name}.{side.processor}"]:
-            yield f"`design` has `{side.name}` on {side.processor} beside the backbone, its subgraphs are {_listed(names) or 'none'}"
+            yield f"`design` has `{side.name}` on {side.processor} outside the backbone, its subgraphs are {_listed(names) or 'none'}"
 
 
 def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _check_problems(manifest: Manifest) -> Iterator[str]:
     if not tolerance:
         yield "`checks` has no `tolerance` above zero"
     if not isinstance(checks.get("reference"), str):
-        yield "`checks` does not say in `reference` what the files were compared with"
+        yield "`checks` lacks `reference`, the file that the others were compared with"
     yield from _error_problems(manifest, tolerance)
 
 

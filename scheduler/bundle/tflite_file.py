@@ -130,7 +130,7 @@ def check_belongs(file: TfliteFile, manifest: Manifest) -> None:
 
     plan = file.plan
     if steps(plan.tensors, plan.subgraphs, plan.joins) != steps(manifest.tensors, manifest.subgraphs, manifest.joins):
-        raise StretchError(f"{file.path} was written for another bundle than the one it lies in", _AGAIN)
+        raise StretchError(f"{file.path} was written for another bundle", _AGAIN)
 
 
 def nhwc(shape: tuple[int, ...]) -> tuple[int, ...]:

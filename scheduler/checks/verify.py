@@ -1,6 +1,6 @@
 """Whether a bundle is whole and computes what its own whole model computes, and whether a session gives its results.
 
-A session is judged by every tensor against the whole model, and that against what it gave when the bundle was written.
+A session is judged by every tensor against the whole model, and that against its result when the bundle was written.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(seed, digest(x), output.size, tuple(_spread(output)))
 
     def problem(self, x: Values, output: Array, tolerance: float = TOLERANCES["fp32"]) -> str | None:
-        """What is wrong with an output, the end of a sentence; None if nothing is, or `x` is not the input of the sample.
+        """Return the defect of an output, as the end of a sentence; None if there is none, or `x` is not the input of the sample.
 
         Args:
             x: The input of `output`.
@@ -71,7 +71,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         difference = relative(now, then) if then.size else 0.0
         if difference <= tolerance:
             return None
-        return f"differs by {difference:.2g} of the largest number from what it gave when the bundle was written, {tolerance:g} is allowed"
+        return f"differs by {difference:.2g} of the largest number from its result when the bundle was written, {tolerance:g} is allowed"
 
 
 def read_sample(checks: dict[str, Any]) -> Sample | None:
@@ -269,7 +269,7 @@ class Reference:
 
 
 def run_file(file: Path, x: Values) -> dict[str, Array]:
-    """What the ONNX file of a subgraph computes on ONNX Runtime, integers as the reals they stand for."""
+    """Compute the ONNX file of a subgraph on ONNX Runtime, with integers as the reals that they encode."""
     session = _session(file)
     return dict(zip([value.name for value in session.get_outputs()], _run(session, x), strict=True))
 
@@ -316,7 +316,7 @@ class Judgement:
     tolerance: float  # Largest error allowed.
     max_error: float  # Largest difference of the output over its largest element.
     tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with what it gave when the bundle was written.
+    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
     expected: Values  # The output that was expected.
 
 

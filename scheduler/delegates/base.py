@@ -66,10 +66,10 @@ class AsyncInvocation(Invocation):
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when what was enqueued last is done and the output buffers may be read."""
+        """Return when the last enqueued work is done and the output buffers may be read."""
 
     def times(self) -> tuple[int, int] | None:
-        """When the processor took up what was enqueued last and when it was done, on the clock of `time.perf_counter_ns`.
+        """Return the times at which the processor began and ended the last enqueued work, on the clock of `time.perf_counter_ns`.
 
         None where the processor does not tell: then the time from `enqueue` to the end of `wait` stands for it.
         """
@@ -211,7 +211,7 @@ class Delegate(ABC):
 
     @classmethod
     def simulated(cls) -> bool:
-        """Whether what it drives here is a simulator, whose results count and whose times do not."""
+        """Return whether it drives a simulator here, whose results count and whose times do not."""
         return False
 
     @classmethod
@@ -258,11 +258,11 @@ class Delegate(ABC):
 
     @property
     def restarting(self) -> bool:
-        """Whether a call takes its time because what it runs on is being made anew, which does not count as hanging."""
+        """Return whether a call is slow because its runtime is being restarted, which does not count as hanging."""
         return False
 
     def allocator(self) -> Allocate | None:
-        """What makes memory that it reads and writes faster than ordinary memory; None where there is none."""
+        """Return the allocator of memory that it reads and writes faster than ordinary memory; None if there is none."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
@@ -299,7 +299,7 @@ class Delegate(ABC):
             StretchError: If this delegate has nothing to tune.
         """
         raise StretchError(
-            f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists what there is"
+            f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists the tunable ones"
         )
 
     def places(self, model: Path) -> list[NodePlace]:

@@ -108,7 +108,7 @@ class CpuDelegate(CoreDelegate):
         return SessionCompiled(session, *open_onnx(model).ends)
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Each operator with its kernel's measured time, or what it was merged into."""
+        """Return each operator with its kernel's measured time, or the operator that it was merged into."""
 
         def session(prefix: str) -> Any:
             settings, options = self.options()

@@ -49,7 +49,7 @@ class QnnLibrary:
 
 
 def missing() -> str | None:
-    """What keeps the provider from being loaded, or None if all files are there."""
+    """Return the reason why the provider cannot be loaded, or None if all files exist."""
     package = _package()
     if package is None:
         return "onnxruntime-qnn is not installed"
@@ -208,7 +208,7 @@ def _chip_session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
 
 
 def compile_and_run(model: str, chip: str, out: str, inputs_file: str, got: str) -> None:
-    """What the process of `compile_context` does; exits with a sentence where that fails."""
+    """Run the process of `compile_context`; exit with a sentence if it fails."""
     settings = {"ep.context_enable": "1", "ep.context_file_path": out, "ep.context_embed_mode": "1"}
     try:
         _chip_session(Path(model), find_chip(chip), settings)
@@ -285,7 +285,7 @@ class DspDelegate(Delegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """What is missing: the package, or a library of it."""
+        """Return the missing package or library."""
         problem = missing()
         return f"{problem} ({INSTALL})" if problem else None
 
@@ -322,7 +322,7 @@ class DspDelegate(Delegate):
         return SessionCompiled(open_context(bundle.file(file), self._chip), inputs, outputs)
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Each operator: all of them are one graph of the DSP, which tells no times of its own."""
+        """Return each operator: all of them are one graph of the DSP, which reports no times."""
         self.compile(model)
         where = "the Hexagon simulator" if is_simulated() else "the DSP"
         places = []

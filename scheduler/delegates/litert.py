@@ -185,7 +185,7 @@ class LiteRtDelegate(CoreDelegate):
         places = [NodePlace(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
         for writes, code in file.operators(name):
             where = "a kernel of XNNPACK" if writes in inside else "a kernel of LiteRT: XNNPACK does not take it"
-            places.append(NodePlace(writes, code, f"{where}; LiteRT tells no time of its own"))
+            places.append(NodePlace(writes, code, f"{where}; LiteRT reports no times"))
         places.append(NodePlace(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
         places.append(NodePlace(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave]))
         return places
@@ -236,7 +236,7 @@ def _by_xnnpack(compiled: LiteRtCompiled) -> set[str]:
 
 
 def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Operators of each partition that a delegate took: it stands behind them, and its borders tell what is in it."""
+    """Return the operators of each partition that a delegate took, found from the borders of the partitions."""
     producers = {int(out): i for i, step in enumerate(steps) if step["op_name"] != "DELEGATE" for out in step["outputs"]}
     parts = []
     for step in (step for step in steps if step["op_name"] == "DELEGATE"):
@@ -398,7 +398,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
         return compiled
 
     def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
-        """Each operator, without times: the accelerator tells none."""
+        """Return each operator, without times: the accelerator reports none."""
         return [NodePlace(writes, code, f"LiteRT's {self.accelerator}") for writes, code in self._file(bundle).operators(name)]
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class NullDelegate(Delegate):
             that is not named costs nothing.
     """
 
-    summary = "computes nothing, costs what it is told"
+    summary = "does nothing; waits for a given time (for tests)"
     computes = False
 
     def __init__(self, seconds: float | Mapping[str, float] = 0.0) -> None:

@@ -141,7 +141,7 @@ class ChildProcess:
         self._end()
 
     def abort(self, why: str) -> None:
-        """End the child from another thread: whoever waits for an answer hears why, and the next command finds a new child."""
+        """End the child from another thread: pending calls get the reason, and the next command starts a new child."""
         self._aborted = why
         with suppress(OSError):
             self._process.kill()
@@ -358,7 +358,7 @@ class ChildDelegate(Delegate):
     _line: ChildProcess | None = None  # None until there is one.
 
     def allocator(self) -> Allocate:
-        """What makes memory that the child can map, which saves it a copy."""
+        """Return the allocator of memory that the child can map, which saves it a copy."""
         return shared_bytes
 
     def close(self) -> None:
@@ -404,7 +404,7 @@ class ProcessDelegate(ChildDelegate):
 
     @classmethod
     def unavailable(cls) -> str | None:
-        """What the inner delegate lacks."""
+        """Return the reason why the inner delegate is unavailable."""
         return get_delegate(INNER).unavailable()
 
     def compile(self, model: Path) -> ProcessCompiled:

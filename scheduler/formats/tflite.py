@@ -445,7 +445,7 @@ class TfliteTensor:
 
     @property
     def reals(self) -> NDArray[Any] | None:
-        """What the stored numbers stand for, in single precision if they are of reals."""
+        """Return the values that the stored numbers encode, in single precision if they are reals."""
         if self.stored is None or self.quantisation is None:
             return self.stored.astype(np.float32) if self.stored is not None and self.kind in ("float16", "float64") else self.stored
         along = [1] * len(self.shape)
@@ -472,7 +472,7 @@ class TfliteOperator:
 
     @property
     def name(self) -> str:
-        """What runtimes call it: a custom operator by its own name."""
+        """Return its name in runtimes: a custom operator's own name."""
         return self.code.removeprefix(f"{_CUSTOM} ")
 
 
@@ -488,7 +488,7 @@ class TfliteNetwork:
 
 
 def open_tflite(path: Path) -> TfliteNetwork:
-    """The one network of a file; what holds none, or is damaged, is refused."""
+    """Read the one network of a file; refuse a file without one, or a damaged one."""
     content = read_bytes(path, "model", MAX_BYTES)
     try:
         return _network(path, ANY_TFLITE.decode(content, others=True), content)
@@ -558,7 +558,7 @@ def _tensor(tensor: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], con
     index = int(tensor.get("buffer", 0))
     need(index < len(buffers), f"the buffer of tensor `{name[:80]}` is not there")
     data = _content(buffers[index], content, name)
-    need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` lies in another file", "convert it with weights inside")
+    need(not tensor.get("external_buffer"), f"tensor `{name[:80]}` is in another file", "convert it with weights inside")
     if data is None:
         return TfliteTensor(name, shape, kind, None, _quantisation(tensor, name, shape, kind), opened)
     need("sparsity" not in tensor, f"tensor `{name[:80]}` is sparse", "convert it with dense weights")

@@ -232,7 +232,7 @@ class _Rounds:
                 self.times[name].append(ms)
 
     def narrow(self, width: float) -> bool:
-        """Whether every ratio of a rival to the bundle is known to `width` of itself."""
+        """Return whether every ratio of a baseline to the bundle is known to `width` of itself."""
         intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
         return all(ratio.width <= width for ratio in intervals)
 
@@ -373,7 +373,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
         return f"no comparison with the original: it ran without controls; {whole}", None
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
     against = (
-        f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) the speed of the best sequential run ({fastest.name}: the fastest of the "
+        f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) against the best sequential run ({fastest.name}: the fastest of the "
         f"original and the network of the same MACs, on each processor alone) on the same {cores}"
     )
     faster = [rival for rival in rivals if ratios[rival.name].side < 0]
@@ -381,22 +381,22 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
     best = min(faster, key=lambda rival: rival.median_ms, default=None)
     if ratio.side < 0:
         return (
-            f"branching loses here: {against}; on cores of one kind that is expected, branches pay on processors of different kinds",
+            f"branching loses here: {against}; this is expected on cores of one kind, branches help on processors of different kinds",
             "sequential",
         )
     if best is not None:
-        start = "branching beats the original here" if ratio.side > 0 else "branching is no clear winner over the original here"
+        start = "branching beats the original here" if ratio.side > 0 else "branching or the original: too close to call here"
         return (
-            f"{start} ({ratio.value:.2f}×, {ratio}, its speed), but loses to a sequential control on the same {cores}: "
+            f"{start} ({ratio.value:.2f}×, {ratio}, its speed), but loses to a sequential baseline on the same {cores}: "
             f"{best.name} takes {best.median_ms:.2f} ms",
             "sequential",
         )
     if ratio.side == 0:
-        return f"no clear winner: branching has {against}, which rounds of this length cannot tell from equal", None
+        return f"too close to call: branching has {against}; rounds of this length do not decide", None
     if even:
         rival = min(even, key=lambda timing: timing.median_ms)
         return (
-            f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); no clear winner against {rival.name} "
+            f"branching beats the original here ({ratio.value:.2f}×, {ratio}, its speed); too close to call against {rival.name} "
             f"({ratios[rival.name]}) on the same {cores}",
             None,
         )
@@ -427,7 +427,7 @@ class Throughput:
 def throughput(
     session: Session, x: Values, in_flight: int, rounds: int = 10, burst: int = 8, warmup: int = 1, step: Callable[[], None] | None = None
 ) -> Throughput:
-    """Measure a session's rates: each round runs a burst of every contestant, in an order that rotates."""
+    """Measure a session's rates: each round runs a burst of every variant, in an order that rotates."""
     cores = used_cores(session)
     whole = session.bundle.file(session.bundle.manifest.whole)
     one, every = Sequential(whole, cores[:1]), Sequential(whole, cores)

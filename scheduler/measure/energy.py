@@ -76,7 +76,7 @@ class Supply:
     def __init__(self, root: Path, clock: Callable[[], int] = perf_counter_ns) -> None:
         folders = supplies(root)
         if not folders:
-            raise CounterError(f"{root / 'power_supply'} has nothing that tells its power")
+            raise CounterError(f"{root / 'power_supply'} has nothing that reports its power")
         self._folder, self._clock, self.least_s = folders[0], clock, SUPPLY_LEAST_S
         self.name = f"power_supply: {self._folder.name}"
         self._last = clock(), self._watts()
@@ -92,10 +92,12 @@ class Supply:
     def _watts(self) -> float:
         status = read_word(self._folder / "status")
         if status in ("Charging", "Full", "Not charging"):
-            raise CounterError(f"{self._folder} is not discharging ({status.lower()}): it does not tell what is used", "unplug the charger")
+            raise CounterError(
+                f"{self._folder} is not discharging ({status.lower()}): it does not report the power used", "unplug the charger"
+            )
         watts = abs(_microwatts(self._folder)) / 1e6
         if watts > MOST_W:
-            raise CounterError(f"{self._folder} tells {watts:.4g} W, which no battery gives")
+            raise CounterError(f"{self._folder} reports {watts:.4g} W, which no battery gives")
         return watts
 
 
@@ -104,12 +106,12 @@ def _microwatts(folder: Path) -> float:
     power = folder / "power_now"
     microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
     if microwatts == 0:
-        raise CounterError(f"{folder} tells a power of 0 W")
+        raise CounterError(f"{folder} reports a power of 0 W")
     return microwatts
 
 
 def supplies(root: Path) -> list[Path]:
-    """Folders of what tells its power, sources first; empty where there is none."""
+    """Return the folders that report power, sources first; empty if there are none."""
     sources = [
         path
         for path in folders(root / "power_supply", "*")
@@ -192,7 +194,7 @@ def find_meter(root: Path = SYS_CLASS) -> Meter:
         return Rapl(root)
     if supplies(root):
         return Supply(root)
-    raise CounterError(f"{root} has neither counters of RAPL (powercap) nor a battery or rail that tells its power (power_supply)")
+    raise CounterError(f"{root} has neither counters of RAPL (powercap) nor a battery or rail that reports its power (power_supply)")
 
 
 def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int = LOOPS) -> MeasuredEnergy:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def play_round(contestants: Mapping[str, Callable[[], T]], number: int) -> dict[str, T]:
-    """Run every contestant once, in an order that rotates."""
+    """Run every variant once, in an order that rotates."""
     order = list(contestants)
     first = number % len(order) if order else 0
     return {name: contestants[name]() for name in order[first:] + order[:first]}
@@ -59,7 +59,7 @@ class Known:
 
     @property
     def side(self) -> int:
-        """1 if the value is surely above one, −1 if below, 0 if one lies in its interval or there is none."""
+        """Return 1 if the value is surely above one, −1 if below, 0 if its interval contains one or there is none."""
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 1 else -1 if self.high < 1 else 0
@@ -225,7 +225,7 @@ def buffers(shapes: Iterable[tuple[int, ...]], allocate: Allocate | None) -> lis
 
 
 def runner(compiled: Compiled, cores: tuple[int, ...], allocate: Allocate | None = None) -> Callable[[], None]:
-    """What runs a compiled network once, from and into buffers of its own, which the delegate may allocate."""
+    """Return a function that runs a compiled network once, with its own buffers, which the delegate may allocate."""
     rng = np.random.default_rng(0)
     inputs, outputs = (buffers(shapes.values(), allocate) for shapes in (compiled.inputs, compiled.outputs))
     for array in inputs:
@@ -368,7 +368,7 @@ class Reads:
     feeding: float  # Share of its time that the calling thread computed, while the kernel ran.
 
     def spread(self, link: LinkTimes) -> tuple[float, float]:
-        """Ends of the factor on a link's time that holds nine in ten exchanges of either state."""
+        """Return the ends of the 90 % interval of the factor on a link's time, over the transfers of either state."""
         stated = max(link.fixed_ms + self.in_bytes / link.to_gbs / 1e6 + self.out_bytes / link.back_gbs / 1e6, 1e-4)
         ends = [np.quantile(some, at) / stated for some in (self.idle_ms, self.working_ms) for at in (0.05, 0.95)]
         return max(min(1.0, float(min(ends))), 0.01), max(1.0, float(max(ends)))

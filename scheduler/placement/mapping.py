@@ -137,7 +137,7 @@ def place_processors(
 
 
 def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]) -> Placement:
-    """The placement that a target names, beside others that are there already."""
+    """Return the placement that a target names, in addition to the existing ones."""
     place = _placement(processor, *_target(processor, target, available_cores()), f"mapped to {target}")
     return replace(place, dispatch=queues.get(place.queue, place.dispatch))
 
@@ -186,7 +186,7 @@ def _by_default(processor: str, left: _Cores, driver: str | None, why_not: str, 
         simulated = get_delegate(driver).simulated()
         reason = f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
         return replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
-    reason = "the CPU of this machine" if is_host(processor) else f"{why_not}: a CPU core stands in"
+    reason = "the CPU of this machine" if is_host(processor) else f"{why_not}; a CPU core replaces it"
     return _placement(processor, "cpu", (left.take(),), reason)
 
 
@@ -220,7 +220,7 @@ def _driver(processor: str, precisions: Collection[str], planned: str | None = N
 def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:
     """Why a delegate does not drive a processor here, or nothing if it does."""
     if name not in os.environ.get(DRIVERS_VARIABLE, name).split(","):
-        return f"no delegate here drives a {processor}, for {DRIVERS_VARIABLE} leaves out `{name}`"
+        return f"no delegate here drives a {processor}: {DRIVERS_VARIABLE} leaves out `{name}`"
     refused = sorted(set(precisions) - set(delegate.precisions))
     if refused:
         able = ", ".join(delegate.precisions)
@@ -231,7 +231,7 @@ def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Co
         if origin(name) is None:
             raise
         problem = f"the `{name}` delegate ({origin(name)}) raised {type(error).__name__}: {error}"
-    return f"no delegate here drives a {processor}, for {problem}" if problem else ""
+    return f"no delegate here drives a {processor}: {problem}" if problem else ""
 
 
 def _target(processor: str, text: str, cores: Sequence[int]) -> tuple[str, tuple[int, ...]]:

@@ -79,7 +79,7 @@ def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -
 
 
 def fallback_placement(place: Placement, onto: str, why: str, queues: Mapping[str, Dispatch]) -> Placement:
-    """The placement on CPU cores that stands in for one whose delegate cannot run a subgraph.
+    """Return the placement on CPU cores that replaces one whose delegate cannot run a subgraph.
 
     It takes the cores of the other, or the last of this process where that had none.
     """

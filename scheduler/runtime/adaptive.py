@@ -121,7 +121,7 @@ class AdaptiveSession:
 
     @property
     def alternatives(self) -> Mapping[str, Alternative]:
-        """What each session takes undisturbed, as the policy sees it."""
+        """Return the time of each session without load, as the policy sees it."""
         return self._policy.alternatives
 
     @property
@@ -132,7 +132,7 @@ class AdaptiveSession:
 
     @property
     def events(self) -> tuple[Ran | Probed, ...]:
-        """What the policy was told of the last inferences: told the same, it decides the same."""
+        """Return the policy's inputs for the last inferences: the same inputs give the same decisions."""
         with self._lock:
             return tuple(self._events)
 

@@ -154,7 +154,7 @@ class Buffers:
         return own_rows
 
     def reads(self, subgraph: PlannedSubgraph) -> tuple[dict[str, Array], list[Copy]]:
-        """What a subgraph's code is bound to, by tensor, and which rows have to be copied there before it runs."""
+        """Return the tensors that a subgraph's code is bound to, and the rows to copy there before it runs."""
         bound, copies = {}, []
         for name in subgraph.inputs:
             tensor = self._tensors[name]
@@ -292,6 +292,6 @@ def bind_subgraph(
 
 
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
-    """What a subgraph that has just run leaves in a trace: itself, then the conversions at its border, which lie within it."""
+    """Return the spans of a subgraph that has just run: itself, then the conversions at its border, which are within it."""
     result = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
     return result + [Span(f"{subgraph.name} {what}", subgraph.processor, queue, "conversion", a, b) for what, a, b in call.conversions()]

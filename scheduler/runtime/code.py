@@ -106,7 +106,7 @@ class CompiledSubgraphs:
         return None
 
     def forget(self, site: Site) -> None:
-        """Let go of a delegate and what it compiled, so that both are made anew when they are asked for again.
+        """Let go of a delegate and its compiled code, so that both are made again on the next request.
 
         Args:
             site: The delegate on its cores, where nothing runs.
@@ -143,15 +143,15 @@ class CompiledSubgraphs:
 
     @property
     def computes(self) -> bool:
-        """Whether every delegate in use computes what it is asked to."""
+        """Return whether every delegate in use computes real results."""
         return all(delegate.computes for delegate in self._delegates.values())
 
     def allocator(self, places: Iterable[Placement]) -> Allocate:
-        """What makes the buffers of some placements: the first of their delegates that asks for other memory than numpy's."""
+        """Return the allocator for the buffers of some placements: that of the first delegate that needs other memory than numpy's."""
         return next(filter(None, (self._delegate(place).allocator() for place in places)), zeros)
 
     def computing(self, place: Placement) -> bool:
-        """Whether the delegate of a placement computes what it is asked to."""
+        """Return whether the delegate of a placement computes real results."""
         return self._delegate(place).computes
 
     def close(self) -> None:

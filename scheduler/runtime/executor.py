@@ -175,7 +175,7 @@ class Driver:
 
     @property
     def machine(self) -> Machine:
-        """The state; not to be told anything but by `tell`."""
+        """Return the state; only `tell` may change it."""
         return self._machine if self.table is None else self.node.machine
 
     def tell(self, event: Event, key: object = None) -> Finish | Fail | None:
@@ -613,7 +613,7 @@ class Executor:
         return StepFailed(done.lane, done.step, done.queue, str(error), done.client)
 
     def awaited(self, name: str) -> bool:
-        """Whether somebody else than the queue of a subgraph reads what it writes."""
+        """Return whether another queue than the subgraph's own reads its outputs."""
         outputs, queue = self.plan.subgraphs[name].outputs, self.places[name].queue
         readers = {reader for tensor in outputs for reader in self.plan.readers.get(tensor, ())}
         alone = all(reader in self.places and self.places[reader].queue == queue for reader in readers)
@@ -654,7 +654,7 @@ class Executor:
         subgraph = self.plan.subgraphs[name]
 
         def other() -> tuple[str, list[Array]] | None:
-            """What another delegate computes, from the inputs that are still there."""
+            """Compute a subgraph with another delegate, from the inputs that still exist."""
             code = self._code.other(name, place)
             if code is None:
                 return None
@@ -666,7 +666,7 @@ class Executor:
         return Check(outputs, other, *self._code.accuracy(name), keeper.policy)
 
     def forget(self, site: Site) -> None:
-        """Let go of the code of a site where nothing runs, which is bound anew when it is added again."""
+        """Let go of the code of an idle site; it is bound again when it is added again."""
         with self._adding:
             for lane in self.lanes:
                 lane.calls = {key: call for key, call in lane.calls.items() if key[1] != site}
@@ -722,7 +722,7 @@ class Executor:
         return tuple(spans)
 
     def close(self, *, wait: bool = True) -> None:
-        """Return when what is in flight and the threads have ended, unless they hang, and let go of everything compiled.
+        """Wait for pending inferences and threads, unless they hang, and let go of all compiled code.
 
         Args:
             wait: False gives up what does not end within a moment.

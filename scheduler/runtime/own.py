@@ -81,7 +81,7 @@ def _from_file(end: OwnEnd, array: NDArray[Any]) -> Array:
 def _telling(path: Path, names: Sequence[str]) -> bytes:
     """An ONNX file that gives tensors within it as well."""
     file = open_onnx(path)
-    need(not file.external, f"{path} keeps weights beside it")
+    need(not file.external, f"{path} keeps weights in another file")
     there = {value.name for value in file.proto.graph.output}
     file.proto.graph.output.extend(type(file.proto.graph.output[0])(name=name) for name in names if name not in there)
     content: bytes = file.proto.SerializeToString()

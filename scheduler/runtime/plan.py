@@ -37,7 +37,7 @@ class PlannedJoin:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What it writes, as a subgraph has it."""
+        """Return the tensors that it writes, as a subgraph does."""
         return (self.output,)
 
 

@@ -36,7 +36,7 @@ class SharedSession(Session):
 
     @property
     def weight(self) -> float:
-        """With twice the weight of another it is given twice as much of a processor that both want."""
+        """Return the weight: with twice the weight of another, it gets twice as much of a contended processor."""
         return self._weight
 
     def run(self, x: Any) -> Any:
@@ -44,7 +44,7 @@ class SharedSession(Session):
         return self.submit(x).result()
 
     def submit(self, x: Any, *, deadline_ms: float | None = None, priority: int = 0) -> Future[Any]:
-        """Start one inference beside those in flight.
+        """Start one inference in addition to those in flight.
 
         Args:
             x: As for `Session.submit`.
@@ -121,7 +121,7 @@ class Scheduler:
             raise
 
     def submit(self, x: Any, model: str | None = None, *, deadline_ms: float | None = None, priority: int = 0) -> Future[Any]:
-        """Start an inference beside those in flight.
+        """Start an inference in addition to those in flight.
 
         Waits while as many of its bundle as may be are in flight.
 
@@ -152,12 +152,12 @@ class Scheduler:
 
     @property
     def events(self) -> tuple[tuple[Event, tuple[Instruction, ...]], ...]:
-        """What the state machine was told last, and what it answered: told the same from the beginning, it answers the same."""
+        """Return the last inputs and answers of the state machine: the same inputs from the start give the same answers."""
         with self._driver.lock:
             return tuple(self._driver.events)
 
     def close(self) -> None:
-        """End after what is in flight; may be called twice. What hangs is not waited for."""
+        """Wait for inferences in flight, except hanging ones, and end; may be called twice."""
         for session in self._sessions.values():
             session.close()
         self._driver.threads.close()
@@ -174,7 +174,7 @@ class Scheduler:
 
 
 def chosen(models: Collection[str], name: str | None) -> str:
-    """The name of one of several models; None stands for the only one."""
+    """Return the name of one of several models; None means the only one."""
     if name is None:
         if len(models) > 1:
             raise UsageError("there are several models", f"name one of {', '.join(models)}")

@@ -280,7 +280,7 @@ class Session:
             return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
-        """Start one inference beside those in flight, which share the processors with it.
+        """Start one inference in addition to those in flight, which share the processors with it.
 
         Waits while `in_flight` of them have not ended, so that a caller cannot
         run ahead of the processors. The input is copied before this returns.
@@ -357,12 +357,12 @@ class Session:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided of delegates that failed, in order, each with its reason; nothing where `faults` was not given."""
+        """Return the decisions about failed delegates, in order, each with its reason; empty without `faults`."""
         return () if self._keeper is None else self._keeper.decisions
 
     @property
     def trace(self) -> Trace:
-        """What ran where and when in the last inference.
+        """Return the spans of the last inference: place, start and end.
 
         Raises:
             StretchError: If there was none yet.

@@ -46,7 +46,7 @@ class HangError(StretchError):
 
 
 def hang_reason(limit_s: float) -> str:
-    """What is wrong with a call that takes too long, as the end of a sentence."""
+    """Describe a call that takes too long, as the end of a sentence."""
     return f"it {_late(limit_s)}"
 
 
@@ -138,7 +138,7 @@ class QueueThreads:
         return threading.current_thread() in threads
 
     def close(self, go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Have the threads end once they have done what they were given, and wait for them; whether none is left.
+        """End the threads after their current work and wait for them; return whether all have ended.
 
         Args:
             go_on: Whether to wait longer for one that has not ended within a moment.

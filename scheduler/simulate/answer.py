@@ -508,7 +508,7 @@ def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trac
     first, last = simulated.traces[0].start_ns, max(trace.end_ns for trace in simulated.traces)
     for number, (workload, served) in enumerate(zip(answer.beside, simulated.clients[1:], strict=True), start=1):
         # the empty trace aligns the start of all groups
-        groups[f"beside, {number}: {workload.bundle}"] = (*served.traces, Trace((), first, first))
+        groups[f"other bundle, {number}: {workload.bundle}"] = (*served.traces, Trace((), first, first))
 
     def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
         start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))

@@ -200,7 +200,7 @@ class Look:
         self._began, self._since, self._left, self._rate = now, now, probe.expected_ms, rate
 
     def took(self, now: float, rate: float) -> float | None:
-        """What it took, ms, if it is over; else it goes on at another rate."""
+        """Return its duration, ms, if it has ended; else continue at another rate."""
         left = self._left - (now - self._since) * self._rate
         if left <= 0:
             return self._since + self._left / self._rate - self._began

@@ -63,7 +63,7 @@ class StepTime:
         feeder: float = 0.0,
         start_ms: float = 0.0,
     ) -> "StepTime":
-        """A subgraph with its transfers, and what beginning an inference takes; what takes no time is left out."""
+        """Return a subgraph with its transfers and the start of an inference, without steps that take no time."""
         doing: tuple[tuple[Doing, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
         return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention or {}, feeder=feeder)
 
@@ -165,7 +165,7 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
 
 
 def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, Ended]:
-    """How long each subgraph computes, and what of that is while other branches of its segment compute, ms.
+    """Return how long each subgraph computes, and how much of that while other branches of its segment compute, ms.
 
     Args:
         starts: When each begins to compute, from the start of its segment.
@@ -293,7 +293,7 @@ def read_steps(path: Path) -> StepTable:
         if ";" in step.name or len(step.name.split()) != 1:
             raise StretchError(f"{path}, line {line}: the name `{step.name}` has a space or a `;`, which separate names", "write `_` there")
         if step.name in lines:
-            raise StretchError(f"{path}, line {line}: the step `{step.name}` stands in line {lines[step.name]} already", "rename one")
+            raise StretchError(f"{path}, line {line}: the step `{step.name}` is in line {lines[step.name]} already", "rename one")
         if len(steps) == MOST_STEPS:
             raise StretchError(f"{path} has more than {MOST_STEPS} steps", "merge steps that follow each other on one processor")
         lines[step.name] = line

@@ -256,16 +256,14 @@ class Power:
 
 
 def thermal_of(device: DeviceProfile) -> Thermal:
-    """What the device's profile states of heat."""
+    """Return the heat model in the device's profile."""
     if device.thermal is None:
-        raise UsageError(
-            f"the profile of {device.id} says nothing of heat", "describe it in a file, with where its numbers come from, and give its path"
-        )
+        raise UsageError(f"the profile of {device.id} has no heat model", "describe one in a TOML file with its source, and give its path")
     return device.thermal
 
 
 def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str]) -> dict[str, Power]:
-    """What each processor draws: as the profile states, else as the description of heat does."""
+    """Return the power of each processor: from the profile, else from the heat model."""
     by_processor = {}
     for name in processors:
         processor = device.processor(name)

@@ -61,7 +61,7 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
 def run(
     places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
 ) -> tuple[list[float], list[float], list[int | None]]:
-    """What `schedule` says, for whoever asks often: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
+    """Return the result of `schedule` for frequent callers: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
     left = list(missing)
     ready: list[list[int]] = [[] for _ in range(processors)]
     for number, place in enumerate(places):

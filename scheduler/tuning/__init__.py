@@ -64,7 +64,7 @@ def race(
     trial: int = 1,
     spent: Callable[[], bool] = lambda: False,
 ) -> dict[int, float]:
-    """The least time of each contender, measured in turns, so that what disturbs the machine for a while disturbs them all.
+    """Return the least time of each candidate, measured alternately, so that a disturbance affects them all.
 
     Args:
         contenders: Each gives its time in milliseconds, None if the device refuses it. The first is what the
@@ -111,7 +111,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What it is found by."""
+        """Return the key of the entry."""
         return self.kind, self.kernel, self.source, self.shape
 
 
@@ -186,7 +186,7 @@ def read_entries(path: Path, device: str, driver: str) -> list[Entry]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, ValueError) as error:
-        warnings.warn(f"the tuning cache {path} is ignored, for it cannot be used: {error}", stacklevel=4)
+        warnings.warn(f"the tuning cache {path} is ignored because it cannot be used: {error}", stacklevel=4)
         return []
     return parsed.entries
 
@@ -210,5 +210,5 @@ def shipped_path(kind: str) -> Path:
 
 
 def shipped_entries(kind: str) -> list[Entry]:
-    """What is shipped for a kind of device; nothing for most."""
+    """Return the shipped tuning for a kind of device; empty for most."""
     return read_entries(shipped_path(kind), kind, ANY_DRIVER)

@@ -116,7 +116,7 @@ class Branched:
         lines = [repr(self.plan), f"weights: {self.weights_source}" + (f" ({self.weights_detail})" if self.weights_detail else "")]
         if (agreement := self.agreement) is not None:
             share = "" if agreement.value is None else f"the original's class in {agreement.value:.1%}, "
-            lines.append(f"on {agreement.images} images held back: {share}error {agreement.error:.3f} of the original's outputs")
+            lines.append(f"on {agreement.images} held-out images: {share}error {agreement.error:.1%} of the original's outputs")
         lines.append("not built: a dry run" if self.model is None else f"bundle: {self.bundle or 'not saved'}")
         return "\n".join(lines)
 
@@ -184,7 +184,7 @@ class Branched:
         return folder
 
     def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
-        """What was planned and made, as plain data.
+        """Return the plan and the built network as plain data.
 
         Args:
             spelling: How its sentences write options; as arguments of Python if None.
@@ -241,7 +241,7 @@ Make = Callable[[PlanConfig], "Branched"]
 def check_request(
     config: PlanConfig, minutes: float | None, synthetic: int, *, repair: bool, images: bool, design: bool, dry_run: bool
 ) -> None:
-    """Refuse what cannot be measured or refined, before any work is done for it."""
+    """Refuse impossible measurements and refinements before any work is done for them."""
     refined, bounded = minutes is not None, config.min_agreement is not None
     refine, least, repaired = (OptionName(name) for name in ("refine", "min_agreement", "repair"))
     folder = OptionName("images", "DIR")
@@ -252,7 +252,7 @@ def check_request(
     for wrong, problem, hint in (
         (minutes is not None and not 0 < minutes < MAX_MINUTES, no_time, "give minutes, more than none and less than a week"),
         (refined and not images, "a network is refined on images, and there are none", Message("give {}", folder)),
-        (synthetic and not images, "images made from the network are used beside others, and there are none", Message("give {}", folder)),
+        (synthetic and not images, "images made from the network only supplement others, and there are none", Message("give {}", folder)),
         (refined and dry_run, "a dry run builds no network that could be refined", Message("leave out {}", refine)),
         (repair and not bounded, "there is nothing to repair without a bound", bound),
         (
@@ -352,7 +352,7 @@ def _refusal(result: "Branched", least: float, *, repaired: bool) -> InfeasibleE
     agreement = result.agreement
     assert agreement is not None
     what = Message(
-        "`{}` branched sees the original's class in {} of {} images held back, {} asks for more",
+        "`{}` branched sees the original's class in {} of {} held-out images, {} asks for more",
         result.plan.graph.name,
         f"{agreement.value:.1%}",
         str(agreement.images),
@@ -410,7 +410,7 @@ def branch(
     trust_code: TrustCode = False,
     seed: Annotated[int, Rare("Seed of random weights.")] = 0,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, which it is fitted to besides.")] = 0,
+    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional images made from the network itself.")] = 0,
     run_images: Annotated[
         int,
         Meta(ge=0),

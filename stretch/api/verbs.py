@@ -124,7 +124,7 @@ def search(
     out: Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")] = None,
     trust_code: TrustCode = False,
     image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of images made from the network itself, to calibrate with besides.")] = 0,
+    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional calibration images made from the network itself.")] = 0,
     budget_minutes: Annotated[
         float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
     ] = 5.0,
@@ -282,7 +282,7 @@ def check_search(
         (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
         (with_images and differ, alternatives, Message("leave out {}", named)),
         (with_images and request.accuracy, predicts, only),
-        (synthetic and not with_images, "images made from the network are used beside others, and there are none", folder),
+        (synthetic and not with_images, "images made from the network only supplement others, and there are none", folder),
         (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
     ):
         if wrong:
@@ -293,7 +293,7 @@ def check_search(
             raise UsageError(f"nothing predicts the {name} of designs", hint)
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            message = Message("what is searched for is not bounded by {}", OptionName(name))
+            message = Message("{} does not limit what is searched for", OptionName(name))
             raise UsageError(message, "take the design that keeps it from the front")
     if images is not None and not Path(images).is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
@@ -690,7 +690,7 @@ def advise(
         progress: Called with a few words for what comes next, and with each device that is answered for.
 
     Returns:
-        An answer for each device, the fastest as advised first; what `stretch advise --json` prints.
+        An answer for each device, the one with the fastest option first; `stretch advise --json` prints it.
 
     Raises:
         UsageError: If there is no such precision, or no device has it.

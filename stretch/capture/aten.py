@@ -291,7 +291,7 @@ class AtenCall:
         return value if isinstance(value, AtenValue) and not value.op else None
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Which of so many axes comes where in its result, told by torch itself."""
+        """Return where each of so many axes comes in its result, computed by torch itself."""
         target: Any = self.node.target
         dims = torch.empty([2 + i for i in range(rank)], device="meta")
         others = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]
@@ -330,13 +330,13 @@ _Work = tuple[int, int, int, int, int]
 
 
 def elements(shape: Shape, taps: int = 1) -> _Work:
-    """The work of one that does the same for each element of its result; channels are those of an image, or lie last."""
+    """Return the cost of an elementwise operator (channels second for images, else last)."""
     channels = shape[1] if len(shape) == 4 else shape[-1] if shape else 1
     return 1, 1, channels, taps, prod(shape) // channels
 
 
 def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0) -> dict[str, Attr]:
-    """Attributes of an opaque operator that does the same for each element of its result."""
+    """Return the attributes of an opaque elementwise operator."""
     return attributes(shape, kernel, variant, elements(shape), weights)
 
 
@@ -581,7 +581,7 @@ _SILENT = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
 
 
 def of_family(call: AtenCall, rule: FunctionRule, *left_out: str) -> Made:
-    """What the rule of a family makes of a call whose first argument is a tensor of the network; None if it does not take it."""
+    """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
     first, *others = call.arguments.items()
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:

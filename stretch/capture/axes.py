@@ -106,12 +106,12 @@ class _AttentionOperand:
 
     @property
     def rows(self) -> int:
-        """What is looked at apart."""
+        """Return the axes that are looked at apart."""
         return prod(factor.size for axis in self.leading for factor in axis if factor.of == "pixel")
 
     @property
     def tokens(self) -> int:
-        """What is looked at together."""
+        """Return the axes that are looked at together."""
         return prod(factor.size for factor in self.axes.axes[-2])
 
 
@@ -192,16 +192,16 @@ class _Product:
 
     @property
     def summed(self) -> str:
-        """What is summed over."""
+        """Return the axes that are summed over."""
         return "".join(letter for letter in self.first if letter in self.second and letter not in self.out)
 
     @property
     def leading(self) -> str:
-        """What both have."""
+        """Return the axes of both."""
         return "".join(letter for letter in self.out if letter in self.first and letter in self.second)
 
     def alone(self, operand: str) -> str:
-        """What one operand has alone."""
+        """Return the axes of one operand alone."""
         return "".join(letter for letter in operand if letter not in self.leading and letter not in self.summed)
 
     @property
@@ -561,7 +561,7 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
 
 
 def elementwise(maps: Maps, call: AtenCall) -> Result:
-    """What is computed element by element is computed so wherever the elements lie."""
+    """Keep the axes of an elementwise operator: it computes the same in any order of elements."""
     leader = mapped(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
     op, axes = maps.gathered(leader)
     places = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}
@@ -608,7 +608,7 @@ _POINTWISE = frozenset({"hardswish", "hardsigmoid", "hardtanh", "relu6", "selu",
 
 
 def applied(maps: Maps, call: AtenCall) -> Result:
-    """What a call makes of tensors of known axes; `Unmapped` is raised if it is none of these, or gives the elements in another way."""
+    """Map a call of tensors with known axes; raise `Unmapped` if it is none of these, or reorders elements in another way."""
     if call.operator == "scaled_dot_product_attention":
         return attention(maps, call)
     if call.operator in PRODUCTS | {"mm"}:

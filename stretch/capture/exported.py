@@ -287,7 +287,7 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
 
 
 def inputs_of(program: torch.export.ExportedProgram, inputs: Inputs, name: str) -> dict[str, str]:
-    """Names of the nodes that stand for the inputs, and what the inputs are called."""
+    """Return the names of the nodes for the inputs, and the names of the inputs."""
     nodes = program.graph_signature.user_inputs
     need(
         len(nodes) == len(inputs.shapes),

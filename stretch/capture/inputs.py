@@ -66,7 +66,7 @@ class Inputs:
         return ((), dict(zip(self.shapes, tensors, strict=True))) if self.named else (tuple(tensors), {})
 
     def call(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """What a network gives for tensors, which it may write into."""
+        """Return a network's results for tensors, which it may write into."""
         args, kwargs = self.arguments(tensors)
         return module(*args, **kwargs)
 
@@ -87,7 +87,7 @@ def is_shape(arguments: Any) -> bool:
 
 
 def whole_numbers(name: str, where: str) -> WholeNumbersError:
-    """What to say of a network whose inputs are whole numbers, such as those of words.
+    """Return the error for a network whose inputs are whole numbers, such as those of words.
 
     Args:
         where: Which of them, or where that is seen, after a space.

@@ -39,7 +39,7 @@ class Returned:
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Its tensors, in order; one that is returned twice stands there twice."""
+        """Return its tensors, in order; one that is returned twice occurs twice."""
         return tuple(leaf for _, leaf in leaves(self.template) if isinstance(leaf, Result))
 
     @property
@@ -61,9 +61,9 @@ class Returned:
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """What a structure holds, each with the keys and positions that lead to it, in order."""
+    """Return the content of a structure, each with the keys and positions that lead to it, in order."""
     if len(path) > _DEEPEST:
-        raise StretchError(f"what the network returns is nested more than {_DEEPEST} deep", "let it return its tensors in one dictionary")
+        raise StretchError(f"the network's results are nested more than {_DEEPEST} deep", "let it return its tensors in one dictionary")
     held = _held(structure)
     if held is None:
         return [(path, structure)]
@@ -88,7 +88,7 @@ def tensors(structure: Any) -> list[torch.Tensor]:
 
 
 def keyed(structure: Any) -> Iterator[tuple[str, Any]]:
-    """What a structure holds, each with a name of its own: its keys joined, ``output_0`` where there are only positions."""
+    """Return the content of a structure, each with its own name: its keys joined, ``output_0`` if there are only positions."""
     used: set[str] = set()
     for path, leaf in leaves(structure):
         words = "_".join(path)
@@ -181,13 +181,13 @@ def with_shared(captured: Captured) -> Captured:
 
 
 def returned_by(graph: OpGraph) -> Returned:
-    """What a graph's network returns where nothing else is known: its output, or a tuple of several."""
+    """Return the default results of a graph's network: its output, or a tuple of several."""
     results = tuple(Result(name, f"output_{i}") for i, name in enumerate(graph.outputs))
     return Returned(results if len(results) > 1 else Result(results[0].name, "output"))
 
 
 def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> Returned:
-    """What a network returned, with a `Result` in place of each tensor that depends on its inputs."""
+    """Return a network's results, with a `Result` in place of each tensor that depends on its inputs."""
     there, known = list(keyed(output)), [leaf for _, leaf in leaves(seen)]
     if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
         raise Refusal("it has another form where it is captured")
@@ -224,13 +224,13 @@ def left_out(returned: Returned, inputs: Sequence[str]) -> list[str]:
     outcome = []
     if whole:
         what = ", ".join(f"`{key}`" for key in whole)
-        outcome.append(f"{what} of what the network returns is of whole numbers: the module returns it so, bundles give it as float32")
+        outcome.append(f"{what} of the network's results is of whole numbers: the module returns it so, bundles give it as float32")
     if fixed:
         what = ", ".join(f"`{key}`" for key in fixed)
         outcome.append(f"{what} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
     if passed:
         what = ", ".join(f"`{key}`" for key in passed)
-        outcome.append(f"{what} of what the network returns is its input as it came: the module returns it, bundles leave it out")
+        outcome.append(f"{what} of the network's results is its unchanged input: the module returns it, bundles leave it out")
     return outcome
 
 
@@ -254,5 +254,5 @@ def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
 
 
 def differences(got: Mapping[str, torch.Tensor], want: Any, returned: Returned) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Each result beside what the network itself returned."""
+    """Return each result with the one of the network itself."""
     return [(got[name], tensor) for name, tensor in pairs(want, returned)]

@@ -54,7 +54,7 @@ _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generat
 
 
 def computed(call: AtenCall) -> Made:
-    """What computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
+    """Return the module that computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.arguments.get("train")
     supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
     value = OWN.get(call.operator)

@@ -55,7 +55,7 @@ class Tracer(fx.Tracer):
         return class_name(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """What stands for a node's result while the network runs."""
+        """Return the value of a node while the network runs."""
         return InPlaceProxy(node, self)
 
 
@@ -590,7 +590,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """What a network keeps for its next run, such as tables of positions, is forgotten: a tracer hands it what is no tensor."""
+    """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
     kept = [(part, {key: (value, _copied(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield

@@ -86,7 +86,7 @@ class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
 @verb
 def list_(
     out: Output,
-    what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="What to list; env is for a bug report.")],
+    what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="Subject of the list; env is for a bug report.")],
     name: Annotated[
         str | None,
         typer.Argument(
@@ -312,7 +312,7 @@ def _list_delegates(out: Output) -> None:
             )
             for item in items
         )
-        console.print(table("delegate", "what it is", "available", "how work reaches it", rows=rows))
+        console.print(table("delegate", "description", "available", "how work reaches it", rows=rows))
 
     out.emit({"items": items, "broken": broken}, human)
 
@@ -339,7 +339,7 @@ def _list_environment(out: Output) -> None:
                 f"`{name}` also belongs to the distribution `{stranger}`, whose files may replace ours: pip uninstall {stranger}, then reinstall nn-stretch"
             )
         if folder(name).parent != folder("stretch").parent:
-            out.warn(f"`{name}` is imported from {folder(name)}, not from beside `stretch`")
+            out.warn(f"`{name}` is imported from {folder(name)}, not from the folder of `stretch`")
     data |= {"warnings": out.warnings, "items": [{"name": name, "value": value} for name, value in lines.items()]}
     text = "\n".join(f"{name:<16} {value}" for name, value in lines.items())
     out.emit(data, lambda console: console.print(text, soft_wrap=True))

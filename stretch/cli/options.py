@@ -177,7 +177,7 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
             from stretch.report.fit import table
 
             rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
-            make_console(sys.stdout).print(table("setting", "default", "what it is", rows=rows))
+            make_console(sys.stdout).print(table("setting", "default", "meaning", rows=rows))
             raise typer.Exit
         return changes
 

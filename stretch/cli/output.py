@@ -86,10 +86,9 @@ class Output:
             self.write_page(html, page(answer))
 
         def human(console: "Console") -> None:
-            from stretch.report.fit import print_brief, print_page
+            from stretch.report.fit import print_page
 
-            shown = page(answer)
-            (print_brief if shown.brief and not self.details else print_page)(console, shown, self.flush)
+            print_page(console, page(answer), self.flush, brief=not self.details)
 
         self.emit(answer, human)
 
@@ -104,7 +103,7 @@ class Output:
         self._pending.append(f"report: {path}")
 
     def flush(self) -> None:
-        """Print on stderr what waited for the answer, after all that is on stdout so far."""
+        """Print the notes that waited for the answer on stderr, after all that is on stdout so far."""
         self._stdout.flush()
         pending, self._pending = self._pending, []
         for message in pending:

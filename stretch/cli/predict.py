@@ -90,6 +90,7 @@ def predict(
     drawn = partial(roofline, best, row.precision) if html is not None else None
     bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
     shown = prediction if kernels else replace(prediction, processors=bare)
+    out.details |= kernels
     following = command_line(
         "advise", model, *input_words(shape), *(["--trust-code"] if run.keywords["trust_code"] else []), "--device", device
     )

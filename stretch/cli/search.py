@@ -48,7 +48,7 @@ def search(
         _pair(out, other, pair_goal, request)
         return
     if pair_goal is not None:
-        raise UsageError("pair_goal says what two networks are best in", "name the second one with --with")
+        raise UsageError("pair_goal is an objective for two networks", "name the second one with --with")
     config, images = request["config"], request["images"]
     weighed = check_weighed(tuple(request["pareto"])) if request["pareto"] else ()
     differ = request["within"] is not None or (not weighed and config.objective not in ("latency", "accuracy"))

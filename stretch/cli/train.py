@@ -68,7 +68,7 @@ def train(
             raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
         _refine(out, refine, Path(recipe), images, folder)
         return
-    only_flags("a recipe", "recipe folder changes resume dry_run trust_code gpus", "what a recipe trains on stands in it, under [data]")
+    only_flags("a recipe", "recipe folder changes resume dry_run trust_code gpus", "a recipe names its training data under [data]")
     from stretch.train.recipe import find_recipe, load_recipe
 
     epochs = load_recipe(find_recipe(recipe), tuple(run.keywords["changes"])).train.epochs
@@ -98,16 +98,17 @@ def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path 
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
-    from stretch.report.plan import agreement_lines, bundle_lines, refined_words
+    from stretch.report.plan import agreement_lines, difference_line, refined_words
 
     refinement = answer.refinement
     yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refined_words(refinement)}"
     if (change := answer.agreement) is not None:
         share = "" if change.before is None else f"the original's class in {change.before:.1%}, "
-        yield f"before, on {change.images} images held back: {share}error {change.error_before:.3f} of the original's"
+        yield f"before, on {change.images} held-out images: {share}error {change.error_before:.1%} of the original's"
     if answer.measured is not None:
         yield from agreement_lines(answer.measured)
-    yield from bundle_lines(answer.bundle, answer.checks)
+    yield difference_line(answer.checks)
+    yield f"Next: {command_line('run', answer.bundle)}"
 
 
 def _listener(out: Output, step: "Callable[..., None]", epochs: int) -> "Listener":

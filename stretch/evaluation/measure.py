@@ -197,7 +197,7 @@ def evaluate(
     outputs: int,
     calibrated_on: Collection[str] = (),
 ) -> Evaluation:
-    """Run a bundle, and the original beside it, on images.
+    """Run a bundle and the original on images.
 
     Args:
         original: What it is compared with; None if there is nothing.
@@ -287,7 +287,7 @@ def _folders(folder: Path) -> list[tuple[Path, str | None]]:
     loose = [file for file, label in rows if label is None]
     if loose and len(loose) < len(rows):
         raise StretchError(
-            f"{loose[0]} lies in no class folder, and {folder} has class folders",
+            f"{loose[0]} is in no class folder, and {folder} has class folders",
             "move it into the folder of its class, or leave labels out with --no-labels",
         )
     return rows

@@ -294,7 +294,7 @@ def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
     index = next(definition.subgraphIndex for definition in model.signatureDefs if definition.signatureKey.decode() == signature)
     subgraph_operators = model.subgraphs[index].operators
     if len(subgraph_operators) != 1 or model.operatorCodes[subgraph_operators[0].opcodeIndex].customCode != DISPATCH:
-        raise StretchError(f"LiteRT's tool left operators of signature `{signature}` beside its code")
+        raise StretchError(f"LiteRT's tool left operators of signature `{signature}` outside its code")
     options = importlib.import_module("flatbuffers.flexbuffers").Loads(bytes(subgraph_operators[0].customOptions))
     start, size = options["bytecode_offset"], options["bytecode_size"]
     code = content[start : start + size]

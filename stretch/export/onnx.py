@@ -194,7 +194,7 @@ def passed_on(graph: OpGraph) -> dict[str, str]:
 def read_property(
     model: onnx.ModelProto, key: str, kind: Any, where: Path, *, missing: str = "", what: str = "nothing readable", verb: str = "branch"
 ) -> Any:
-    """A property of a file as a type (`missing`: its text where the file has none; `what`: what the file states if that is not of the type)."""
+    """Convert a property of a file to a type (`missing`: its text if the file has none; `what`: its name in the error)."""
     text = next((entry.value for entry in model.metadata_props if entry.key == key), missing)
     try:
         return msgspec.json.decode(text, type=kind)

@@ -82,7 +82,7 @@ def check_target(out: Path, source: Bundle | None = None) -> None:
 
 @contextlib.contextmanager
 def staged(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out` that replaces it if the block succeeds.
+    """Make a hidden folder next to `out` that replaces it if the block succeeds.
 
     An existing bundle is replaced atomically: a reader finds the
     old or the new one. After an error or an interrupt nothing of the new one is
@@ -182,7 +182,7 @@ def _check_replaceable(out: Path) -> None:
         raise StretchError(f"{refused}: the folder holds something else: {error.message}", "choose a new folder with --out") from error
     if unknown_file := stranger(out, manifest):
         raise StretchError(
-            f"{refused}: beside the bundle there, the folder holds `{unknown_file}`",
+            f"{refused}: besides the bundle, the folder holds `{unknown_file}`",
             "move that elsewhere, or choose a new folder with --out",
         )
 

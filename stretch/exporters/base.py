@@ -49,7 +49,7 @@ exporters: Registry[Exporter] = Registry("form of export")
 
 
 def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter:
-    """What writes a form of a source."""
+    """Return the exporter of a form for a source."""
     named = exporters.get(form)
     others = (exporters.get(name) for name in exporters)
     return next((other for other in others if other.instead_of == form and other.applies(source, options)), named)
@@ -57,5 +57,5 @@ def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter
 
 def written_page(titles: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Page:
     """A report of what was written: a table, if there are rows, and notes."""
-    grid = Grid("What was written", titles, rows, right=range(3, len(titles)))
+    grid = Grid("Written files", titles, rows, right=range(3, len(titles)))
     return Page(title="Exported", lead=[], sections=[Section("written", "Written", (), [grid])] if rows else [], notes=notes)

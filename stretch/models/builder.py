@@ -46,7 +46,7 @@ class OperatorInputs(Generic[View]):
         """Input `i`, which the file must store."""
         value = self.value(i)
         if not isinstance(value, np.ndarray):
-            raise StretchError(f"its {what} depends on what the network reads, or is left out")
+            raise StretchError(f"its {what} depends on the network's inputs, or is left out")
         return value
 
     def numbers(self, i: int, what: str) -> list[int]:
@@ -84,7 +84,7 @@ class Builder:
 
     @property
     def input(self) -> fx.Node:
-        """What stands for the first input."""
+        """Return the node of the first input."""
         return next(iter(self.inputs.values()))
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
@@ -107,7 +107,7 @@ class Builder:
         return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def value(self, node: Any) -> torch.Tensor | None:
-        """The stored tensor that a node stands for; None for anything else."""
+        """Return the stored tensor of a node; None for anything else."""
         return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
     def stored(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
@@ -133,7 +133,7 @@ class Builder:
         return numbers
 
     def finish(self, result: Any, name: str) -> fx.GraphModule:
-        """The network that returns this: calls within tuples, lists and dictionaries; what leads to nothing is left out."""
+        """Build the network that returns these calls within tuples, lists and dictionaries; unused nodes are left out."""
         self._graph.output(result)
         graph_module = fx.GraphModule(self._root, self._graph, name)
         graph_module.graph.eliminate_dead_code()
@@ -173,7 +173,7 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
 
 
 def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
-    """A tensor with its axes in another order; what was turned before is not turned back and forth."""
+    """Return a tensor with its axes in another order, without turning one back and forth."""
     order = tuple(order)
     if order == tuple(range(len(order))):
         return x
@@ -338,7 +338,7 @@ _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithme
 
 @contextlib.contextmanager
 def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Whatever is raised while one operator of a file is read, as an error that names it and what the file states of it."""
+    """Turn any error while reading one operator of a file into one that names the operator and its statement."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:
@@ -349,7 +349,7 @@ def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str,
 
 
 def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
-    """What a network returns for outputs that have names: one as it is, several in a dictionary.
+    """Return the results of a network with named outputs: one as it is, several in a dictionary.
 
     Args:
         results: Name and value of each, in order; a name that comes again gets a number, a value that does is copied.
@@ -366,7 +366,7 @@ def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
 def finished(
     path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str], own: Any = None
 ) -> fx.GraphModule:
-    """The network of a file, which says of itself what its inputs are.
+    """Build the network of a file, which describes its own inputs.
 
     Its attribute `own_file` is an `OwnNetwork` where the file itself can be run beside it.
 

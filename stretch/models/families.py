@@ -53,7 +53,7 @@ class Family(Protocol):
         ...
 
     def preprocessing(self, name: str) -> "Preprocessing":
-        """What a picture goes through before the model reads it.
+        """Return the preprocessing of a picture before the model reads it.
 
         A family may leave this method out; then what the module states counts,
         in an attribute ``preprocessing`` or as timm's do, and ImageNet's else.

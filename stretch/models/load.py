@@ -320,7 +320,7 @@ def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", ori
 
 
 def stated_preprocessing(module: Any, name: str) -> Preprocessing:
-    """What a module states in its attribute ``preprocessing``, or as timm's do; ImageNet's else.
+    """Return the preprocessing in a module's attribute ``preprocessing``, or as timm's do; ImageNet's otherwise.
 
     Args:
         module: A model; ``preprocessing`` is a `Preprocessing`, or a table of its values.
@@ -336,7 +336,7 @@ def stated_preprocessing(module: Any, name: str) -> Preprocessing:
 
 
 def timm_preprocessing(config: Any) -> Preprocessing | None:
-    """What a configuration of timm's says, None if it is none for colour pictures."""
+    """Return the preprocessing in a configuration of timm; None if it is not for colour pictures."""
     size = config.get("input_size") if isinstance(config, Mapping) else None
     if not size or len(size) != 3 or size[0] != 3:
         return None

@@ -78,7 +78,7 @@ class _Archive(OwnNetwork):
 
     def open(self, path: Path, inner: Sequence[str] = ()) -> "_Program":
         """The network of the archive as torch has it."""
-        need(not inner, "torch tells no tensors within an archive")
+        need(not inner, "torch lists no tensors within an archive")
         return _Program(_loaded(path), self)
 
 

@@ -26,12 +26,12 @@ class TimmFamily:
         return timm.create_model(name, pretrained=False)
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """1 × the input size that timm's configuration tells."""
+        """Return 1 × the input size in timm's configuration."""
         config = timm.get_pretrained_cfg(name)
         return (1, *(config.input_size if config else (3, 224, 224)))
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """What timm's configuration tells; pictures are never padded, as three models ask for."""
+        """Return the preprocessing in timm's configuration; pictures are never padded, as three models ask for."""
         config = timm.get_pretrained_cfg(name)
         return (timm_preprocessing(config.to_dict()) if config else None) or IMAGENET
 

@@ -111,10 +111,10 @@ class RawDetector(nn.Module):
         self.proposes = not hasattr(detector, "head")
         self.backbone, self.head = detector.backbone, detector.rpn.head if self.proposes else detector.head
         left = (
-            "its maps and the results of its proposal head: proposals are chosen, and the heads of single regions are run, by whoever "
+            "its maps and the results of its proposal head: proposals are chosen, and the heads of single regions are run, by the program that "
             "reads them, since how many regions there are depends on the picture"
             if self.proposes
-            else "the results of its heads, one for each anchor: boxes are decoded and chosen by whoever reads them, as torchvision's "
+            else "the results of its heads, one for each anchor: boxes are decoded and chosen by the program that reads them, as torchvision's "
             "`postprocess_detections` does"
         )
         self.warnings = [f"`{name}` is taken from the picture to {left}"]
@@ -149,12 +149,12 @@ class DetectionFamily(TorchvisionFamily):
         return RawDetector(detector, name)
 
     def input_shape(self, name: str) -> tuple[int, ...]:
-        """A square picture of the size that the name tells, or of the shorter side that torchvision resizes to."""
+        """Return a square picture of the size in the name, or of the shorter side that torchvision resizes to."""
         size = next((size for part, size in _SIZES.items() if part in name), DETECTOR_SIZE)
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """What torchvision's own transform within the detector does to a picture, but for its size."""
+        """Return the preprocessing of torchvision's own transform within the detector, but for the size."""
         mean, std = next((current for part, current in _COLOURS.items() if name.startswith(part)), (IMAGENET.mean, IMAGENET.std))
         return Preprocessing(mean, std, 1.0)
 

@@ -110,7 +110,7 @@ def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 
 
 @calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
 def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
-    """What clips to two bounds; an absent one cuts nothing off."""
+    """Return the clip to two bounds; an absent bound cuts nothing off."""
     supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
     supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")

@@ -168,7 +168,7 @@ class _Search:
         return replace(self._design, segments=tuple(parts))
 
     def lost(self, design: BranchDesign) -> float:
-        """What the blocks are worth that the most worthy branch lacks, over all that can be left out."""
+        """Return the worth of the blocks that the most worthy branch lacks, over all that can be left out."""
         gone = [list(missing_blocks(self._segment, b.depth, b.dropped)) for b in design.segments[self._number].branches]
         return float(min(self._loss[some].sum() for some in gone) / max(self._loss[self._removable].sum(), 1e-30))
 

@@ -53,8 +53,8 @@ def _listed(words: Sequence[str]) -> str:
 #: Options that are no constraints on single segments.
 OWN = (
     Option("processors", tuple[str, ...], (), "Processors to use, such as cpu,gpu; all of the device's by default."),
-    Option("params", Range | None, None, "Range of parameters over the original's.", example="0.97:1.03"),
-    Option("meet", tuple[str, ...], (), "Meeting points, cut points separated by commas; the network's stages by default."),
+    Option("params", Range | None, None, "Range of parameters relative to the original's.", example="0.97:1.03"),
+    Option("meet", tuple[str, ...], (), "Names of meeting points, separated by commas; the ends of the network's stages by default."),
     Option(
         "merge",
         Literal["never", "auto", "always"],
@@ -65,13 +65,13 @@ OWN = (
         "cuts",
         Literal["stages", "blocks"],
         "stages",
-        "Where stretched segments may begin and end: at ends of stages, or blocks, at those of blocks too, the stem among them; takes longer to search.",
+        "Where stretched segments may begin and end: stages, at ends of stages only; blocks, after any block, which takes longer to search.",
     ),
     Option(
         "keep",
         tuple[str, ...],
         (),
-        "Stages that are not stretched, separated by commas: they stay whole, or are divided exactly where the kinds asked for allow it.",
+        "Stages that are not stretched, separated by commas: they stay whole, or are split exactly if `kinds` allows it.",
         example="s1,s4",
     ),
     Option(
@@ -129,7 +129,7 @@ OWN = (
         "Replaced operators of stretched branches, such as gpu:silu=relu6,dsp:squeeze_excite=none. Default: those of the profile.",
         example="gpu:silu=relu6",
     ),
-    Option("latency_budget", Positive | None, None, "Predicted makespan, at most, ms."),
+    Option("latency_budget", Positive | None, None, "Maximum predicted latency, ms."),
 )
 
 #: The order of help and docs; options of further constraints follow by name.
@@ -236,7 +236,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def planned_kinds(self) -> tuple[str, ...]:
-        """What segments may become, defaults filled in."""
+        """Return the allowed kinds of segments, with defaults filled in."""
         named = tuple(kind for kind in self.kinds if kind != WHOLE)
         if named or self.strategy in SINGLE:
             return named or ("rows",)
@@ -244,7 +244,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def best_in(self) -> Objective:
-        """What a design is to be best in.
+        """Return the objective of a design.
 
         Raises:
             UsageError: If it is not written as it should be.

@@ -52,7 +52,7 @@ class Option:
 
     @property
     def word(self) -> type:
-        """What the command line's parser makes of the flag's word."""
+        """Return the type of the flag's word for the command line's parser."""
         return Path if self.file else self.bare if self.bare in (int, float, bool) else str
 
     @property
@@ -70,7 +70,7 @@ class Option:
         return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
 
     def read(self, word: Any) -> Any:
-        """The value that a flag's word, or a value of TOML, stands for."""
+        """Return the value of a flag's word, or of a value in TOML."""
         try:
             value = self._parsed(word) if isinstance(word, str | Path) else word
         except ValueError as error:

@@ -41,7 +41,7 @@ WEIGHTS = (0.25, 1.0, 4.0)
 
 # Designs that differ: in the segments that branch, the processors, and the kinds of segments.
 #
-# Each has a segment that none before it has the same way, and of all such designs that are good enough it
+# Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
 # shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
 
 #: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors; none where it stays whole.
@@ -49,7 +49,7 @@ Look = tuple[str, str, str, tuple[str, ...]]
 
 
 def look(options: SegmentOptions) -> Look:
-    """What a person sees of a way to run a segment, sizes aside."""
+    """Return the visible form of a way to run a segment, without sizes."""
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
@@ -351,7 +351,7 @@ def front(
 
 
 def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
-    """What is to be weighed, checked."""
+    """Return the objectives, checked."""
     for name in names:
         if name not in WEIGHED:
             raise UnknownNameError.among("objective", name, WEIGHED)
@@ -398,7 +398,7 @@ def diverse_front(
 
 
 def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
-    """A front, or designs that differ, beside their controls."""
+    """Return a front, or designs that differ, with their baselines."""
     problem, config, source = front.problem, front.problem.config, front.problem.accuracy_source
     graph, costs, rows = problem.graph, problem.costs, []
     singles = ranked_singles(graph, costs, config.processors)

@@ -54,7 +54,7 @@ class PlanningProblem:
 
     @cached_property
     def backbone(self) -> OpGraph:
-        """What is searched for a design: the network, or of one with several inputs or outputs its backbone."""
+        """Return the part that is searched for a design: the network, or the backbone if it has several inputs or outputs."""
         return backbone_of(self.graph).graph
 
     @property
@@ -72,7 +72,7 @@ class PlanningProblem:
 
     @property
     def goal(self) -> Goal:
-        """What the exact search looks for."""
+        """Return the goal of the exact search."""
         return Goal.of(self.config.best_in, self.device, self.config.processors)
 
     def space(
@@ -99,7 +99,7 @@ class PlanningProblem:
         accuracy_source: AccuracySource | None = None,
         like: "PlanningProblem | None" = None,
     ) -> "PlanningProblem":
-        """A request, checked; what was built is taken from one `like` it, for the same network."""
+        """Return a checked request; parts already built are taken from one `like` it, for the same network."""
         checked = config.checked(device)
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
@@ -200,7 +200,7 @@ def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | 
 
 
 def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
-    """The design that was searched for, with what lies beside its backbone."""
+    """Return the design that was searched for, with the parts outside its backbone."""
     parts = merge_neighbours(problem.backbone, problem.stages, result.segments(problem.costs), across=not problem.config.meet)
     design = BranchDesign(problem.graph.name, problem.device.id, parts)
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
@@ -225,7 +225,7 @@ def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Mes
     except InfeasibleError:
         text = "planned with {}; with {} the {} alone takes {} ms, but {}"
         return Message(text, planned, mention, alone.processor, f"{alone.ms:.2f}", rounds)
-    text = "planned with {}; with {} the same request takes {} ms, {} times as fast as the {} alone then ({} ms), but {}"
+    text = "planned with {}; with {} the same request takes {} ms, {}x against the {} alone ({} ms), but {}"
     return Message(text, planned, mention, f"{ms:.2f}", f"{alone.ms / ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds)
 
 

@@ -399,7 +399,7 @@ class PlanResult:
     def __repr__(self) -> str:
         """The plan in a few lines."""
         predicted, used = self.predicted, ", ".join(self.design.processors)
-        single = f"{predicted.speedup:.2f} times as fast as on {self.best_single.processor} alone ({self.best_single.ms:.2f} ms)"
+        single = f"{predicted.speedup:.2f}x against {self.best_single.processor} alone ({self.best_single.ms:.2f} ms)"
         lines = [
             f"{self.graph.name} on {self.device.id}: {self.design.n_meet} meeting points, on {used}",
             f"predicted: {self.run.makespan_ms:.2f} ms ({predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f}), {single}",
@@ -442,7 +442,7 @@ class PlanResult:
 
     @property
     def origins(self) -> dict[tuple[str, str], Origin]:
-        """What the times of each processor and precision that was planned with are from."""
+        """Return the sources of the times of each processor and precision in the plan."""
         return {(name, at): origin_of(self.device.processor(name), at) for name, at in self.config.precision.items()}
 
     @property
@@ -462,7 +462,7 @@ class PlanResult:
 
     @property
     def recommended(self) -> str:
-        """What to run: ``branched``, the control that is predicted to be faster, or that the uncertainty leaves it open.
+        """Return the recommendation: ``branched``, the baseline that is predicted to be faster, or that the intervals do not decide.
 
         Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
         """
@@ -477,7 +477,7 @@ class PlanResult:
 
     @cached_property
     def recommendation(self) -> compare.Recommendation:
-        """The branched run beside its controls, with the intervals of their ratios."""
+        """Return the branched run with its baselines, and the intervals of their ratios."""
         # An exact design needs no training, the sequential network of the same cost does: it is compared, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
         return compare.recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
@@ -494,7 +494,7 @@ class PlanResult:
 
     @cached_property
     def objective(self) -> ObjectiveAnswer:
-        """What the design was to be best in, and its value."""
+        """Return the objective of the design, and its value."""
         goal, config = self.config.best_in, self.config
         return ObjectiveAnswer(
             requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if config.tries else config.strategy
@@ -516,7 +516,7 @@ class PlanResult:
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
-        """The timeline in parts that are uncertain; with parts beside the backbone all in one, each waiting for what the schedule has before it."""
+        """Return the timeline in parts that are uncertain; with parts outside the backbone all in one, each waiting for its predecessors in the schedule."""
         return self._uncertain(self.run)
 
     def _uncertain(self, run: Timeline) -> compare.PredictedRun:
@@ -550,7 +550,7 @@ class PlanResult:
 
     @property
     def sharing(self) -> list[str]:
-        """Whether operators share weights, which it tells where the original's do."""
+        """Return whether operators share weights, which it reports if the original's do."""
         total, kept = (sum(weight.copies for weight in weights) for weights in (shared_weights([self.graph]), self.shared))
         if total > kept:
             what = f"each has a copy of its own in this design, {total - kept:,} numbers of its {self.run.params - kept:,}, which training may change"
@@ -565,7 +565,7 @@ class PlanResult:
 
     @property
     def energy(self) -> tuple[EnergyPart, ...]:
-        """What that is made of: each processor in each state that it is in."""
+        """Return its parts: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
     @property
@@ -668,7 +668,7 @@ def _kind(row: SegmentTime) -> str:
 
 
 def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl | None) -> dict[str, Any]:
-    """What answers say of the best single processor and of the sequential network of the same multiply-accumulates."""
+    """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates."""
     return {
         "best_single_ms": single.ms,
         "best_single_processor": single.processor,

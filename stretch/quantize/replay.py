@@ -83,7 +83,7 @@ def fed(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
 
 
 def several(written: Any) -> tuple[Array, ...]:
-    """What a `Run` gives as a tuple in any case."""
+    """Return the result of a `Run` as a tuple in any case."""
     return written if isinstance(written, tuple) else (written,)
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a result unless `--details` asks for everything: answer, numbers, reason, confidence, next command."""
+"""The answers with which terminals and pages begin: answer, numbers, reason, confidence, next command."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from predictors.models.roofline import MEASURED
 from scheduler.answer import RunAnswer
 from scheduler.simulate.answer import SimulateAnswer
-from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
 from stretch.planning.cost.makespan import HANDED_ON
 from stretch.planning.messages import chance, command_line
 from stretch.report.html.page import Grid
@@ -25,14 +25,6 @@ Brief = list["str | Grid"]
 
 #: Rows of a brief table, at most.
 MOST_ROWS = 8
-
-#: Display names of what branches are compared with.
-BASELINES = {
-    "single": "original, {} only",
-    "sequential_same_macs": "sequential, same MACs",
-    "whole_graph": "branched, as one graph",
-    "original": "original",
-}
 
 #: What is not known of a network whose file could not be run.
 UNJUDGED = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
@@ -73,12 +65,6 @@ def ratio(value: float, low: float | None = None, high: float | None = None) -> 
     return f"{value:.2f}x" + (f" ({low:.2f}-{high:.2f})" if low is not None and high is not None else "")
 
 
-def baseline(name: str) -> str:
-    """Return how a baseline is called on a terminal, which never shows internal ids."""
-    kind, _, where = name.partition(":")
-    return BASELINES.get(kind, name).format(where)
-
-
 def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str], at_once_ms: float) -> Brief:
     """The answer of `stretch branch`.
 
@@ -105,7 +91,7 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
             continue
         kept = "unchanged" if rival.name.startswith("single") else "needs training" if rival.name.startswith("seq") else output
         rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), kept))
-    if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, single.ms):
+    if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, predicted.best_single_ms):
         split = predicted.operator_split_ms
         rows.append(("original, operators split", ms(split), ratio(split / predicted.makespan_ms), "unchanged"))
     return [
@@ -124,10 +110,10 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     if agreement is None:
         return []
     if agreement.value is None:
-        return [f"Agreement: error of the outputs {share(agreement.error)} of the original's on {agreement.images} images held back."]
+        return [f"Agreement: error of the outputs {share(agreement.error)} of the original's on {agreement.images} held-out images."]
     files = agreement.bundle
     rounded = "" if files is None or files.value is None else f", {share(files.value)} with the bundle's files"
-    return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} images held back{rounded}."]
+    return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} held-out images{rounded}."]
 
 
 def _why(plan: "PlanAnswer", at_once_ms: float) -> str:

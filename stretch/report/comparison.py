@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import chance
-from stretch.report.brief import advice_brief
+from stretch.report.brief import advice_brief, ratio
 from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
 
@@ -46,17 +46,17 @@ def comparison_page(answer: CompareAnswer) -> Page:
     fast = [row for row in timed if row.speedup is not None]
     if fast:
         best = max(fast, key=lambda row: row.speedup or 0.0)
-        facts.append(Fact("largest speed-up over the best single processor", f"{best.speedup:.2f}×", best.name))
+        facts.append(Fact("largest speed-up over the best single processor", ratio(best.speedup), best.name))
     drawn = [ChartInterval(row.name, row.ms or 0.0, row.low_ms or row.ms or 0.0, row.high_ms or row.ms or 0.0) for row in timed]
     if timed:
         least = min(timed, key=lambda row: row.ms or 0.0)
         facts.append(Fact("least time", f"{least.ms:.2f} ms", f"{least.name}, {least.source}"))
-    grid = Grid("All rows; a dash stands for what is not known", HEADINGS, [cells(row) for row in answer.rows], (1, 2, *range(4, 11)))
+    grid = Grid("All rows; a dash means unknown", HEADINGS, [cells(row) for row in answer.rows], (1, 2, *range(4, 11)))
     return Page(
         title=f"{len(answer.rows)} results side by side",
         lead=[", ".join(row.name for row in answer.rows[:6]) + (f" and {len(answer.rows) - 6} more" if len(answer.rows) > 6 else "") + "."],
         facts=facts,
-        sections=[*_times("An inference of each, with what is known of its interval", drawn), Section("rows", "Side by side", (), [grid])],
+        sections=[*_times("Time per inference, with its interval if known", drawn), Section("rows", "Side by side", (), [grid])],
         warnings=answer.warnings,
         source=", ".join(dict.fromkeys(row.source for row in timed)) or "nothing timed",
     )
@@ -87,12 +87,7 @@ def _known(value: float | None, form: str) -> str:
 def advice_page(advice: Advice) -> Page:
     """The page of an answer for many devices."""
     branched = [answer for answer in advice.answers if answer.recommended in ("exact", "stretched")]
-    first = advice.answers[0]
-    facts = [
-        Fact("branches pay on", f"{len(branched)} of {len(advice.answers)}", "devices"),
-        Fact("fastest as advised", first.device, first.advice),
-        Fact("multiply-accumulates", f"{advice.macs / 1e6:,.0f} M", f"{advice.params / 1e6:.2f} M parameters"),
-    ]
+    facts = [Fact("multiply-accumulates", f"{advice.macs / 1e6:,.0f} M", f"{advice.params / 1e6:.2f} M parameters")]
     rows = [
         ChartInterval(f"{answer.device}, {kind}", branches.speedup, branches.low, branches.high, strong=answer.recommended == kind)
         for answer in advice.answers
@@ -102,13 +97,12 @@ def advice_page(advice: Advice) -> Page:
     sections = []
     if rows:
         words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
-        title = "Times as fast as the best single processor, with 90 % intervals"
-        drawn, said = intervals("ratios", title, words, rows, "times"), ["Above 1 they are faster; bold is advised."]
-        sections.append(Section("pays", "Where branches pay", said, [drawn]))
-    sections.append(Section("devices", "What to do", (), [_grid(advice.answers)]))
+        title = "Speed-up over the best single processor, with 90 % intervals"
+        drawn, said = intervals("ratios", title, words, rows, "speed-up"), ["Above 1 branching is faster; recommended values are bold."]
+        sections.append(Section("gains", "Devices where branching helps", said, [drawn]))
+    sections.append(Section("devices", "Recommendations", (), [_grid(advice.answers)]))
     return Page(
         title=f"{advice.model}: should it be branched?",
-        lead=[f"Branches are advised on {', '.join(answer.device for answer in branched) or 'none of these devices'}."],
         facts=facts,
         sections=sections,
         warnings=advice.warnings,
@@ -121,13 +115,13 @@ def advice_page(advice: Advice) -> Page:
 
 
 def _grid(answers: list[DeviceAdvice]) -> Grid:
-    titles = ("device", "best alone", "ms", "exact", "stretched", "what to do", "why")
+    titles = ("device", "best single", "ms", "exact split", "stretched split", "use", "why")
     rows = []
     for answer in answers:
         single, ratios = answer.best_single, (_ratio(answer.exact), _ratio(answer.stretched))
         rows.append((answer.device, f"{single.processor} {single.precision}", f"{single.ms:.2f}", *ratios, answer.advice, answer.reason))
-    return Grid("Devices, the fastest as advised first", titles, rows)
+    return Grid("Devices, the fastest first", titles, rows)
 
 
 def _ratio(branches: BranchesAdvice | None) -> str:
-    return "–" if branches is None else f"{branches.speedup:.2f} ({branches.low:.2f} to {branches.high:.2f})"
+    return "–" if branches is None else ratio(branches.speedup, branches.low, branches.high)

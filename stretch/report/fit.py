@@ -32,50 +32,40 @@ def table(*titles: str, rows: Iterable[Sequence[str]]) -> Table:
 BRIEF_WIDTH = 80
 
 
-def print_brief(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
-    """Print the brief form of a report: answer, numbers, reason, confidence, then what waited for the answer, and what to do next.
+def print_page(console: Console, page: Page, answered: Callable[[], None] = lambda: None, *, brief: bool = False) -> None:
+    """Print a report: its answer, then facts, tables and timelines unless it is to be `brief`, and what to do next.
 
     Args:
-        answered: Called before the first line that says what to do next.
+        answered: Called after the answer.
     """
     width = min(BRIEF_WIDTH, console.width)
-    ended = False
-    for line in page.brief:
-        if isinstance(line, Grid):
-            console.print()
-            console.print(GridTable(line), width=width)
-        else:
-            if line.startswith("Next: ") and not ended:
-                ended = True
-                answered()
-            # commands stay in one piece, so that they can be copied
-            console.print(line, width=width, soft_wrap=line.startswith("Next: "))
-
-
-def print_page(console: Console, page: Page, answered: Callable[[], None] = lambda: None) -> None:
-    """Print a report: its lead, its facts, the tables and timelines of its printed sections, and what to do next.
-
-    Args:
-        answered: Called after the first line, which is the answer.
-    """
     parted = False
 
     def part() -> None:
-        """An empty line between parts."""
+        """Print an empty line between parts."""
         nonlocal parted
         if parted:
             console.print()
         parted = True
 
-    def say(sentences: Sequence[str]) -> None:
-        for sentence in sentences:
-            console.print(sentence, soft_wrap=True)
-
-    if page.lead:
-        part()
-        say(page.lead[:1])
+    for line in page.head:
+        if isinstance(line, Grid):
+            console.print()
+            console.print(GridTable(line), width=width)
+        else:
+            console.print(line, width=width if page.brief else None, soft_wrap=not page.brief)
+        parted = True
+    if page.head:
         answered()
-        say(page.lead[1:])
+    if not brief or not page.brief:
+        _print_rest(console, page, part)
+    for line in page.following:
+        if brief or "--details" not in line:
+            # commands stay in one piece, so that they can be copied
+            console.print(line, soft_wrap=True)
+
+
+def _print_rest(console: Console, page: Page, part: Callable[[], None]) -> None:
     if page.facts and page.facts_printed:
         part()
         console.print(_facts(page.facts))
@@ -84,7 +74,8 @@ def print_page(console: Console, page: Page, answered: Callable[[], None] = lamb
         if not parts and not (section.printed and section.words):
             continue
         part()
-        say(section.words)
+        for sentence in section.words:
+            console.print(sentence, soft_wrap=True)
         for shown in parts:
             if isinstance(shown, Grid):
                 console.print(GridTable(shown))
@@ -92,7 +83,8 @@ def print_page(console: Console, page: Page, answered: Callable[[], None] = lamb
                 console.print(TextTimeline(shown))
     if page.notes:
         part()
-        say(page.notes)
+        for sentence in page.notes:
+            console.print(sentence, soft_wrap=True)
 
 
 def _facts(facts: Sequence[Fact]) -> Table:
@@ -105,7 +97,7 @@ def _facts(facts: Sequence[Fact]) -> Table:
 
 
 class GridTable:
-    """A table of a report; where its longest words do not fit beside each other, a paragraph a row."""
+    """A table of a report; one paragraph per row where its longest words do not fit next to each other."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -160,7 +152,7 @@ def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> l
         for at in range(max(0, first), min(width, last)):
             rows[bar.row][at] = {"computing": "#", "others": "o"}.get(bar.kind, "~")
         end = first + len(bar.label)
-        # a label neither leaves the row nor touches the one before, and stands once
+        # a label neither leaves the row nor touches the one before, and is written once
         if bar.kind == "computing" and first >= 0 and end <= width and not "".join(marks[max(0, first - 1) : end + 1]).strip():
             marks[first:end] = bar.label
     taken = "  o taken by others" if any(bar.kind == "others" for bar in bars) else ""

@@ -1,11 +1,11 @@
-"""The reports of `stretch search`: designs of a network, or of two beside each other."""
+"""The reports of `stretch search`: designs of a network, or of two that run together."""
 
 from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError, install_line
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.pareto import FrontAnswer, FrontDesign
-from stretch.report.brief import front_brief
+from stretch.report.brief import front_brief, ratio
 from stretch.report.html.page import Chart, Fact, Grid, Page, Section
 from stretch.report.plan import exact_words
 from stretch.stages.together import TogetherAnswer
@@ -39,29 +39,17 @@ def value_of(row: FrontDesign, name: str) -> float:
 
 def front_page(answer: FrontAnswer) -> Page:
     """The report of a search."""
-    fastest = min(answer.designs, key=lambda row: row.predicted_ms)
-    what = (
-        f"a front of {' and '.join(AXES[name] for name in answer.pareto)}"
-        if answer.pareto
-        else f"the best design in {answer.objective} and others that differ from it"
-    )
-    count = f"{len(answer.designs)} designs" if len(answer.designs) != 1 else "One design"
     sections = []
     if len(answer.pareto) > 1:
         first, last = answer.designs[0], answer.designs[-1]
         parts = [f"{AXES[name]} from {value_of(first, name):.4g} to {value_of(last, name):.4g}" for name in answer.pareto]
         words = f"From design {first.name} to design {last.name}: {', '.join(parts)}."
-        drawn = Chart("front", "Designs by what is weighed", words, lambda: front_figure(answer))
+        drawn = Chart("front", "Designs by objective", words, lambda: front_figure(answer))
         sections.append(Section("front", "The front", (), [drawn]))
     sections.append(Section("designs", "Designs", (), [_designs(answer)]))
     return Page(
         title=f"Designs of {answer.model} on {answer.device}",
-        lead=[
-            f"{count}: {what}, over {', '.join(answer.processors)}.",
-            f"The fastest is predicted to take {fastest.predicted_ms:.2f} ms, {fastest.speedup:.2f} times as fast as the original on "
-            f"{answer.best_single_processor}, with {fastest.macs_ratio:.3f} of its multiply-accumulates.",
-        ],
-        facts=_facts(answer, fastest),
+        facts=_facts(answer),
         sections=sections,
         warnings=answer.warnings,
         source=answer.source,
@@ -70,24 +58,16 @@ def front_page(answer: FrontAnswer) -> Page:
     )
 
 
-def _facts(answer: FrontAnswer, fastest: FrontDesign) -> list[Fact]:
-    precision = f" in {answer.best_single_precision}" if answer.best_single_precision else ""
-    single = f"{answer.best_single_ms:.2f} ms on {answer.best_single_processor}{precision}"
-    facts = [
-        Fact("fastest design", f"{fastest.predicted_ms:.2f} ms", f"design {fastest.name}"),
-        Fact("against the best single processor", f"{fastest.speedup:.2f}×", single),
-    ]
-    if (plain_ms := answer.sequential_same_macs_ms) is not None:
-        note = f"{plain_ms:.2f} ms on {answer.sequential_same_macs_processor}, to be trained"
-        facts.append(Fact("against a plain network of the same MACs", f"{plain_ms / fastest.predicted_ms:.2f}×", note))
+def _facts(answer: FrontAnswer) -> list[Fact]:
+    facts = [Fact("processors", ", ".join(answer.processors))]
     exact = [row for row in answer.designs if row.exact]
     if exact:
         best = min(exact, key=lambda row: row.predicted_ms)
-        words = f"design {best.name}, {best.speedup:.2f}×; {exact_words(answer.rounding)}"
-        facts.append(Fact("fastest that computes the same", f"{best.predicted_ms:.2f} ms", words))
+        words = f"design {best.name}, {ratio(best.speedup)}; {exact_words(answer.rounding)}"
+        facts.append(Fact("fastest with unchanged output", f"{best.predicted_ms:.2f} ms", words))
     if answer.sensitivity is not None:
         on = answer.sensitivity
-        more = "" if on.complete else ", not all: more time is more certainty"
+        more = "" if on.complete else "; not all segments were measured"
         words = f"compared on {on.held_back} others in {on.seconds:.0f} s{more}"
         facts.append(Fact("agreement predicted from single segments", f"calibrated on {on.images} images", words))
     proof = "every design is proved to be on the front" if answer.pareto else "proved to be the best"
@@ -104,18 +84,18 @@ def _designs(answer: FrontAnswer) -> Grid:
         (
             row.name,
             f"{row.predicted_ms:.2f}",
-            f"{row.speedup:.2f}",
-            "none" if row.speedup_over_sequential is None else f"{row.speedup_over_sequential:.2f}",
-            f"{row.macs_ratio:.3f}",
+            ratio(row.speedup),
+            "none" if row.speedup_over_sequential is None else ratio(row.speedup_over_sequential),
+            f"{row.macs_ratio:.1%}",
             str(row.n_meet),
             *["" if row.value is None else f"{row.value:.4g}" for _ in best_in],
             *[f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more],
-            f"the same, {exact_words(answer.rounding)}" if row.exact else "another network",
+            f"unchanged, {exact_words(answer.rounding)}" if row.exact else "needs training",
             "; ".join(row.branches) or "none: one processor at a time",
         )
         for row in answer.designs
     ]
-    titles = ("design", *numbers, "computes", "branches")
+    titles = ("design", *numbers, "output", "branches")
     return Grid("Designs from the slowest to the fastest", titles, rows, right=range(1, 1 + len(numbers)))
 
 
@@ -130,7 +110,7 @@ def _accuracy(accuracy: PredictedAccuracy | None) -> str:
 
 
 def together_page(answer: TogetherAnswer) -> Page:
-    """The report of a pair of networks: both designs, their concurrent run and what it is compared with."""
+    """Return the report of a pair of networks: both designs, their concurrent run and its baselines."""
     mapping = ", ".join(f"{row.model} on {processor}" for row, processor in zip(answer.designs, answer.fixed, strict=True))
     rows = [
         (
@@ -143,17 +123,17 @@ def together_page(answer: TogetherAnswer) -> Page:
     ]
     titles = ("network", "processors", "ms together", "ms alone", "best alone", "branches")
     facts = [
-        Fact("one inference of each, begun together", f"{answer.makespan_ms:.2f} ms until both are over"),
+        Fact("one inference of each, started together", f"{answer.makespan_ms:.2f} ms until both have ended"),
         Fact("one after the other, each on its best candidate", f"{answer.sequential_ms:.2f} ms"),
         Fact(f"best mapping of whole networks, {mapping}", f"{answer.fixed_ms:.2f} ms"),
     ]
     if answer.pairs_per_second is not None:
-        facts.append(Fact("of each a second", f"{answer.pairs_per_second:.1f}", f"by that mapping {answer.fixed_per_second:.1f}"))
+        facts.append(Fact("of each per second", f"{answer.pairs_per_second:.1f}", f"by that mapping {answer.fixed_per_second:.1f}"))
     return Page(
         title=f"{' and '.join(row.model for row in answer.designs)} together on {answer.device}",
         lead=[
-            f"Best in {answer.goal} of {answer.candidates[0]} × {answer.candidates[1]} candidates, all simulated: "
-            f"{answer.speedup_over_sequential:.2f} times one after the other, {answer.speedup_over_fixed:.2f} times the mapping."
+            f"The best pair in {answer.goal} is {ratio(answer.speedup_over_sequential)} faster than one network after the other and "
+            f"{ratio(answer.speedup_over_fixed)} against the best mapping, of {answer.candidates[0]} × {answer.candidates[1]} simulated candidates."
         ],
         facts=facts,
         sections=[Section("designs", "Designs", (), [Grid("Both networks", titles, rows, right=(2, 3, 4))])],
@@ -163,12 +143,12 @@ def together_page(answer: TogetherAnswer) -> Page:
 
 
 def front_figure(answer: FrontAnswer) -> "Figure":
-    """Each design at its predicted time and what that is weighed against, with its interval."""
+    """Draw each design at its predicted time and its value in the other objective, with its interval."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise StretchError("pictures of fronts need matplotlib", install_line("plot")) from error
-    # the third of three objectives is written beside each design
+    # the third of three objectives is written next to each design
     across, against, *third = sorted(answer.pareto, key=list(AXES).index)
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -180,7 +160,7 @@ def front_figure(answer: FrontAnswer) -> "Figure":
         axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
     if against in ("agreement", "accuracy"):
         axes.vlines(times, low, high, color="#1f5fa8", zorder=2)
-    for exact, colour, label in ((True, "#1a1a1a", "computes what the original computes, in fp32"), (False, "#1f5fa8", "stretched")):
+    for exact, colour, label in ((True, "#1a1a1a", "output unchanged in fp32"), (False, "#1f5fa8", "stretched")):
         some = [i for i, row in enumerate(answer.designs) if row.exact == exact]
         if some:
             axes.scatter([times[i] for i in some], [values[i] for i in some], color=colour, label=label, zorder=3)
@@ -193,7 +173,7 @@ def front_figure(answer: FrontAnswer) -> "Figure":
     for row, x, y in zip(answer.designs, times, values, strict=True):
         more = "".join(f", {value_of(row, name):.3g}" for name in third)
         axes.annotate(row.name + more, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
-    axes.set(xlabel=AXES[across], ylabel=AXES[against] + (f" (beside designs: {AXES[third[0]]})" if third else ""))
+    axes.set(xlabel=AXES[across], ylabel=AXES[against] + (f" (next to designs: {AXES[third[0]]})" if third else ""))
     axes.set_title(f"{answer.model} on {', '.join(answer.processors)} of {answer.device}")
     axes.legend(fontsize="small")
     axes.grid(visible=True, alpha=0.2)

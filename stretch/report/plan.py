@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
-from stretch.planning.cost.compare import BRANCHED, CONTENTION, LEAST_GAIN, NO_CLEAR_WINNER
-from stretch.planning.cost.makespan import HANDED_ON, together_ms
-from stretch.planning.messages import chance, command_line
+from stretch.planning.cost.compare import CONTENTION, baseline
+from stretch.planning.cost.makespan import together_ms
+from stretch.planning.messages import chance
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
-from stretch.report.brief import UNJUDGED, plan_brief
+from stretch.report.brief import UNJUDGED, plan_brief, ratio, share
 from stretch.report.html.page import (
     Bar,
     Chart,
     ChartInterval,
-    Fact,
     Grid,
     Page,
     Section,
@@ -32,20 +31,6 @@ if TYPE_CHECKING:
     from predictors.models.roofline import Origin
     from stretch.stages.design import BranchedAnswer
     from stretch.transform.refine import Refined
-
-#: What to say of a design whose processors hardly compute at once.
-HAND_ON = "Parts of the network run one after the other, each where it is fast"
-
-#: Figures that a page shows first.
-_FIRST = ("makespan", "best single processor", "sequential, same MACs", "MACs", "computes", "faster than all of these")
-
-#: Display names of controls.
-CONTROLS = {
-    "sequential_same_macs": "sequential network of the same MACs",
-    "single": "original on {} alone",
-    "whole_graph": "branched network as one graph on {}",
-    NO_CLEAR_WINNER: "too close to call",
-}
 
 
 def exact_words(rounding: Sequence[str]) -> str:
@@ -69,45 +54,39 @@ def plan_page(
     weights, bundle = getattr(plan, "weights", None), getattr(plan, "bundle", None)
     source = "" if weights is None else weights.source + (f" ({weights.detail})" if weights.detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]
-    sections += [controls_section(plan), certainty_section(plan), accuracy_section(plan)]
+    sections += [baselines_section(plan), certainty_section(plan), accuracy_section(plan)]
     if roofline is not None:
         words, figure = roofline()
         drawn = Chart("roofline", "The original's kernels on the best single processor", words, lambda: figure)
         sections.append(Section("kernels", "Kernels under the roofline", (), [drawn], printed=False))
-    numbers = figures(plan)
-    everything = Grid("What is predicted, and of what it is compared with", ("figure", "value"), numbers, folded=True)
+    everything = Grid("All predictions and their baselines", ("figure", "value"), figures(plan), folded=True)
     return Page(
         title=f"{plan.model} on {plan.device}",
-        lead=[headline(plan), *instead(plan), _lead(plan), *([f"weights: {source}"] if source else [])],
-        facts=[Fact(label, value) for label, value in numbers if label in _FIRST],
-        facts_printed=False,
         sections=[*sections, Section("figures", "All figures", (), [everything])],
         warnings=plan.warnings,
         source="predicted" + (", agreement measured" if getattr(plan, "agreement", None) is not None else ""),
         made_from=[
             *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in origins.items()],
             *([("bundle", bundle)] if bundle else []),
+            *([("weights", source)] if source else []),
         ],
-        notes=list(_built(plan)),
+        notes=[*([f"weights: {source}"] if source else []), *_built(plan)],
         brief=plan_brief(plan, origins, following, _at_once_ms(plan)),
     )
 
 
 def _built(plan: "PlanAnswer | BranchedAnswer") -> Iterator[str]:
-    """What was built of a plan and measured of it, a line each; nothing of a plan alone."""
+    """Yield a line for each thing that was built and measured; nothing of a plan alone."""
     for error in getattr(plan, "calibration", ()):
-        yield f"calibrated {error.segment}: squared error {error.after:.3f} of the original's square, {error.before:.3f} before"
+        yield f"calibrated {error.segment}: squared error {share(error.after)} of the original's square, {share(error.before)} before"
     if (refinement := getattr(plan, "refinement", None)) is not None:
         yield f"refined in {refinement.steps} steps: {refined_words(refinement)}"
-    if bundle := getattr(plan, "bundle", None):
-        instead = plan.recommended not in (BRANCHED, NO_CLEAR_WINNER)
-        yield from bundle_lines(bundle, plan.checks, *(["--recommended"] if instead else []))
-    elif getattr(plan, "withheld", False):
-        yield "Nothing was written, because branches are not recommended and --only-if-faster was given."
+    if getattr(plan, "bundle", None):
+        yield difference_line(plan.checks)
 
 
 def refined_words(refinement: "Refined") -> str:
-    """What refining brought."""
+    """Return how much refining brought."""
     rounded = refinement.rounded_after
     return (
         f"squared error of the outputs {refinement.after:.3f} of the original's square, {refinement.before:.3f} before, "
@@ -116,10 +95,9 @@ def refined_words(refinement: "Refined") -> str:
     )
 
 
-def bundle_lines(bundle: object, checks: Mapping[str, Any], *options: str) -> Iterator[str]:
-    """What was compared as a bundle was written, and the command that runs it."""
-    yield f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
-    yield f"Next: {command_line('run', bundle, *options)}"
+def difference_line(checks: Mapping[str, Any]) -> str:
+    """Return how far the exported files are from torch."""
+    return f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
 
 
 def _at_once_ms(plan: PlanAnswer) -> float:
@@ -127,64 +105,11 @@ def _at_once_ms(plan: PlanAnswer) -> float:
     return together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
 
 
-def _lead(plan: PlanAnswer) -> str:
-    predicted = plan.predicted
-    processors = joined(list(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides])))
-    overlapping = plan.n_meet > 0 or bool(plan.sides)
-    at_once = _at_once_ms(plan)
-    how = (
-        "Without branches, on" if not overlapping else "Branched over" if at_once > HANDED_ON * predicted.makespan_ms else "Handed on among"
-    )
-    text = (
-        f"{how} {processors}, an inference is predicted to take {predicted.makespan_ms:.2f} ms, "
-        f"the original on the {predicted.best_single_processor} {predicted.best_single_ms:.2f} ms; MACs: {plan.macs_ratio:.1%} of the original's."
-    )
-    if how.startswith("Handed"):
-        text += f" {HAND_ON}: only {at_once:.2f} ms are computed side by side."
-    return text
-
-
-def headline(plan: PlanAnswer) -> str:
-    """Return whether branches are recommended, by how much over the best single processor, and how sure that is."""
-    predicted = plan.predicted
-    single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
-    answers = {BRANCHED: "Branching is recommended", NO_CLEAR_WINNER: "Branching is too close to call"}
-    return (
-        f"{answers.get(plan.recommended, 'Branching is not recommended')}: {plan.model} on {plan.device}, predicted {single.ratio:.2f}x "
-        f"over the {predicted.best_single_processor} ({predicted.best_single_precision}) alone "
-        f"(90 % interval {single.low:.2f} to {single.high:.2f}, {chance(single.probability)} sure to be faster)."
-    )
-
-
-def instead(plan: PlanAnswer) -> Iterator[str]:
-    """Yield what is faster than the design, and where branches are not recommended what is instead, or what would decide, and why."""
-    predicted = plan.predicted
-    if _split_wins(plan) and predicted.operator_split_ms < predicted.best_single_ms:
-        yield (
-            f"The original with its operators split over the processors is predicted to take {predicted.operator_split_ms:.2f} ms, less than "
-            "this design: no constraint binds it, and `operator_split_design` of --json holds it."
-        )
-    if plan.recommended == BRANCHED:
-        return
-    if plan.recommended == NO_CLEAR_WINNER:
-        near = min((rival for rival in plan.comparisons if rival.name not in predicted.reference), key=lambda rival: rival.probability)
-        why = f"branched is {near.ratio:.2f}x over the {control_words(near.name)}, 90 % interval {near.low:.2f} to {near.high:.2f}"
-        yield f"Undecided: {why}." + (f" Measure next: {near.measure}." if near.measure else "")
-        return
-    rival = next(rival for rival in plan.comparisons if rival.name == plan.recommended)
-    why = f"{rival.ratio:.2f}x as fast as that ({chance(1 - rival.probability)} sure)"
-    if rival.ratio >= 1:
-        why = f"{rival.ratio:.3f}x faster, less than the {LEAST_GAIN - 1:.0%} that branches are to gain"
-    if predicted.far_ahead:
-        why += f", and the {predicted.far_ahead} is far ahead of the other processors"
-    yield f"Recommended instead: the {control_words(plan.recommended)}, {rival.ms:.2f} ms; the branches are {why}."
-
-
 def _network(plan: PlanAnswer) -> Section:
     rows, processors = stretched_rows(plan)
     words = [
-        "Left the original, a box for each block; right what becomes of each segment. Boxes are as high as their blocks are many and as "
-        "wide as their channels; parts of a feature map are drawn in it, with stripes where two processors compute the same rows."
+        "Left: the original, one box per block. Right: the branches of each segment. A box is as high as its number of blocks and as "
+        "wide as its channels. Parts of a feature map are drawn inside it; stripes mark rows that two processors compute."
     ]
     return Section("network", "Before and after", words, [Stretched(rows, processors)], printed=False)
 
@@ -217,7 +142,7 @@ def _timeline(plan: PlanAnswer) -> Section:
         if bar.kind == "computing":
             busy[bar.row] = busy.get(bar.row, 0.0) + bar.ms
     words = joined([f"{name} computes for {ms:.2f} ms" for name, ms in busy.items()]) + f" of {predicted.makespan_ms:.2f} ms"
-    words += f"; exchanges and joins take {predicted.communication_ms:.2f} ms."
+    words += f"; transfers and joins take {predicted.communication_ms:.2f} ms."
     drawn = timeline("timeline", "Who computes when, predicted", words, {"predicted": bars}, predicted.makespan_ms)
     ideal = f"Lower bound (perfect split): {predicted.ideal_split_ms:.2f} ms; the design reaches {predicted.ideal_fraction:.0%} of it."
     return Section("when", "Timeline", [ideal], [drawn])
@@ -246,13 +171,13 @@ def _segments(plan: PlanAnswer) -> list[Grid]:
     many = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
     grids = [Grid(f"{many} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
     if plan.sides:
-        beside = []
+        outside = []
         for side in plan.sides:
             where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
             numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
-            beside.append((side.name, where, _first(side.reads), _first(side.writes), *numbers))
-        titles = ("beside", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
-        grids.append(Grid("Parts beside the backbone", titles, beside, right=(4, 5, 6)))
+            outside.append((side.name, where, _first(side.reads), _first(side.writes), *numbers))
+        titles = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
+        grids.append(Grid("Parts outside the backbone", titles, outside, right=(4, 5, 6)))
     return grids
 
 
@@ -270,11 +195,11 @@ def _join(branch: BranchAnswer) -> str:
 
 
 def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
-    """Predictions of the plan and its controls, as label and value."""
+    """Return predictions of the plan and its baselines, as label and value."""
     predicted = plan.predicted
     makespan = predicted.makespan_ms
 
-    def control(ms: float | None, name: str | None) -> str:
+    def timed(ms: float | None, name: str | None) -> str:
         if ms is None:
             return "none meets the constraints"
         return f"{ms:.2f} ms on {name}" if name else f"{ms:.2f} ms"
@@ -283,26 +208,26 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
     sure = f"{chance(predicted.probability_faster['all'])} sure"
     sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
-    params = "of which the original has none" if plan.params_ratio is None else f"{plan.params_ratio:.3f} of the original"
+    params = "of which the original has none" if plan.params_ratio is None else f"{share(plan.params_ratio)} of the original"
     return [
-        ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.3f} of the original"),
+        ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.1%} of the original"),
         ("computes", _computes(plan)),
         ("parameters", f"{plan.params / 1e6:.2f} M, {params}"),
         ("meeting points", str(plan.n_meet)),
         (
             "makespan",
             f"{makespan:.2f} ms (90 % interval {predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms), "
-            f"{predicted.speedup:.2f}x over the best single processor ({predicted.source})",
+            f"branched is {ratio(predicted.speedup)} against the best single processor ({predicted.source})",
         ),
-        ("best single processor", control(predicted.best_single_ms, single)),
+        ("best single processor", timed(predicted.best_single_ms, single)),
         (
             "sequential, same MACs",
-            control(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)
-            + (f", branched is {predicted.sequential_same_macs_ms / makespan:.2f}x" if predicted.sequential_same_macs_ms else "")
+            timed(predicted.sequential_same_macs_ms, predicted.sequential_same_macs_processor)
+            + (f", branched is {ratio(predicted.sequential_same_macs_ms / makespan)}" if predicted.sequential_same_macs_ms else "")
             + (", to be trained" if plan.exact else ""),
         ),
-        ("branched net as one graph", control(predicted.whole_graph_ms, predicted.whole_graph_processor)),
-        ("operators split", control(predicted.operator_split_ms, None) + (", faster than the design" if _split_wins(plan) else "")),
+        ("branched net as one graph", timed(predicted.whole_graph_ms, predicted.whole_graph_processor)),
+        ("operators split", timed(predicted.operator_split_ms, None) + (", faster than the design" if _split_wins(plan) else "")),
         ("lower bound", f"{predicted.ideal_split_ms:.2f} ms (perfect split), the design reaches {predicted.ideal_fraction:.0%} of it"),
         *([("best in", _best_in(plan.objective))] if plan.objective.requested != "latency" else []),
         ("search", _search(plan)),
@@ -310,9 +235,9 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("with other links", _links(predicted)),
         *([("energy", _energy(predicted))] if predicted.energy_mj else []),
         ("faster than all of these", sure),
-        ("recommended", control_words(plan.recommended)),
+        ("recommended", baseline(plan.recommended)),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
-        *([("branching pays", pays)] if (pays := _pays(predicted)) else []),
+        *([("branching helps", pays)] if (pays := _pays(predicted)) else []),
     ]
 
 
@@ -322,11 +247,11 @@ def _split_wins(plan: PlanAnswer) -> bool:
 
 
 def _pays(predicted: Predicted) -> str | None:
-    """How fast the other processors would have to be; None where that is not known, or they are."""
+    """Return how fast the other processors would have to be; None if that is unknown, or they are."""
     if predicted.crossover:
-        return f"where all others are {predicted.crossover:.2f} times as fast"
+        return f"if all others were {ratio(predicted.crossover)} faster"
     if predicted.far_ahead and predicted.crossover_divided:
-        return f"where all others are at least {predicted.crossover_divided:.3g} times as fast"
+        return f"if all others were at least {predicted.crossover_divided:.3g}x faster"
     return None
 
 
@@ -350,10 +275,10 @@ def _energy(predicted: Predicted) -> str:
 
 
 def _links(predicted: Predicted) -> str:
-    """The design at the ends of what the profile says that transfers may take."""
+    """Return the design's times with the shortest and longest transfers that the profile allows."""
     rows = [row for row in predicted.links if row.factor != 1]
     return ", ".join(
-        f"{row.makespan_ms:.2f} ms" + (f" ({row.speedup:.2f}×)" if row.speedup else "") + f" at {row.factor:g} times their time"
+        f"{row.makespan_ms:.2f} ms" + (f" ({ratio(row.speedup)})" if row.speedup else "") + f" at {row.factor:g} times their time"
         for row in rows
     )
 
@@ -364,9 +289,9 @@ def _ends(numbers: str) -> tuple[str, str]:
 
 
 def _changes(plan: PlanAnswer) -> str:
-    """What would be recommended where numbers of the profile are half or twice of what it says, if that is something else."""
+    """Return what else would be recommended if numbers of the profile were halved or doubled."""
     return "; ".join(
-        f"{row.recommended} with {row.numbers} {_ends(row.numbers)[row.factor > 1]}"
+        f"{baseline(row.recommended)} with {row.numbers} {_ends(row.numbers)[row.factor > 1]}"
         for row in plan.predicted.changes
         if row.recommended != plan.recommended
     )
@@ -393,7 +318,7 @@ def _search(plan: PlanAnswer) -> str:
     predicted, latency = plan.predicted, plan.objective.requested == "latency"
     size = "" if plan.space_log10 is None else f", of 10^{plan.space_log10:.1f}"
     if plan.sides:
-        return f"parts beside the backbone are placed after it is searched, so that no design is proved to be the best{size}"
+        return f"parts outside the backbone are placed after the search, so no design is proved to be the best{size}"
     if predicted.optimal:
         return f"no design within the constraints is {'faster' if latency else 'better'}{size}"
     if predicted.gap is not None:
@@ -403,46 +328,40 @@ def _search(plan: PlanAnswer) -> str:
     return "not searched for optimality"
 
 
-def control_words(name: str) -> str:
-    """Display name of a control."""
-    kind, _, where = name.partition(":")
-    return CONTROLS.get(kind, name).format(where)
-
-
-def controls_section(plan: PlanAnswer) -> Section:
-    """The design beside its controls, as a chart and a table."""
+def baselines_section(plan: PlanAnswer) -> Section:
+    """Return the design with its baselines, as a chart and a table."""
     predicted = plan.predicted
     rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
-    rows += [ChartInterval(control_words(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
-    alone = {"operators split (MOSAIC, CoDL)": predicted.operator_split_ms, "divided without loss": predicted.ideal_split_ms}
+    rows += [ChartInterval(baseline(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
+    alone = {"operators split (MOSAIC, CoDL)": predicted.operator_split_ms, "lower bound (perfect split)": predicted.ideal_split_ms}
     rows += [ChartInterval(name, ms, ms, ms) for name, ms in alone.items()]
     rivals = [rival for rival in plan.comparisons if rival.name not in predicted.reference]
     beaten = sum(rival.ratio > 1 for rival in rivals)
-    words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} controls that could be run instead."
-    titles = ("control", "ms", "90 % interval", "over branched", "its interval", "branched is faster", "measure next")
+    words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} baselines."
+    titles = ("baseline", "ms", "90 % interval", "branched is", "its interval", "surely faster", "measure next")
     numbers = []
     for r in plan.comparisons:
-        spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", f"{r.ratio:.2f}×", f"{r.low:.2f} to {r.high:.2f}")
-        numbers.append((control_words(r.name), f"{r.ms:.2f}", *spans, chance(r.probability), r.measure or ""))
-    table = Grid("Controls in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
+        spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", ratio(r.ratio), f"{r.low:.2f} to {r.high:.2f}")
+        numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, chance(r.probability), r.measure or ""))
+    table = Grid("Baselines in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
     drawn = intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms")
-    return Section("controls", "Against what else could be run", (), [drawn, table], printed=False)
+    return Section("baselines", "Baselines", (), [drawn, table], printed=False)
 
 
 def certainty_section(plan: PlanAnswer) -> Section:
     """Section on the uncertainty of the recommendation."""
     predicted = plan.predicted
     words = [
-        f"{predicted.measure_next} is the number that decides most: measure it next."
+        f"The result depends most on {predicted.measure_next}; measure those next."
         if predicted.measure_next
         else "No number of the profile is uncertain."
     ]
     if predicted.crossover:
         words.append(
-            f"Branching would pay where all processors but {predicted.best_single_processor} were {predicted.crossover:.2f} times as fast."
+            f"Branching would help if all processors but the {predicted.best_single_processor} were {ratio(predicted.crossover)} faster."
         )
     if predicted.far_ahead:
-        words.append(f"{predicted.far_ahead} is so far ahead that not even a division without loss would be faster.")
+        words.append(f"The {predicted.far_ahead} is so far ahead that even a perfect split would not be faster.")
     parts: list[Grid | Chart] = []
     groups = list(dict.fromkeys(change.numbers for change in predicted.changes))
     rows = []
@@ -454,16 +373,16 @@ def certainty_section(plan: PlanAnswer) -> Section:
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        other = f"Something else would be recommended with other {joined(turning)}."
-        title = "Speed-up over the best control if a number were half or twice what it is, or contention at the ends of its intervals"
-        note = other if turning else "None of them changes what is recommended."
-        parts.append(spread("changes", title, note, rows, min(ratios), "times as fast"))
-    titles = ("number", "times", "branched, ms", "over the best control", "recommended then")
+        other = f"The recommendation depends on {joined(turning)}."
+        title = "Speed-up over the best baseline if a number were halved or doubled, or contention at the ends of its intervals"
+        note = other if turning else "None of them changes the recommendation."
+        parts.append(spread("changes", title, note, rows, min(ratios), "branched is"))
+    titles = ("number", "times", "branched, ms", "over the best baseline", "recommended then")
     cells = [
-        (c.numbers, f"{c.factor:g}", f"{c.makespan_ms:.2f}", "" if c.speedup is None else f"{c.speedup:.2f}×", c.recommended)
+        (c.numbers, f"{c.factor:g}", f"{c.makespan_ms:.2f}", "" if c.speedup is None else ratio(c.speedup), baseline(c.recommended))
         for c in predicted.changes
     ]
-    parts.append(Grid("What would change with other numbers", titles, cells, right=(1, 2, 3), folded=True))
+    parts.append(Grid("Recommendations with other numbers", titles, cells, right=(1, 2, 3), folded=True))
     return Section("sure", "How certain this is", words, parts if predicted.changes else (), printed=False)
 
 
@@ -474,8 +393,8 @@ def accuracy_section(plan: PlanAnswer) -> Section:
         words = [f"Every segment computes {_exact(plan)}; nothing has to be trained."]
     elif agreement is None:
         words = [
-            "The branches are another network than the original, and nobody has compared them yet. `--images DIR` measures on your own "
-            "unlabelled images how often both see the same class; `stretch train` trains it."
+            "The branched network differs from the original and was not compared with it yet. `--images FOLDER` measures on unlabelled "
+            "images how often both predict the same class; `stretch train` trains it."
         ]
     else:
         words = list(agreement_lines(agreement))
@@ -493,20 +412,20 @@ def agreement_lines(agreement: Agreement) -> Iterator[str]:
         if agreement.classes:
             several = f"{agreement.classes} classes" if agreement.classes > 1 else "one class"
             yield f"the original answers {several} for these images, nearly always the same: no agreement is given"
-        yield f"measured on {agreement.images} images held back: error of the outputs {agreement.error:.3f} of the original's"
+        yield f"measured on {agreement.images} held-out images: error of the outputs {agreement.error:.1%} of the original's"
     else:
         of = f", one of {agreement.classes} that it answers," if agreement.classes else ""
         yield (
-            f"measured on {agreement.images} images held back: the original's class{of} in {agreement.value:.1%} ({agreement.low:.1%} to {agreement.high:.1%}), "
-            f"error of the scores {agreement.error:.3f} of the original's"
+            f"measured on {agreement.images} held-out images: the original's class{of} in {agreement.value:.1%} ({agreement.low:.1%} to {agreement.high:.1%}), "
+            f"error of the scores {agreement.error:.1%} of the original's"
         )
     if (ran := agreement.bundle) is not None:
         where = ", ".join(
             f"{'/'.join(precisions)} on {name} (run here by {ran.delegates[name]})" for name, precisions in ran.precisions.items()
         )
-        share = "" if ran.value is None else f"the original's class in {ran.value:.1%} ({ran.low:.1%} to {ran.high:.1%}), "
-        yield f"measured with the bundle's files on {ran.images} of them, {where}: {share}error {ran.error:.3f}"
+        agreed = "" if ran.value is None else f"the original's class in {ran.value:.1%} ({ran.low:.1%} to {ran.high:.1%}), "
+        yield f"measured with the bundle's files on {ran.images} of them, {where}: {agreed}error {ran.error:.1%}"
     for segment in agreement.segments:
         if segment.error is not None:
-            share = "" if segment.value is None else f"the original's class in {segment.value:.1%}, "
-            yield f"  {segment.segment} alone changed: {share}error {segment.error:.3f}"
+            agreed = "" if segment.value is None else f"the original's class in {segment.value:.1%}, "
+            yield f"  {segment.segment} alone changed: {agreed}error {segment.error:.1%}"

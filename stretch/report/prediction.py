@@ -33,10 +33,10 @@ def prediction_page(
 ) -> Page:
     """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
     rows_by_time = ranked(prediction.processors)
-    name, best = rows_by_time[0]
+    name = rows_by_time[0][0]
     rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
     titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
-    numbers = Grid("The same in numbers", titles, rows, right=(2, 3, 4, 5))
+    numbers = Grid("Predicted latencies", titles, rows, right=(2, 3, 4, 5))
     sections = [Section("processors", "On each processor", (), [_alone("processors-chart", rows_by_time), numbers])]
     if roofline is not None:
         caption, figure = roofline()
@@ -47,16 +47,10 @@ def prediction_page(
         sections.append(Section("kernels", "Kernels", (), grids, printed=list_kernels))
     return Page(
         title=f"{prediction.model} on {prediction.device}, predicted",
-        lead=[f"On {name} an inference is predicted to take {best.latency_ms:.2f} ms in {best.precision}, from {ORIGINS[best.origin]}."],
-        facts=[
-            Fact("fastest processor", name, best.precision),
-            Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
-            Fact("multiply-accumulates", f"{prediction.macs / 1e6:,.0f} M", f"{prediction.params / 1e6:.2f} M parameters"),
-        ],
         sections=sections,
         warnings=prediction.warnings,
         made_from=[("input", "×".join(map(str, prediction.input)))],
-        brief=() if list_kernels else prediction_brief(prediction, following),
+        brief=prediction_brief(prediction, following),
     )
 
 
@@ -87,7 +81,7 @@ def _origin(row: PredictedLatency) -> str:
 
 
 def _range(row: PredictedLatency) -> str:
-    return f"{row.low_ms:.2f} to {row.high_ms:.2f} ms with a probability of 0.9"
+    return f"{row.low_ms:.2f} to {row.high_ms:.2f} ms, 90 % interval"
 
 
 def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
@@ -119,18 +113,18 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
             (as_flag(OptionName(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
             for rule in error.rules
         ]
-        words = ["These limits together leave no design. The nearest value that leaves one stands beside each."]
-        grid = Grid("Limits that have to give way", ("limit", "asked for", "nearest with a design"), rows)
-        sections.append(Section("limits", "What stands in the way", words, [grid]))
+        words = ["No design meets these limits together. Each row has the nearest value with a design."]
+        grid = Grid("Limits to relax", ("limit", "asked for", "nearest with a design"), rows)
+        sections.append(Section("limits", "Limits without a design", words, [grid]))
     facts = []
     if alone:
         rows_by_time = ranked(alone)
         name, best = rows_by_time[0]
         facts = [
             Fact("run it on", name, f"{best.precision}, from {ORIGINS[best.origin]}"),
-            Fact("an inference there", f"{best.latency_ms:.2f} ms", _range(best)),
+            Fact("predicted there", f"{best.latency_ms:.2f} ms", _range(best)),
         ]
-        words = ["The original is not changed: this is what it takes on one processor at a time."]
+        words = ["Times of the unchanged original, on one processor at a time."]
         sections.append(Section("alone", "As it is", words, [_alone("alone", rows_by_time)]))
     return Page(
         title=f"{model} on {device}: no branches",

@@ -303,7 +303,7 @@ def sensitivity_of(
     progress: Progress = silent,
     synthetic: Sequence[torch.Tensor] = (),
 ) -> Sensitivity:
-    """Measure what a network loses where single segments are replaced, and fit a predictor to it.
+    """Measure the loss of a network for single replaced segments, and fit a predictor to it.
 
     A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
 

@@ -28,7 +28,7 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def abilities(graph: OpGraph) -> list[StageAbilities]:
-    """What can be done to each stage of a network, and to what lies beside them where it has several inputs or outputs."""
+    """Return the possible splits of each stage of a network, and of the parts next to them if it has several inputs or outputs."""
     backbone, result = backbone_of(graph), []
     for stage in split_segments(backbone.graph):
         scaled, ops = _scaled(stage) if stage.branchable else [], stage.graph.ops
@@ -49,7 +49,7 @@ def abilities(graph: OpGraph) -> list[StageAbilities]:
         )
     for side in backbone.sides:
         opaque, shape = sum(op.kind == "opaque" for op in side.ops), side.by_name[side.outputs[0]].shape
-        result.append(StageAbilities(name=side.name, shape=shape, opaque=opaque, why="it lies beside the backbone and runs whole"))
+        result.append(StageAbilities(name=side.name, shape=shape, opaque=opaque, why="it is outside the backbone and runs whole"))
     return result
 
 

@@ -24,6 +24,7 @@ from stretch.planning.cost.compare import (
     NO_CLEAR_WINNER,
     Rival,
     advised,
+    baseline,
     drawn,
     interval,
     single_run,
@@ -92,7 +93,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     params: int  # Learned numbers.
     source: str  # Always ``predicted``.
     precision: str | None  # What was asked for; None for the usual one of each processor.
-    answers: list[DeviceAdvice]  # The device that is fastest as advised first.
+    answers: list[DeviceAdvice]  # The device with the fastest option first.
     warnings: list[str]  # What a person should know.
 
     def __repr__(self) -> str:
@@ -110,7 +111,7 @@ def advise(
     words: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Advice:
-    """What to do with a network on each of some devices.
+    """Advise on a network for each of some devices.
 
     Exact branches are not searched for where `least_divided_ms` shows that they cannot gain `LEAST_GAIN`; every other recommendation
     is that of a plan (`stretch.planning.cost.compare.advised`).
@@ -181,7 +182,7 @@ class _Planned:
 
     @property
     def single(self) -> Rival:
-        """The best single processor beside them."""
+        """Return the best single processor that they are compared with."""
         assert self.result is not None
         return next(rival for rival in self.result.recommendation.rivals if rival.name.startswith("single:"))
 
@@ -210,7 +211,7 @@ def _on_device(
         costs = problem.costs
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
-        exact = _Planned(None, f"no exact branches are more than {at_most:.2f} times as fast as {single.processor} alone")
+        exact = _Planned(None, f"exact branches reach at most {at_most:.2f}x against the {single.processor} alone")
         if at_most >= LEAST_GAIN:
             exact = _planned(problem, trained=False)
         # the same costs, so that what both kinds have in common is timed once
@@ -277,9 +278,9 @@ def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[
         return _without_branches(exact, stretched, single)
     if kind == EXACT:
         return EXACT, f"{_gain(EXACT, exact)}, and they compute what the original computes{_rounding(exact)}"
-    beside = f"exact ones {exact.single.ratio:.2f} times" if exact.result else exact.why
-    trained = "and faster than every control, but have to be trained"
-    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {beside}"
+    other = f"exact ones {exact.single.ratio:.2f}x" if exact.result else exact.why
+    trained = "and faster than every baseline, but need training"
+    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {other}"
 
 
 def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
@@ -289,16 +290,16 @@ def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> t
         result = kinds[kind].result
         assert result is not None
         near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
-        answer = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f} times as fast as `{near.name}` ({near.low:.2f} to {near.high:.2f})"
-        return NO_CLEAR_WINNER, f"{answer}; what decides most is {near.measure or 'not known'}"
+        answer = f"{_gain(kind, kinds[kind])}, and {near.ratio:.2f}x against the baseline {baseline(near.name)} ({near.low:.2f} to {near.high:.2f})"
+        return NO_CLEAR_WINNER, f"{answer}; the result depends most on {near.measure or 'unknown numbers'}"
     parts = []
     for kind, item in kinds.items():
         if item.result is None:
             parts.append(item.why)
             continue
-        parts.append(f"{kind} branches are predicted to be {item.single.ratio:.2f} times as fast as {single.processor} alone")
+        parts.append(f"{kind} branches are predicted to be {item.single.ratio:.2f}x against the {single.processor} alone")
         if plain := next((rival for rival in item.result.recommendation.beatable if rival.name == PLAIN and rival.ratio < 1), None):
-            parts[-1] += f", and a plain sequential network of the same cost {1 / plain.ratio:.2f} times as fast as they are"
+            parts[-1] += f", and {plain.ratio:.2f}x against a plain sequential network of the same cost"
     return f"single:{single.processor}", "; ".join(parts)
 
 
@@ -310,14 +311,14 @@ def _open(exact: _Planned, stretched: _Planned) -> str | None:
 
 
 def _gain(kind: str, planned: _Planned) -> str:
-    """How fast branches are beside the best single processor."""
+    """Return how fast branches are against the best single processor."""
     assert planned.result is not None
     rival, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
     handed_on = together_ms(computing_spans(run)) <= HANDED_ON * run.makespan_ms
     return (
-        f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f} times as fast as "
-        f"{processor} alone ({rival.low:.2f} to {rival.high:.2f} in nine of ten cases)"
-        + (", though hardly anything is computed side by side: parts run one after the other, each where it is fast" if handed_on else "")
+        f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f}x against "
+        f"the {processor} alone (90 % interval {rival.low:.2f} to {rival.high:.2f})"
+        + (", though parts run one after the other, each where it is fast" if handed_on else "")
     )
 
 

@@ -126,11 +126,11 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
         return agreement, [one_sided(compared.classes)]
     if agreement.value is None:
         what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
-        return agreement, [f"{what} no list of class scores: agreement is told as their error relative to the original's"]
+        return agreement, [f"{what} no list of class scores: agreement is reported as their error relative to the original's"]
     if agreement.value < CLOSE:
         return agreement, [
             Message(
-                "the branched network sees the original's class in {} of {} images held back: train it (`stretch train`), or let the "
+                "the branched network sees the original's class in {} of {} held-out images: train it (`stretch train`), or let the "
                 "segments that change most stay as they are with {} and {}",
                 f"{agreement.value:.0%}",
                 str(agreement.images),
@@ -184,7 +184,7 @@ def with_files(
 
 
 #: Warning if the refinement did not improve the network.
-KEPT = "refining brought the network no closer to the original on images held back, so its weights stay as they were"
+KEPT = "refining brought the network no closer to the original on held-out images, so its weights stay as they were"
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Int8Rounding:
 def int8_rounding(
     model: BranchedModel, precision: Mapping[str, str], images: Sequence[torch.Tensor]
 ) -> tuple[Int8Rounding | None, list[str]]:
-    """What rounds a network as int8 does; None, and why, where a branch in int8 is rounded otherwise or cannot be, which is tried on some images."""
+    """Return the function that rounds a network as int8 does; None, with the reason, if a branch in int8 is rounded otherwise or cannot be, as tried on some images."""
     int8 = {name: "int8" if at == "int8" else "fp32" for name, at in precision.items()}
     if "int8" not in int8.values():
         return None, []

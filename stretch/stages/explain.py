@@ -58,7 +58,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress) -> Explanation:
-    """Placement on this machine, each operator measured where its delegate can tell."""
+    """Return the placement on this machine, with each operator's time if its delegate can measure it."""
     manifest = bundle.manifest
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     placements = place_processors(used, mapping, precisions=bundle_precisions(manifest), planned=manifest.delegates)
@@ -106,7 +106,7 @@ def _joined(before: PlacedProcessor | None, processor: Processor, entry: Subgrap
 def _unlike(entry: SubgraphEntry, precision: str) -> str:
     """What to know where a prediction is not of what was planned, or not of what the file is."""
     if precision != entry.precision:
-        return f", for it does not run {entry.precision}, which the file is: write it in {precision} with `stretch export`"
+        return f", because it does not run {entry.precision}, the precision of the file: write it in {precision} with `stretch export`"
     if precision != entry.planned_precision:
         return f", which the file is; planned was {entry.planned_precision}, which `stretch export` writes"
     return ""

@@ -41,7 +41,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | N
     path, known = Path(loaded.name), getattr(loaded.module, "own_file", None)
     if not isinstance(known, OwnNetwork) or loaded.weights_source != "given":
         return [], None
-    unknown = f"whether the network computes what {path} does is not known"
+    unknown = f"nobody has checked that the network computes the same as {path}"
     inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
     try:
         file = known.open(path)

@@ -40,7 +40,7 @@ class Reopened:
 
 
 def reopen(bundle: Bundle) -> Reopened:
-    """Make the networks of a float bundle anew, and see that they compute what its files compute."""
+    """Rebuild the networks of a float bundle, and check that they compute the same as its files."""
     manifest = bundle.manifest
     other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
     if other is not None:

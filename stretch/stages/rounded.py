@@ -102,11 +102,11 @@ class RoundedModel(nn.Module):
         return x
 
     def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """What one segment writes, for what it reads."""
+        """Return the output of one segment for its input."""
         return self._joined(name, x, self.branch)
 
     def branch(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """What the branch of one subgraph writes, rounded, for what it reads."""
+        """Return the rounded output of one subgraph's branch for its input."""
 
         def rounded(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
             i = self._at.get((name, tensor))
@@ -197,7 +197,7 @@ class _RoundedBranch:
         self._norms = {readers[name][0] for name in self.folded}
 
     def run(self, x: torch.Tensor, tensor: str, rounded: Rounding) -> torch.Tensor:
-        """What the branch writes."""
+        """Return the output of the branch."""
         if self.precision == "fp32":
             return self.branch(x)
         source = self.branch.sources[0]

@@ -100,7 +100,7 @@ class PairRun:
     pairs_per_second: float | None
 
     def value(self, goal: Goal) -> float:
-        """What is to be small: ms."""
+        """Return the value to minimise, ms."""
         if goal == "makespan":
             return self.makespan_ms
         if goal == "latency":
@@ -141,7 +141,7 @@ class BestPair:
 
 
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
-    """Ways to run a network that another may run beside.
+    """Return ways to run a network while another runs.
 
     Of each set of processors there are the `top` designs that take no longer than `within` times the best one.
     """
@@ -244,7 +244,7 @@ class TogetherAnswer(Answer, frozen=True, kw_only=True):
 
 
 def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:
-    """The best pair beside what it has to beat."""
+    """Return the best pair with its baselines."""
     best, fixed = result.best, result.fixed
     value, sequential, mapped = (ran.value(result.goal) for ran in (best.ran, result.sequential, fixed.ran))
     both = zip((best.first, best.second), result.alone, best.ran.latencies_ms, strict=True)

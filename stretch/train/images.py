@@ -264,7 +264,7 @@ class Item:
 
 
 def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[Item], list[str]]:
-    """Images of a folder with one folder a class, and the class names in order; what is hidden is neither."""
+    """Return the images of a folder with one folder per class, and the class names in order; hidden files are neither."""
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
     names = sorted(part.name for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))
@@ -283,12 +283,12 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
 
 
 def is_image(file: Path, folder: Path) -> bool:
-    """Whether it is named as an image is and lies in no hidden folder, such as an editor leaves behind."""
+    """Return whether it is named as an image and is in no hidden folder, such as an editor leaves behind."""
     return file.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
-    """Images of WebDataset shards: files ``KEY.jpg`` (or png …) beside ``KEY.cls``, the class as a number.
+    """Return the images of WebDataset shards: files ``KEY.jpg`` (or png …) with ``KEY.cls``, the class as a number.
 
     The headers are read once; images are then read at random from where they are, so that
     order and resuming are those of any other set.
@@ -306,7 +306,7 @@ def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
                     elif labelled and suffix == "cls":
                         labels[key] = _label(tar, member)
         except (OSError, tarfile.TarError, ValueError) as error:
-            raise StretchError(f"cannot read the shard {shard}: {error}", "shards are tar files with KEY.jpg beside KEY.cls") from error
+            raise StretchError(f"cannot read the shard {shard}: {error}", "shards are tar files with KEY.jpg and KEY.cls") from error
         for key, (offset, size) in images.items():
             if labelled and key not in labels:
                 raise StretchError(f"image `{key}` of the shard {shard} has no `{key}.cls`")
@@ -316,7 +316,7 @@ def shard_items(shards: Sequence[Path], *, labelled: bool = True) -> list[Item]:
 
 def other_classes(count: int) -> str:
     """The way out for images of other classes than the model's."""
-    return f"--set classes={count} makes the model's last layer anew, or choose other images"
+    return f"--set classes={count} replaces the model's last layer, or choose other images"
 
 
 def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
@@ -448,7 +448,7 @@ SPLITS = ("train", "val")
 
 
 def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
-    """Images of a folder, whatever folders they are in, to train on and held back; what is hidden is no image.
+    """Return the images of a folder and its subfolders, to train on and held out; hidden files are no images.
 
     Where the folder has folders `train` and `val`, these are the two parts.
     """

@@ -320,7 +320,7 @@ class Supernet(nn.Module):
         return super().train(mode)
 
     def extract(self, design: BranchDesign, batches: Sequence[torch.Tensor]) -> BranchedModel:
-        """A stand-alone network of a design, its batch-norm statistics taken anew."""
+        """Return a stand-alone network of a design, with new batch-norm statistics."""
         if not batches:
             raise StretchError("a subnet needs images for its batch-norm statistics, none were given", "give some hundred training images")
         subnet = Subnet(design, self.sharing, self.flat.device, channels_last=False)
@@ -335,7 +335,7 @@ class Supernet(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, batches: Sequence[torch.Tensor]) -> None:
-        """Take the batch-norm statistics of every subnet anew.
+        """Measure the batch-norm statistics of every subnet again.
 
         Weights stay: the largest subnet has the original's, and what is fitted to one
         design would be wrong for the others that share it.

@@ -171,7 +171,7 @@ class Checkpoint:
 
     @property
     def _anew(self) -> str:
-        return f"remove {self.file} to begin anew"
+        return f"remove {self.file} to start over"
 
 
 def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -199,7 +199,7 @@ class Rounded(Protocol):
     zeros: torch.Tensor
 
     def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """What one segment writes, for what it reads."""
+        """Return the output of one segment for its input."""
         ...
 
 
@@ -317,7 +317,7 @@ class SegmentPairs:
 
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
-        """Take the statistics of `norms` anew, each from what reaches it when those of the segments before are renewed."""
+        """Measure the statistics of `norms` again, each from its input after those of the segments before are renewed."""
         arriving = [self._arriving(x)[BACKBONE] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:

@@ -124,7 +124,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
     layers = [layer for layer in norms(model) if isinstance(layer.running_mean, torch.Tensor)]
     if not layers:
         raise StretchError(
-            "images can be made only from a network with batch-norms, whose statistics say what its images were like", "leave synthetic out"
+            "images can be made only from a network with batch-norms, whose statistics describe its training images", "leave synthetic out"
         )
     coarse = how.coarse if _reads(model, 1, 3, shape[2] // 2, shape[3] // 2) else 0.0
     how = replace(how, batch=min(how.batch, how.count), coarse=coarse)

@@ -179,7 +179,7 @@ def test_there_is_a_fault_exactly_where_the_schema_refuses(raw):
 
 def test_line_on_a_board_names_the_flag_that_brings_extras_there(monkeypatch):
     monkeypatch.setenv(ON_BOARD, "1")
-    assert install_line("opencl") == "`--extras opencl` beside `--on`"
+    assert install_line("opencl") == "`--extras opencl` with `--on`"
 
 
 @pytest.mark.parametrize(

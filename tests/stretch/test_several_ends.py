@@ -126,7 +126,7 @@ def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_st
     check_bundle(out, inputs, dict(zip(("scores", "map"), session.run(None, inputs), strict=True)))
     (item,) = json.loads(call(capsys, "list", "models", path, "--details", *sizes, "--json").out)["items"]
     assert (item["family"], item["captured"]) == ("file", "traced")
-    assert "it lies beside the backbone and runs whole" in [stage["why"] for stage in item["stages"]]
+    assert "it is outside the backbone and runs whole" in [stage["why"] for stage in item["stages"]]
 
 
 def test_shape_of_an_input_that_a_file_does_not_have_is_refused(tmp_path):

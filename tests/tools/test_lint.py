@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -37,7 +38,8 @@ def test_number_written_by_hand_into_a_row_is_reported(source):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("What the segment reads is copied.", "What the segment reads is"),
+        ("It says what the segment reads is copied.", "what the segment reads is"),
+        ("What it computes.", "What"),
         ("Make it\nanew.", "anew"),
         ("- It runs beside another.", "beside"),
         ("A core stands in for it.", "stands in"),
@@ -79,6 +81,30 @@ def test_wording_is_checked_in_help_whose_lines_are_wrapped_and_not_in_blocks(tm
     monkeypatch.setattr(lint, "ROOT", tmp_path)
     found = list(lint.wording(["README.md", "notes.md", lint.HELP]))
     assert found == [f"{lint.HELP}: `stands in`: write {lint.WORDING[next(p for p in lint.WORDING if 'stood' in p)]}"]
+
+
+def test_wording_is_checked_in_messages_and_public_docstrings_only(tmp_path, monkeypatch):
+    (tmp_path / "stretch").mkdir()
+    source = """
+        class Maker:
+            def make(self, name):
+                \"\"\"Make it anew.
+
+                Beside another.
+                \"\"\"
+                raise ValueError(f"make {name} beside it")
+
+            def _make(self):
+                \"\"\"Make it anew.\"\"\"
+                return "anew", "no clear winner", "int beside = 1;\\n  int anew;\\n"
+    """
+    (tmp_path / "stretch" / "maker.py").write_text(textwrap.dedent(source))
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    again, near = lint.WORDING[r"\banew\b"], lint.WORDING[r"(?<!-)\bbeside\b"]
+    assert list(lint.wording(["stretch/maker.py"])) == [
+        f"stretch/maker.py:3: `anew`: write {again}",
+        f"stretch/maker.py:8: `beside`: write {near}",
+    ]
 
 
 def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path, monkeypatch, capsys):

@@ -42,6 +42,7 @@ def test_metadata_of_the_wheel_needs_no_torch_without_extras(built):
     [
         ("1.2.3", NAME, INSIDE, "## Unreleased\n\n" + CHANGES, "begins with `Unreleased`"),
         ("1.2.3", NAME, INSIDE, CHANGES.replace(" (2026-01-31)", ""), "not with 1.2.3 and its date"),
+        ("1.2.3", NAME, INSIDE, CHANGES.replace("2026-01-31", "soon"), "not with 1.2.3 and its date"),
         ("1.2.3", NAME, INSIDE, "", "begins with `nothing`"),
         ("1.2.4", NAME, INSIDE, CHANGES, "pyproject.toml says 1.2.4"),
         ("1.2.3", NAME, {"stretch/__init__.py": b'__version__ = "1.2.2"'}, CHANGES, "pyproject.toml says 1.2.3"),

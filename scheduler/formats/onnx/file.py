@@ -147,7 +147,7 @@ EXTERNAL = 1
 
 
 def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
-    """What is known of a weight whose bytes are as many as it says: its numbers too, where it is short and inside the file.
+    """Read a weight whose byte count matches its shape: its numbers too, if it is short and inside the file.
 
     Args:
         tensor: The `onnx.TensorProto`.
@@ -173,7 +173,7 @@ def _external_bytes(tensor: Any, model: Path) -> int:
     said = {entry.key: entry.value for entry in tensor.external_data}
     offset, length = said.get("offset", "0"), said.get("length", "0")
     digits = all(text.isascii() and text.isdigit() and len(text) < 19 for text in (offset, length))
-    need(digits, f"weight `{tensor.name}` does not say where it lies in its file")
+    need(digits, f"weight `{tensor.name}` has no position in its file")
     file = model.parent / said.get("location", "")
     try:
         size = file.stat().st_size
@@ -303,7 +303,7 @@ class _Names:
                 self._known[node.output[0]] = self.real(node.input[0])
 
     def real(self, name: str) -> str:
-        """The tensor, or the weight, that one stands for."""
+        """Return the tensor, or the weight, with this name."""
         return self._known.get(name, name)
 
 
@@ -431,7 +431,7 @@ class OnnxFile:
 
     @cached_property
     def demand(self) -> Demand:
-        """What it takes to run it, once it is checked: known operators, honest weights, bounded work and memory."""
+        """Return the work and memory of a run, after checks of operators, weights and both bounds."""
         with _about(f"{self.path} cannot be run"):
             _, computed, costs = self._tensors
             _check_outputs(self.proto.graph, computed)

@@ -91,7 +91,7 @@ class Agent:
         return self.path("unfinished", f"{what}-{os.getpid()}-{self.drafts}")
 
     def clean(self, process: int) -> None:
-        """Remove what a process left unfinished, and what those left that are gone."""
+        """Remove the unfinished files of this process and of processes that have ended."""
         folder = os.path.join(self.root, "unfinished")
         if not self.root or not os.path.isdir(folder):
             return
@@ -103,7 +103,7 @@ class Agent:
             os.rmdir(folder)
 
     def do_open(self, folder: str) -> dict[str, Any]:
-        """Choose the folder that everything lies in, and make it."""
+        """Choose the folder for all files, and make it."""
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         root = os.path.abspath(os.path.expanduser(folder or os.path.join(cache, "nn-stretch", "board")))
         os.makedirs(root, mode=0o700, exist_ok=True)
@@ -162,7 +162,7 @@ class Agent:
         return {}
 
     def do_scratch(self) -> dict[str, Any]:
-        """A new folder that is gone when this agent is; its name below the root."""
+        """Make a temporary folder that is removed when this agent ends; return its name below the root."""
         folder = self.unfinished("run")
         os.makedirs(folder, mode=0o700)
         return {"name": os.path.relpath(folder, self.root)}
@@ -173,7 +173,7 @@ class Agent:
         return {}
 
     def do_run(self, words: list[str], imports: list[str], folder: str) -> dict[str, Any]:
-        """Run ``python`` with these words in a folder; what it writes on stderr is told line by line, then its answer and exit code."""
+        """Run ``python`` with these words in a folder; report its stderr line by line, then its answer and exit code."""
         question_in, questions = os.pipe()
         answers, answer_out = os.pipe()
         try:
@@ -200,7 +200,7 @@ class Agent:
             os.close(answer_out)
 
     def follow(self, child: subprocess.Popen[bytes], question_in: int, answer_out: int) -> bytes:
-        """What a child writes on stdout; what it says and asks meanwhile goes on to the other end, which is watched."""
+        """Return a child's stdout; pass its messages and questions to the other end, which is watched."""
         assert child.stdout is not None
         assert child.stderr is not None
         answer, said, questions = bytearray(), b"", b""
@@ -317,7 +317,7 @@ class Content:
         """Read what is left; raise OSError unless all of it is what was sent."""
         self.finish()
         if self.sent != self.digest.digest():
-            raise OSError(errno.EIO, "what arrived is not what was sent")
+            raise OSError(errno.EIO, "the received data differ from the sent data")
 
 
 def unpack(content: Content, folder: str) -> None:
@@ -366,7 +366,7 @@ def sha256(path: str) -> str:
 
 
 def facts() -> dict[str, Any]:
-    """What this machine is."""
+    """Return facts about this machine."""
     libc = ""
     with contextlib.suppress(ValueError, OSError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""

@@ -56,7 +56,7 @@ class BoardArchive:
         return sum(path.stat().st_size for path in self.files.values())
 
     def write(self, stream: Any, step: Callable[[int], None] = lambda done: None) -> None:
-        """Write them as a tar archive, without owners and times (`step`: told how many bytes of the files are done after each of them)."""
+        """Write them as a tar archive, without owners and times (`step`: called with the bytes done after each file)."""
         done, plain = 0, nullcontext(stream)
         packed: Any = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) if self.compress else plain
         with packed as target, tarfile.open(fileobj=target, mode="w|") as archive:
@@ -93,11 +93,11 @@ _SKIPPED = ("__pycache__", ".mypy_cache")
 
 
 def distribution() -> metadata.Distribution:
-    """What is known of the installed distribution."""
+    """Return the metadata of the installed distribution."""
     try:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:
-        raise MissingBackendError("what nn-stretch needs on a board is known only where it is installed", install_line()) from error
+        raise MissingBackendError("the packages for a board are known only if nn-stretch is installed", install_line()) from error
 
 
 def our_archive() -> BoardArchive:
@@ -128,7 +128,7 @@ _OF_UV = (17, 28, *range(31, 41))
 
 
 def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
-    """What nn-stretch states that it needs on such a board."""
+    """Return the packages that nn-stretch needs on such a board."""
     for extra in extras:
         if extra not in EXTRAS:
             raise UnknownNameError.among("extra for a board", extra, EXTRAS)
@@ -218,7 +218,7 @@ def installer(facts: Facts) -> list[str]:
 def _packages_reason(log: str) -> str:
     """The line in which pip or uv says what is missing."""
     wrong = [line for line in log.splitlines() if line.startswith("ERROR:")]
-    return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "nothing was said"
+    return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "no message"
 
 
 #: Python there: of the same series as here, else whatever is called so, to be told of. Single quotes hold in every shell of a
@@ -260,7 +260,7 @@ class RefusedError(Exception):
 
 
 def boot(names: Sequence[str]) -> str:
-    """What a shell there runs, as one argument of ssh."""
+    """Return a shell command as one argument of ssh."""
     return f"sh -c '{BOOT.format(names=' '.join(names), missing=NO_PYTHON, old=OLD_PYTHON)}'"
 
 
@@ -430,7 +430,7 @@ class Sending:
         return len(data)
 
     def end(self) -> None:
-        """Say that this was all, and what it was."""
+        """Send the end mark and the digest of the stream."""
         self._put(struct.pack(">I", 0) + self._digest.digest())
 
 
@@ -468,7 +468,7 @@ _REASONS = (
     _Reason(
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "the key of {host} is not the one that is known",
-        "find out why; if it was installed anew, remove the old key with `ssh-keygen -R`",
+        "find out why; if it was reinstalled, remove the old key with `ssh-keygen -R`",
     ),
     _Reason(
         "Host key verification failed|host key is known",
@@ -531,10 +531,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
 
 
 def explain_loss(host: str, doing: str, lost: LostError) -> StretchError:
-    """What it means that an agent fell silent while something was done."""
+    """Return the error for an agent that fell silent during a step."""
     return StretchError(
         f"the connection to {host} was lost while {doing}{f': {said}' if (said := _last(lost.stderr)) else ''}",
-        "what was copied whole is kept there; give the command again once the connection is back",
+        "complete copies are kept there; repeat the command once the connection is back",
     )
 
 
@@ -569,7 +569,7 @@ class Teller(Protocol):
         """Hear a sentence."""
 
     def progress(self, what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
-        """Begin something that takes so many steps; what it gives is called with words, and `at` and `total` for how far it is."""
+        """Begin a task of so many steps; the returned function takes words, and `at` and `total` for the progress."""
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -603,7 +603,7 @@ class Board:
         return filled(BoardAnswer, facts, host=self.host, folder=self._root, copied_bytes=dict(self._copied))
 
     def install(self, extras: Sequence[str], wheels: Path | None) -> None:
-        """Copy nn-stretch and what it needs, where they are not there yet.
+        """Copy nn-stretch and its packages, unless they are already on the board.
 
         Args:
             wheels: Folder with wheels; None: the index that pip uses here.
@@ -653,7 +653,7 @@ class Board:
             self._ask("make", name=name)
 
     def scratch(self) -> str:
-        """Name of a new folder that is gone when the line is."""
+        """Make a temporary folder that is removed when the connection closes; return its name."""
         return str(self._ask("scratch")["name"])
 
     def remove(self, name: str) -> None:
@@ -755,8 +755,8 @@ def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
 
 
 def explain_trial(host: str, code: int, message: str) -> StretchError:
-    """Why packages do not import there: mostly a library of the system is missing."""
-    last = _last(message) or "nothing was said"
+    """Return the reason why packages do not import there: usually a library of the system is missing."""
+    last = _last(message) or "no message"
     if ".so" in last and "cannot open shared object file" in last:
         library = last.partition(": cannot open")[0].split()[-1].removesuffix(":")
         return MissingBackendError(

@@ -42,7 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_facts(host: str, answer: object) -> Facts:
-    """Facts as an agent told them."""
+    """Return facts as an agent reported them."""
     try:
         return msgspec.convert(answer, Facts)
     except msgspec.ValidationError as error:

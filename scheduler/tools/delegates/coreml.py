@@ -53,7 +53,7 @@ class CoreMlDelegate(Delegate):
 
     @classmethod
     def options(cls, model: Path) -> dict[str, str]:
-        """What the provider is told; compiled programs are kept by content, for its own cache goes by the file's path."""
+        """Return the provider's options; compiled programs are kept by content, because its own cache uses the file's path."""
         options = {
             "ModelFormat": "MLProgram",
             "MLComputeUnits": cls.units,

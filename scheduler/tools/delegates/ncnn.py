@@ -115,7 +115,7 @@ class NcnnNetwork:
         return "\n".join([str(_MAGIC), f"{len(lines)} {blobs}", *lines, ""])
 
     def blob(self, name: str) -> str:
-        """What a tensor is called in the text, where names may have no white space."""
+        """Return a tensor's name in the text, where names may have no white space."""
         return self._blobs.setdefault(name, f"b{len(self._blobs)}")
 
     def weights(self) -> bytes:
@@ -604,7 +604,7 @@ class VulkanDelegate(Delegate):
 
     @classmethod
     def preferred(cls) -> bool:
-        """A GPU is driven by what the profiles of boards were measured with."""
+        """Return whether a GPU uses it by default: profiles of boards were measured with it."""
         return not cls.needs_core()
 
     def compile(self, model: Path) -> NcnnCompiled:

@@ -221,7 +221,7 @@ _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 
 
 def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
-    """What stops an operator and what to change."""
+    """Return the reason why an operator is unsupported, and the fix."""
     op, said = model.ops[i], words or ""
     if model.kind == "ONNX" and (match := _VERSION.search(said)) and int(match[1]) == model.opset:
         return f"opset {model.opset}", "export the model with a newer opset"

@@ -88,9 +88,11 @@ def _onnx(path: Path) -> ForeignModel:
     for place in sorted(opened.external):
         inside = path.parent / place
         if Path(place).is_absolute() or not inside.resolve().is_relative_to(path.parent.resolve()):
-            raise StretchError(f"{path} keeps weights outside of its folder, in `{place[:80]}`", "move them beside it, and say so in it")
+            raise StretchError(
+                f"{path} keeps weights outside of its folder, in `{place[:80]}`", "move them next to it, and name the new path in it"
+            )
         if not inside.is_file():
-            raise StretchError(f"{path} keeps weights in `{place[:80]}`, which is not there", "put that file beside it")
+            raise StretchError(f"{path} keeps weights in `{place[:80]}`, which is missing", "put that file next to it")
     _name_nodes(proto)
     known = _known(proto)
     return ForeignModel(path, "ONNX", tuple(_onnx_op(node, known) for node in proto.graph.node), proto=proto)

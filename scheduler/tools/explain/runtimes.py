@@ -45,7 +45,7 @@ _TYPED = (
 
 
 def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
-    """What a session assigns to which provider.
+    """Return the provider of each part, as a session assigns it.
 
     Args:
         device: A provider in small letters without its last words, such as ``cuda``; the first one beside the CPU's if None.
@@ -65,7 +65,7 @@ def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, verdict: Verdict, **settings: Any) -> Verdict:
-    """Fill in what a session with these options assigns, or why it is refused."""
+    """Fill in the assignments of a session with these options, or the reason for its refusal."""
     options.log_severity_level = 0
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.path.parent))
@@ -129,7 +129,7 @@ _NODE_NAME = re.compile(r"Node name: (\S+)")
 
 
 def ask_qnn(model: ForeignModel, device: str | None) -> Verdict:
-    """What QNN's provider takes of a file, the rest being the CPU's (`device`: ``htp`` or None)."""
+    """Return the operators of a file that QNN's provider takes; the others are the CPU's (`device`: ``htp`` or None)."""
     import onnxruntime
 
     if device not in (None, "htp"):
@@ -153,7 +153,7 @@ _WORD = re.compile(r"[\w.]+")
 
 
 def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
-    """What a plug-in takes of a file (`device`: a plug-in in small letters, such as ``gpu``; the best one here if None)."""
+    """Return the operators of a file that a plug-in takes (`device`: a plug-in in small letters, such as ``gpu``; the best one here if None)."""
     import openvino
 
     core = openvino.Core()
@@ -219,7 +219,7 @@ _NUMBER = re.compile(r"Node number (\d+)")
 
 
 def ask_litert(model: ForeignModel, device: str | None) -> Verdict:
-    """What XNNPACK takes of a file, the rest being kernels of LiteRT (`device`: ``cpu`` or None)."""
+    """Return the operators of a file that XNNPACK takes; the others are kernels of LiteRT (`device`: ``cpu`` or None)."""
     if device not in (None, "cpu"):
         raise UnknownNameError.among("device of litert", device or "", ["cpu"])
     version = LiteRtDelegate.version()
@@ -245,7 +245,7 @@ def ask_litert(model: ForeignModel, device: str | None) -> Verdict:
 
 
 def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
-    """What kernels of the delegate compute of a file (`device`: part of the device's name, or None for the delegate's choice)."""
+    """Return the operators of a file that kernels of the delegate compute (`device`: part of the device's name, or None for the delegate's choice)."""
     from importlib.metadata import version
 
     opened_device = open_device(())

@@ -30,7 +30,7 @@ class Patch:
 
 
 def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
-    """What to change in the memory of a file so that it has one signature and its subgraph only.
+    """Return the changes to a file's memory that leave one signature and its subgraph only.
 
     A list of a flatbuffer is its length and then an offset for each element,
     relative to where it stands: a list that begins four bytes before an

@@ -281,7 +281,7 @@ class Measurer(Protocol):
     """What asks the page to time networks, and makes a profile of the times."""
 
     def answer(self, message: bytes) -> dict[str, Any]:
-        """What to time next, after what the page timed last; ``done`` when there is enough."""
+        """Return the next measurement for the page; ``done`` when there is enough."""
 
     def network(self, name: str) -> bytes | None:
         """A network's ONNX file; None if there is none of that name."""
@@ -345,7 +345,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """What to open in the browser."""
+        """Return the address to open in the browser."""
         return f"{'https' if self.secure else 'http'}://{self.reachable_at()}:{self.port}/{self.token}/"
 
     def __enter__(self) -> "PageServer":
@@ -359,7 +359,7 @@ class PageServer:
         self._server.server_close()
 
     def page(self) -> dict[str, Any]:
-        """What the page reads first."""
+        """Return the message that the page reads first."""
         runs = "runs each design in turns with the whole networks it is compared with, and sends the times back"
         purpose = f"This page {'measures this device, then ' if self.measurer and self.shown else ''}{runs if self.shown else 'measures this device, and sends the times back'}; it talks to no other machine."
         return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.shown]}
@@ -398,7 +398,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
         StretchError: If the times are not of all contestants by rounds.
     """
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
-        raise StretchError("the page sent no times of all contestants by rounds")
+        raise StretchError("the page sent no times of all variants by rounds")
     ratios = {name: ratio_interval(values, times["branches"]) for name, values in times.items() if name != "branches"}
     return {name: BrowserRatio(over=name, ratio=item.value, low=item.low or 0.0, high=item.high) for name, item in ratios.items()}
 
@@ -567,7 +567,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
     def do_POST(self) -> None:
-        """What the page reports."""
+        """Read the page's report."""
         parts, page = self._path(), self.server_page
         if parts is None:
             return
@@ -580,7 +580,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._answer(parts, message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            page.tell(f"the page sent what it cannot have measured: {first_line(error)}")
+            page.tell(f"the page sent an impossible measurement: {first_line(error)}")
             self._refuse(HTTPStatus.BAD_REQUEST, f"the server does not believe this: {first_line(error)}")
         except StretchError as error:
             page.tell(str(error))

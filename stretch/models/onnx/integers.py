@@ -26,7 +26,7 @@ def stated(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.ui
 
 
 def rounded(site: OnnxSite, x: fx.Node, steps: Steps) -> Rounded:
-    """What a file rounds, or its positive part: quantisers leave out a rectifier whose range says the same."""
+    """Return the rounded value in a file, or its positive part: quantisers leave out a rectifier whose range does the same."""
     limits, zero = np.iinfo(steps.zero.dtype), steps.zero
     if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
         return Rounded(x, steps)

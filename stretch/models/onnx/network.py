@@ -63,11 +63,11 @@ class Steps:
             raise StretchError(f"its zero point has {self.zero.size} numbers of type {self.zero.dtype} for {self.scale.size} scales")
 
     def same(self, other: "Steps") -> bool:
-        """Whether bytes stand for the same numbers in both."""
+        """Return whether bytes encode the same numbers in both."""
         return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero.ravel(), other.zero.ravel())
 
     def reals(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
-        """What stored bytes stand for; `axis` is the one along which scales differ."""
+        """Return the values that stored bytes encode; `axis` is the one along which scales differ."""
         zero, scale = self._along(self.zero, stored, axis), self._along(self.scale, stored, axis)
         return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
 
@@ -108,7 +108,7 @@ def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
     result = [step for step in steps if step is not None]
     if not result:
         return None
-    need(op in MOVING, "it computes with bytes, and not with the numbers that they stand for")
+    need(op in MOVING, "it computes with bytes, not with the numbers that they encode")
     need(all(item.same(result[0]) for item in result), "it reads bytes that were rounded with several scales")
     return result[0]
 
@@ -142,7 +142,7 @@ class Attributes(Mapping[str, Any]):
         return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
 
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
-        """Refuse those that no rule asked for: they may change what is computed, unless they are as `usual` or `harmless`."""
+        """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
         for name, value in self._values.items():
             if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
@@ -175,7 +175,7 @@ class OnnxSite(OperatorInputs[fx.Node]):
         return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
 
     def steps_of(self, i: int) -> Steps | None:
-        """What the bytes of input `i` stand for; None if it is none of bytes that the network computes."""
+        """Return the scale of the bytes of input `i`; None if they are no bytes that the network computes."""
         return self.steps[i] if i < len(self.steps) else None
 
     def listed(self, name: str, i: int) -> list[int] | None:
@@ -212,7 +212,7 @@ ROUNDING: set[str] = set()
 
 
 def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
-    """Decorator for the rule of operators of these names; `rounding` if it says what bytes stand for."""
+    """Register the rule of operators of these names; `rounding` if it defines the scale of bytes."""
     if rounding:
         ROUNDING.update(names)
     return RULES.add(*names)
@@ -272,7 +272,7 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
 
 
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
-    """What the rules that check bundles say of a node."""
+    """Return the cost of a node by the rules of the bundle checks."""
     seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).turned(
         lambda value: value.encode() if isinstance(value, str) else _known(value)
     )
@@ -331,7 +331,7 @@ def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
     beside = sum(_beside(path, tensor) for tensor in graph.initializer)
     need(
         beside <= MAX_BYTES,
-        f"{path} has {beside / 1e9:.1f} GB of weights beside it, {MAX_BYTES / 1e9:.1f} GB are read",
+        f"{path} has {beside / 1e9:.1f} GB of weights in other files, {MAX_BYTES / 1e9:.1f} GB are read",
         "export a smaller network",
     )
     return {tensor.name: array(path, tensor) for tensor in graph.initializer}
@@ -346,8 +346,8 @@ def _beside(path: Path, tensor: Any) -> int:
     file = folder / location if location and "\0" not in location else folder
     need(
         not relative.is_absolute() and ".." not in relative.parts and file.resolve().is_relative_to(folder) and file.is_file(),
-        f"weight `{tensor.name[:80]}` of {path} lies in `{location[:80]}`, which is no file in the model's folder",
-        "put the file beside the model, or export it with weights inside",
+        f"weight `{tensor.name[:80]}` of {path} is in `{location[:80]}`, which is no file in the model's folder",
+        "put the file next to the model, or export it with weights inside",
     )
     width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
     return width * math.prod(max(0, n) for n in tensor.dims)
@@ -564,7 +564,7 @@ class _Lowering:
         """Attributes by name; stored tensors as arrays."""
         need(
             all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute),
-            "it holds a graph, which is run or not as numbers tell",
+            "it holds a graph that runs only for some values",
             "export the network with fixed sizes and no `if` or loop that depends on its input, or only the graph that is run",
         )
         return {

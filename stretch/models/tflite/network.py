@@ -121,7 +121,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
         return int(self.settings.get(name, 0))
 
     def onnx(self, op: str, inputs: Sequence[fx.Node | np.ndarray | None], results: int = 1, **attrs: Any) -> Any:
-        """What an operator of ONNX makes of these."""
+        """Return the result of an ONNX operator for these."""
         return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, _OPSET, self.builder))
 
     def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
@@ -131,7 +131,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
         return [stored.get(i, value) for i, value in enumerate(values)]
 
     def activated(self, node: fx.Node) -> fx.Node:
-        """What is left of a result by the activation that is part of the operator."""
+        """Apply the activation that is part of the operator to a result."""
         number = self.setting("fused_activation_function")
         if not number:
             return node

@@ -91,11 +91,11 @@ class Bound(Constraint):
     reference: ClassVar[str] = ""
 
     def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
-        """What is compared, per combination."""
+        """Return the compared value, per combination."""
         return getattr(options, self.measured)
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
-        """What it is compared with."""
+        """Return the value that it is compared with."""
         return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
@@ -149,18 +149,20 @@ RATIO_ROUNDING = 1e-9
 class Balance(Bound):
     """Branches take similar time on their own processors (equation 6)."""
 
-    option = Option("balance", Ratio, 0.5, "Fastest over slowest branch of a stretched segment, at least (NN-Stretch paper, eq. 6).")
+    option = Option(
+        "balance", Ratio, 0.5, "Minimum ratio of the fastest to the slowest branch of a stretched segment (NN-Stretch paper, eq. 6)."
+    )
     exact, at_most, measured, reference = False, False, "fastest_ms", "slowest_ms"
-    words = "the fastest branch takes {:.2g} of the slowest at best, the limit is {:g}"
+    words = "the fastest branch takes at most {:.2g} of the slowest; the minimum is {:g}"
 
 
 @register
 class Capacity(Bound):
     """A branched segment keeps its share of the computation; else the search would empty the expensive ones."""
 
-    option = Option("segment_macs", Ratio, 0.9, "MACs of each stretched segment over the original segment's, at least.")
+    option = Option("segment_macs", Ratio, 0.9, "Minimum MACs of each stretched segment, relative to the original segment's.")
     exact, at_most, measured = False, False, "macs"
-    words = "a branched segment has {:.2g} of the original's MACs at best, the limit is {:g}"
+    words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the original."""
@@ -175,7 +177,7 @@ class Communication(Bound):
         "alpha", Positive, 0.2, "Maximum share of a stretched segment's latency spent on data transfer (NN-Stretch paper, eq. 4)."
     )
     exact, measured = False, "exchange_ms"
-    words = "an exchange takes {:.2g} of the segment at best, at most {:g} is allowed"
+    words = "a transfer takes at least {:.2g} of the segment; the maximum is {:g}"
 
 
 @register
@@ -189,16 +191,16 @@ class Straggler(Bound):
         "Maximum latency of a stretched branch, relative to the unsplit segment on its fastest processor (NN-Stretch paper, eq. 5).",
     )
     exact, measured = False, "slowest_ms"
-    words = "the slowest branch takes {:.2g} times the segment on the fastest of its processors at best, at most {:g} is allowed"
+    words = "the slowest branch takes at least {:.2g} times as much as the segment on its fastest processor; the maximum is {:g}"
 
 
 @register
 class PeakMemory(Bound):
     """What runs at the same time fits into memory together."""
 
-    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Activation bytes at one time, at most.")
+    option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Maximum activation bytes at one time.")
     whole, measured = True, "peak_bytes"
-    words = "activations take {:.3g} bytes at best, at most {:.10g} are allowed"
+    words = "activations take at least {:.3g} bytes; the maximum is {:.10g}"
 
     def of(self, options: "SegmentOptions", segment_ms: float) -> float:
         """One byte: the bound is no share."""
@@ -214,7 +216,7 @@ class PeakMemory(Bound):
 class Intact(Bound):
     """One branch has blocks of the original as they are.
 
-    From few images a network learns to do without some blocks, but hardly to make do with thinner ones (Wang and Wu 2023, "Practical
+    Few images suffice to compensate for removed blocks, but not for narrower ones (Wang and Wu 2023, "Practical
     network acceleration with tiny sets").
     """
 
@@ -222,10 +224,10 @@ class Intact(Bound):
         "intact",
         Ratio | None,
         None,
-        "Blocks that one branch of a stretched segment keeps with all of their channels, over those of the segment, at least.",
+        "Minimum share of a segment's blocks that one of its branches keeps with all channels.",
     )
     exact, at_most = False, False
-    words = "a branch keeps {:.2g} of the blocks with all of their channels at best, the limit is {:g}"
+    words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
 
     def part(self, options: "SegmentOptions") -> "NDArray[np.int64]":
         """The most such blocks of a branch."""
@@ -256,16 +258,14 @@ class _Floor(Constraint):
 class DepthFloor(_Floor):
     """Blocks of a branch over those of its segment."""
 
-    option, scales = Option("min_depth", Ratio, 0.5, "Depth ratio of a branch, at least."), "depth"
+    option, scales = Option("min_depth", Ratio, 0.5, "Minimum depth ratio of a branch."), "depth"
 
 
 @register
 class WidthFloor(_Floor):
     """Channels of a branch over those of its segment."""
 
-    option = Option(
-        "min_width", Ratio | None, None, "Width ratio of a branch, at least; by default 0.5 for two processors, 0.375 for more."
-    )
+    option = Option("min_width", Ratio | None, None, "Minimum width ratio of a branch; by default 0.5 for two processors, 0.375 for more.")
     scales = "width"
 
 
@@ -273,7 +273,7 @@ class WidthFloor(_Floor):
 class Meetings(Constraint):
     """Branches meet often enough; the search sees to it."""
 
-    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Meeting points where branches join, at least.")
+    option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Minimum number of meeting points, where branches join.")
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """Their number, where it is more than one."""
@@ -288,7 +288,7 @@ class TotalMacs(Constraint):
         "macs",
         Range,
         (0.97, 1.03),
-        "Range of MACs over the original's; those that bands of rows do twice do not count.",
+        "Range of MACs relative to the original's; MACs computed twice by bands of rows do not count.",
         example="0.97:1.03",
     )
 

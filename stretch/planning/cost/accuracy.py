@@ -39,7 +39,7 @@ SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 
 
 def features(depths: Floats, widths: Floats, macs: Floats, names: Sequence[str]) -> Floats:
-    """What a predictor sees of one segment: of depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
+    """Return the features of one segment: depth and width ratios, (branches, n), and multiply-accumulates over the original segment's, (n,)."""
     return np.stack([SEGMENT_FEATURES[name](depths, widths, macs) for name in names], axis=1)
 
 
@@ -129,7 +129,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return -sum(float(np.dot(self._of(name), row)) for name, row in segment_features(graph, design).items())
 
     def losses(self, options: SegmentOptions) -> Floats:
-        """What each option takes from the accuracy; zero for a segment that stays whole or is divided exactly."""
+        """Return the accuracy that each option costs; zero for a segment that stays whole or is split exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         result: Floats = -option_features(options, FEATURES) @ self._of(options.segment.name)
@@ -259,12 +259,12 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return losses
 
     def counts(self, stages: tuple[str, ...]) -> float:
-        """What share of its loss alone the segment of some stages has in a design, where what is behind it makes up for the rest."""
+        """Return the share of its single loss that a segment has in a design, where later segments make up for the rest."""
         last = next(i for i, stage in enumerate(self.stages) if stage.name == stages[-1])
         return float(np.exp(-self.recovery * (len(self.stages) - 1 - last) / len(self.stages)))
 
     def losses(self, options: SegmentOptions) -> Floats:
-        """What each option adds to the loss of a design; zero for a segment that stays whole or is divided exactly."""
+        """Return the loss that each option adds to a design; zero for a segment that stays whole or is split exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
         self._check_join(options.join)
@@ -364,7 +364,7 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
             raise StretchError(f"{path} is no accuracy predictor: it says that it is a `{kind.kind}`", _HINT)
         struct = known[kind.kind]
         if kind.schema != SCHEMA:
-            raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it anew")
+            raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it again")
         decoded: AccuracySource = msgspec.json.decode(content, type=struct)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
@@ -372,5 +372,5 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
         raise StretchError(f"{path} is about `{decoded.model}`, not `{model}`", "make one for this network")
     weights = [decoded.base, *(w for row in decoded.weights.values() for w in row)] if isinstance(decoded, AccuracyPredictor) else []
     if not np.isfinite(weights).all():
-        raise StretchError(f"{path} has weights that are no numbers", "fit it anew with `stretch export --rank`")
+        raise StretchError(f"{path} has weights that are no numbers", "fit it again with `stretch export --rank`")
     return decoded

@@ -168,13 +168,13 @@ class Costs:
         return self.on(self.predictor, {**self.precision, processor: precision}, self.rewrites)
 
     def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
-        """Costs on another device or in other precisions; what was built stays known, for it depends on backends alone."""
+        """Costs on another device or in other precisions; its parts stay known, because they depend on backends alone."""
         other = Costs(predictor, precision, rewrites)
         other._built = self._built
         return other
 
     def built(self, kind: type[T]) -> T:
-        """What others remember of what was built, of which nothing depends on a device beyond its backends: one object of each kind."""
+        """Return the caches shared by costs, one object of each kind; their content depends on nothing of a device but its backends."""
         value: T = self._built.setdefault(kind, kind())
         return value
 
@@ -183,7 +183,7 @@ class Costs:
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
-        """What an inference takes on a processor in addition to its kernels, at the planned precision; on the host it is the same for all networks."""
+        """Return the time of an inference on a processor in addition to its kernels, at the planned precision; on the host it is the same for all networks."""
         return self.predictor.handover(processor, self.precision.get(processor), *(crossing(graph) if graph else ()))
 
     def align(self, processor: str) -> int:
@@ -244,7 +244,7 @@ class Costs:
     def join_convs(
         self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]], slowing: Slowing
     ) -> list[tuple[int, float, int]]:
-        """Multiply-accumulates, ms beside other branches and parameters of 1×1 convolutions that end branches."""
+        """Return MACs, ms while other branches compute, and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
         places = pixels(shape)
         costs = (KernelCost("conv1x1", w, out, 1, 1, places, places * w, places * out, w * out + out) for w, out in ends)
@@ -279,7 +279,7 @@ class Costs:
         return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
 
     def group_times(self, launched: Mapping[str, Sequence[Kernel]], groups: Iterable[Iterable[str]]) -> Floats:
-        """Time of each group of operators that no kernel spans, alone and beside others, ms (2 × groups × processors)."""
+        """Return the time of each group of operators that no kernel spans, alone and while others compute, ms (2 × groups × processors)."""
         of = {name: number for number, group in enumerate(groups) for name in group}
         times = np.zeros((2, max(of.values(), default=-1) + 1, len(launched)))
         for column, (processor, kernels) in enumerate(launched.items()):

@@ -48,6 +48,15 @@ LINKS, CONTENTION = "all links", "contention"
 LINK_SPREAD = (0.5, 2.0)
 
 NO_CLEAR_WINNER = "no clear winner"
+
+#: Display names of baselines, and of a recommendation that names none.
+BASELINES = {
+    NO_CLEAR_WINNER: "too close to call",
+    "single": "original, {} only",
+    "sequential_same_macs": "sequential, same MACs",
+    "whole_graph": "branched, as one graph",
+    "original": "original",
+}
 BRANCHED = "branched"
 
 #: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
@@ -56,7 +65,7 @@ LEAST_GAIN = 1.03
 #: How likely branches must fall short of that for a control to be recommended.
 SURE = 0.7
 
-#: What a robust design is chosen by: the time that nine in ten draws keep.
+#: What a robust design is chosen by: the 90th percentile of the drawn times.
 ROBUST = 0.9
 
 #: Factors on times that hang together, for what is recommended then.
@@ -95,7 +104,7 @@ def link(processor: str, device: DeviceProfile) -> Unknown:
 
 
 def computing(processor: str) -> str:
-    """The group of all numbers that a processor's computing rests on."""
+    """Return the name of the group that holds one processor's compute times."""
     return f"times on {processor.partition('[')[0]}"
 
 
@@ -122,7 +131,7 @@ def _times(processor: str, precision: str, spread: tuple[float, float]) -> Unkno
 
 
 def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, float]:
-    """What an inference takes in addition to its kernels by the number it is proportional to, ms."""
+    """Return the time of an inference in addition to its kernels, by the number it is proportional to, ms."""
     if not handover.ms:
         return {}
     if handover.measured:
@@ -136,7 +145,7 @@ def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
 
 
 def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
-    """Independent factors for each number, log-normal with its interval; a number has the same draws whatever is drawn beside it."""
+    """Draw independent factors for each number, log-normal with its interval; other numbers do not change its draws."""
     return {unknown: _drawn(unknown, draws, seed) for unknown in set(unknowns)}
 
 
@@ -153,14 +162,20 @@ def share(draws: NDArray[np.bool_]) -> float:
 
 
 def interval(times: Floats) -> tuple[float, float]:
-    """Ends that nine in ten draws lie between."""
+    """Return the ends of the 90 % interval of the draws."""
     low, high = np.quantile(times, (0.05, 0.95))
     return float(low), float(high)
 
 
 def kept_ms(draws: Floats) -> float:
-    """The time that nine in ten draws keep."""
+    """Return the 90th percentile of the drawn times."""
     return float(np.quantile(draws, ROBUST))
+
+
+def baseline(name: str) -> str:
+    """Return how a reader knows a baseline: internal ids are for JSON."""
+    kind, _, where = name.partition(":")
+    return BASELINES.get(kind, name).format(where)
 
 
 @dataclass(frozen=True)
@@ -258,7 +273,7 @@ class PredictedRun:
 
     @property
     def unknowns(self) -> set[Unknown]:
-        """What its time depends on."""
+        """Return the values that its time depends on."""
         branches = [branch for some in self.segments for branch in some]
         return {*self.parts, *(key for branch in branches for some in (branch.parts, branch.computing, branch.contended) for key in some)}
 
@@ -298,7 +313,7 @@ class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A design if numbers that hang together were others."""
+    """Return a design with one group of related numbers scaled."""
 
     numbers: str  # Which: ``times on gpu``, ``all links`` or ``contention``.
     factor: float  # On all of them; of contention, at the ends of its intervals, the one that is furthest from 1.
@@ -357,7 +372,7 @@ class Recommendation:
 
 
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
-    """What to run.
+    """Return the recommendation.
 
     The branched run is recommended if branches overlap, it is predicted to be at least `LEAST_GAIN` times
     as fast as every control, and the 90 % interval of every such ratio lies above 1. Else the control that is
@@ -394,7 +409,7 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
 def advised(
     branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats], fixed: Factors | None = None
 ) -> str:
-    """What to run, by the rule of `recommend`."""
+    """Return the recommendation, by the rule of `recommend`."""
     ours, ms = branched.drawn_ms(draws), branched.ms(fixed)
     theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
     predicted = {name: control.ms(fixed) for name, control in controls.items()}

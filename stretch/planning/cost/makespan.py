@@ -58,7 +58,7 @@ class BranchTime:
 
     @property
     def contention(self) -> float:
-        """Factor on its computation beside the other branches."""
+        """Return the factor on its computation while other branches compute."""
         return 1 + self.contention_ms / self.ms if self.ms else 1.0
 
     @property
@@ -111,12 +111,12 @@ class SegmentTime:
 
     @property
     def communication_ms(self) -> float:
-        """Time beside the computation of the processor that computes longest."""
+        """Return the time in addition to the computation of the processor that computes longest."""
         return self.ms - max(added_up((b.scale.processor, b.ms + b.contention_ms) for b in self.branches).values())
 
 
 def computed(branches: Iterable[BranchTime]) -> dict[str, float]:
-    """How long each processor computes some branches beside each other, ms."""
+    """Return how long each processor computes branches that run at the same time, ms."""
     return added_up((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
 
 
@@ -437,7 +437,7 @@ def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple
 def subgraph_times(
     scales: Sequence[BranchScale], graphs: Sequence[OpGraph], arriving: Mapping[str, str], costs: Costs
 ) -> tuple[BranchTime, ...]:
-    """Portions of a segment on the timeline: each waits for what it reads, and fetches what is on another processor."""
+    """Schedule portions of a segment: each waits for its inputs, and fetches those on another processor."""
     holders = dict(arriving)
     writers: dict[str, int] = {}
     times, jobs = [], []

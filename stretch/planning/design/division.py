@@ -88,7 +88,7 @@ class Division:
         raise NotImplementedError
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        """What each branch computes of a segment, which is given in one piece."""
+        """Return the part of a segment that each branch computes; the segment is given in one piece."""
         raise NotImplementedError
 
     def text(self, share: Share) -> str:
@@ -98,7 +98,7 @@ class Division:
     # the timeline
 
     def arriving(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
-        """A branch as it runs where a processor holds what arrives; another graph if what crosses is cut on the way."""
+        """Return a branch as it runs where a processor holds its input; another graph if the input is cut on the way."""
         return graph
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
@@ -112,7 +112,7 @@ class Division:
         raise NotImplementedError
 
     def possible(self, graph: OpGraph) -> Collection[str]:
-        """What of a part branches may divide so, in words of `stretch list models --details`."""
+        """Return how branches may divide a part in this way, in words of `stretch list models --details`."""
         return ()
 
     def obstacle(self, graph: OpGraph) -> str | None:
@@ -120,7 +120,7 @@ class Division:
         return None
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
-        """What a person should know of stages that cannot be divided so."""
+        """Return a note for people about stages that cannot be divided so."""
         return None
 
 
@@ -135,7 +135,7 @@ def divisions() -> dict[str, Division]:
 
 
 def exact_kinds() -> tuple[str, ...]:
-    """Words of a request's `kinds` that stand for ways of this folder."""
+    """Return the words of a request's `kinds` for the ways in this folder."""
     return tuple(dict.fromkeys(division.kind for division in divisions().values()))
 
 
@@ -158,7 +158,7 @@ def _kept(branch: type) -> dict[str, Any]:
 
 
 def shares_of(branch: object) -> dict[str, Share]:
-    """What a branch says of its share, by the word of the way."""
+    """Return a branch's share, by the word of the way."""
     return {word: share for word in WORDS if (share := getattr(branch, word)) is not None}
 
 

@@ -206,7 +206,7 @@ def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
     if names != placed:
         there, had = (", ".join(value) or "none" for value in (names, placed))
         raise StretchError(
-            f"the design places {had} beside the backbone of `{backbone.graph.name}`, which has {there}", "give each of them a processor"
+            f"the design places {had} outside the backbone of `{backbone.graph.name}`, which has {there}", "give each of them a processor"
         )
     return [side.processor for side in design.sides]
 
@@ -219,9 +219,7 @@ def check_join(segment: Segment, design: SegmentDesign) -> None:
     if not processors or twice:
         raise StretchError(f"{where} needs one branch per processor, it has {', '.join(processors) or 'none'}")
     if len({safe_name(name) for name in design.names}) < len(processors):
-        raise StretchError(
-            f"{where} has processors whose names cannot be told apart: {', '.join(design.names)}", "use one core set of each"
-        )
+        raise StretchError(f"{where} has processors with the same name: {', '.join(design.names)}", "use one core set of each")
     if len(processors) == 1 and division is None:
         if join.convolves:
             raise StretchError(f"{where} has one branch and nothing to join by `{design.join}`", 'set join = "none"')
@@ -382,11 +380,11 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
         # what others read of a segment is its end, with the channels that it has in the original
         inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
         if inner is not None:
-            why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read beside the backbone or returned"
+            why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read outside the backbone or returned"
             raise StretchError(why, f"let a segment end at `{inner}`")
         width = join_width(segment, part)
         if segment.tapped and width != segment.width:
-            why = f"segment `{segment.name}` has {width} channels behind its meeting point, and what is read beside the backbone needs {segment.width}"
+            why = f"segment `{segment.name}` has {width} channels after its meeting point, and a reader outside the backbone needs {segment.width}"
             raise StretchError(why, "join its branches by `project` or `sum`")
     if at != graph.output:
         raise StretchError(f"the design ends at `{at}`, the network at `{graph.output}`", "add a segment for the rest")

@@ -54,14 +54,14 @@ def find_hidden(graph: OpGraph) -> Hidden:
             what = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
             raise StretchError(what, 'divide its output by join = "channels", or let it stay whole')
         elif kind_of(op.kind).additive is None:
-            what = f"operator `{op.name}` ({op.kind}) needs the whole sum of what it reads, so no hidden channels are divided before it"
+            what = f"operator `{op.name}` ({op.kind}) needs the whole sum of its input, so no hidden channels are divided before it"
             raise StretchError(what, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
         else:
             behind = op.inputs[0]
         tail.append(op.name)
         op = graph.by_name[behind]
     if _is_read_beside(graph, op.name, tail):
-        raise StretchError(f"what `{op.name}` ({op.kind}) writes is read before its sum is complete", "let the segment stay whole")
+        raise StretchError(f"the result of `{op.name}` ({op.kind}) is read before its sum is complete", "let the segment stay whole")
     return Hidden(op.inputs[0], op.name, tuple(reversed(tail)))
 
 
@@ -134,7 +134,7 @@ def _inside(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
 
 
 def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op | None:
-    """The first operator for which branches that divide others would all have to compute what those compute; None if there is none."""
+    """Return the first operator whose inputs every branch would have to compute in full; None if there is none."""
     depends = set(inside)
     beside = cone(graph, whole)
     for op in graph.ops:
@@ -152,7 +152,7 @@ def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op 
 
 
 def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool) -> Piece:
-    """What computes some channels of a segment's output, or the part of its output that comes of some hidden channels."""
+    """Return the operators that compute some channels of a segment's output, or its share from some hidden channels."""
     tensor = divided_tensor(graph, hidden=hidden)
     if not 0 <= channels.start < channels.stop <= width(graph.by_name[tensor].shape):
         raise StretchError(

@@ -345,7 +345,7 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
 
 
 def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[str]]) -> list[OpGraph]:
-    """The graphs of a segment's portions: what each reads is in the order in which it reads it, its ends in that in which it computes them.
+    """Build the graphs of a segment's portions; the inputs of each are in the order of reading, its ends in that of computing.
 
     Raises:
         StretchError: If ends are no tensors that portions compute anew, or portions are not the whole segment, or do not hand on what others

@@ -23,7 +23,7 @@ JOINS: dict[str, JoinKind] = {"concat": "paths", "add": "terms"}
 
 
 def find_paths(graph: OpGraph) -> tuple[tuple[int, int], ...]:
-    """Paths of a segment, as ranges of what its last operator reads; what reads the same intermediate tensor is one path."""
+    """Return the paths of a segment as ranges of its last operator's inputs; readers of the same intermediate tensor form one path."""
     last = graph.by_name[graph.output]
     # branches meet at feature maps
     if last.kind not in JOINS or len(last.shape) != 4:

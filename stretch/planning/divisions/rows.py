@@ -149,7 +149,7 @@ class _BandedPart:
 
     @memoised
     def band(self, start: int, stop: int) -> tuple[_Step, tuple[int, int]] | None:
-        """A band, the same object for all that cost the same, and the rows of the input that it needs; None where an operator would read no row, or padding alone, for it."""
+        """Return a band and the rows of the input that it needs; None if an operator would read no row for it, or padding alone."""
         try:
             need, bands = bands_of(self.graph, start, stop)
             # where it lies in the image makes no difference
@@ -220,7 +220,7 @@ class BandCosts:
         return _Band(tuple(steps), (start, stop), sum(step.graph.macs for step in steps), *sizes)
 
     def cost(self, processor: str, bands: Sequence[_Band]) -> list[BranchCost]:
-        """What bands cost on a processor, as branches; those that are new are timed together."""
+        """Return the cost of bands on a processor, as branches; new ones are timed together."""
         known, costs = _step_times(self.costs), self._costs
         new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
         # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
@@ -383,7 +383,7 @@ class _RowBands(Division):
         if not undivided:
             return None
         where = ", ".join(f"`{kind}` in {', '.join(stages)}" for kind, stages in undivided.items())
-        return f"blocks around operators that need every row of what they read are not split by rows: {where}"
+        return f"blocks with operators that need every row of their input are not split by rows: {where}"
 
 
 DIVISION = _RowBands()

@@ -515,7 +515,7 @@ class Segment:
 
     @property
     def tapped(self) -> bool:
-        """Whether something beside the backbone reads its end, or the network returns it: then it keeps its channels."""
+        """Return whether a part outside the backbone reads its end, or the network returns it: then it keeps its channels."""
         return is_tap(self.graph.by_name[self.end])
 
     @cached_property
@@ -581,7 +581,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
             raise UnknownNameError.among("cut point", point, cuts)
     order = {name: i for i, name in enumerate(cuts)}
     if [order[p] for p in points] != sorted({order[p] for p in points}):
-        raise StretchError("meeting points must differ and stand in the order of the network", "list them from the input to the output")
+        raise StretchError("meeting points must differ and follow the order of the network", "list them from the input to the output")
     ends = {graph.input.name, graph.output}
     points = [name for name in cuts if name in points or (name in backbone.taps and name not in ends)]
     stem = find_stem_end(graph)
@@ -596,7 +596,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
 
 @memoised
 def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
-    """The segment between two cut points, the same one each time, so that what is known of it is found again."""
+    """Return the segment between two cut points, the same object each time, so that facts about it are found again."""
     cuts = cut_points(graph)
     for point in (start, end):
         if point not in cuts:

@@ -46,7 +46,7 @@ Pick = tuple[SegmentOptions, int]
 
 
 def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
-    """What an objective judges designs by."""
+    """Return the value by which an objective judges designs."""
     if not objective.tried:
         return partial(goal.value, space)
     return busiest(space) if objective.text == "throughput" else robust(space)
@@ -84,7 +84,7 @@ def busiest(space: DesignSpace) -> Score:
 
 
 def robust(space: DesignSpace) -> Score:
-    """The makespan that nine in ten draws keep, ms."""
+    """Return the 90th percentile of the drawn makespans, ms."""
     timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
 
     @cache

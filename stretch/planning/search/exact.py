@@ -37,7 +37,7 @@ def held(space: DesignSpace, picks: Picks) -> tuple[list[tuple[SegmentOptions, i
 
 
 def keeps_rules(space: DesignSpace, picks: Picks) -> bool:
-    """Whether each choice is allowed where what arrives at it is held, and takes no endless time."""
+    """Return whether each choice is allowed for the holder of its input, and takes a finite time."""
     rows = ((options, space.holders.index(holder), index) for options, index, holder in held(space, picks)[0])
     return all(options.allowed[at, index] and np.isfinite(options.ms[at, index]) for options, at, index in rows)
 
@@ -171,7 +171,7 @@ Within = tuple[Measure, float]
 def search_exact(
     space: DesignSpace, low: int, high: int, n_meet: int, cost: Measure = LATENCY, within: Within | None = None, using: Using | None = None
 ) -> SearchResult | None:
-    """The design of `space` between `low` and `high` multiply-accumulates that has least of a measure, and an option that is `using`."""
+    """Return the design that minimises a measure, with MACs between `low` and `high`, and at least one option in `using`."""
     states = _States(space, n_meet, 1 if using is None else 2)
     layers = [_layer(space, options, states, cost, using, within) for options in space.options]
     final = states.final(cost)
@@ -210,7 +210,7 @@ class _States:
         return (used * len(self.holders) + holder) * (self.n_meet + 1) + level
 
     def final(self, cost: Measure) -> Floats:
-        """What finishing costs from every state."""
+        """Return the cost of finishing from every state."""
         final = np.full(self.uses * len(self.holders) * (self.n_meet + 1), inf)
         for name, holder in self.holders.items():
             final[self.number(holder, self.n_meet, self.uses - 1)] = cost.leaving(self.space, name)
@@ -378,7 +378,7 @@ class _Moves:
 
     @property
     def least(self) -> float:
-        """What the cheapest design costs."""
+        """Return the cost of the cheapest design."""
         return float(backward(self.layers, self.states.final(LATENCY), lambda layer: layer.ms)[0, self.states.start])
 
     def around(self) -> list[Floats]:
@@ -505,7 +505,7 @@ class _PriceTable:
         return (slowest - worth + self._join[rows].reshape(-1, *[1] * branches)).reshape(len(rows), -1)
 
     def within(self, most: Floats, count: int) -> Ints | None:
-        """Numbers of the combinations that cost no more than is told for one of the holders, ascending; None where they are too many."""
+        """Return the numbers of the combinations within the cost bound of one of the holders, ascending; None if there are too many."""
         rows = np.flatnonzero((np.array(self._bounds) <= most[:, None]).any(axis=0))
         depths = [size for _, size in self._sizes]
         step = max(1, CHUNK // prod(depths))

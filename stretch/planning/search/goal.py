@@ -44,7 +44,7 @@ class Goal:
 
     @memoised
     def measure(self, processors: tuple[str, ...]) -> exact.Measure:
-        """What designs have that give work to each of these processors."""
+        """Return the measure of designs that give work to each of these processors."""
         return self.base if self.power is None else exact.weighed((1.0, self.base), (self.energy, self.power.energy(processors)))
 
     def value(self, space: DesignSpace, picks: exact.Picks) -> float:
@@ -93,7 +93,7 @@ def _value(search_result: exact.SearchResult) -> float:
 
 
 def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) -> float:
-    """What a design that was searched for is predicted to lose."""
+    """Return the predicted loss of a design that was searched for."""
     return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
 

@@ -239,7 +239,7 @@ class _Problem:
     most: float  # Most loss.
 
     def affordable(self) -> "_Problem":
-        """The problem without options that lose too much in whatever path."""
+        """Drop options that exceed the loss bound on every path."""
         ends = np.where(np.isfinite(self.final_ms), 0.0, np.inf)
         rest = around(self.layers, self.start, ends, lambda layer: layer.loss)
         kept = [layer.take(other + layer.loss <= self.most + TIE) for layer, other in zip(self.layers, rest, strict=True)]

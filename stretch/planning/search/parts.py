@@ -119,14 +119,14 @@ def without_stretched(space: DesignSpace) -> DesignSpace:
 
 
 def structure(graph: OpGraph) -> Structure:
-    """What parts that are built alike have in common: everything but names."""
+    """Return the common content of parts that are built alike: everything but names."""
     return tuple(
         (op.kind, tuple(graph.position[name] for name in op.inputs), tuple(sorted(op.attrs.items())), op.shape) for op in graph.ops
     )
 
 
 def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
-    """What a share of a segment costs, whose branch reads all that arrives."""
+    """Return the cost of a share of a segment whose branch reads its whole input."""
     costs, kernels = space.costs, space.costs.predictor.kernels(graph, processor)
     time = costs.kernels_time(kernels, processor)
     sums = sum(kernel.macs for kernel in kernels), graph.params, *time, costs.peak_bytes(kernels, processor)
@@ -447,7 +447,7 @@ class RangeWays(ABC):
 
 
 def differs(order: Sequence[str], processors: Sequence[str], *, upright: bool) -> bool:
-    """Whether no other sequence of the same processors stands for this one: of three that cost the same upside down each is once in the middle."""
+    """Return whether this sequence represents all its orders: of three that cost the same upside down each is once in the middle."""
     places = [processors.index(name) for name in order]
     if not upright:
         return places[1:] == sorted(places[1:])

@@ -50,7 +50,7 @@ class Rules:
 
     @cached_property
     def floors(self) -> dict[str, Any]:
-        """What decides which depths and widths there are."""
+        """Return the settings that decide which depths and widths exist."""
         return {item.option.name: value for item, value in self.active if item.offers}
 
     def depths(self, segment: Segment) -> list[int]:
@@ -174,7 +174,7 @@ class LazyOptions:
 
     @cached_property
     def joins(self) -> Joins:
-        """What ends the branches, for each combination of their widths, in the order of `numpy.indices`."""
+        """Return the operators that end the branches, for each combination of their widths, in the order of `numpy.indices`."""
         widths = [some for some, _ in self.scales]
         shape = [len(w) for w in widths]
         combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])

@@ -103,7 +103,7 @@ def _plain(text: str) -> str:
 
 
 def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Bar]], total_ms: float) -> Chart:
-    """What ran where and when.
+    """Draw where each part ran, and when.
 
     Args:
         groups: Bars by the name of their run, such as ``predicted`` and ``measured``, drawn one below the other.
@@ -154,7 +154,7 @@ def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], 
 
 
 def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, float]], middle: float, unit: str) -> Chart:
-    """What a value becomes when something halves and when it doubles, one below the other."""
+    """Draw a value with a number halved and doubled, one below the other."""
 
     def draw() -> "Figure":
         figure, axes = _figure(0.9 + 0.34 * len(rows))
@@ -163,7 +163,7 @@ def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, f
             axes.scatter([half], [y], marker="o", s=46, facecolor="white", edgecolor=INK, zorder=2, label="at half" if y == 0 else None)
             axes.scatter([twice], [y], marker="s", s=46, color=ACCENT, zorder=2, label="at twice" if y == 0 else None)
         axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label="as it is")
-        axes.axvline(1.0, color=OTHER, linestyle=":", linewidth=1.4, label="no faster than the best control")
+        axes.axvline(1.0, color=OTHER, linestyle=":", linewidth=1.4, label="as fast as the best baseline")
         axes.set_yticks(range(len(rows)), [_plain(label) for label, *_ in rows])
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=unit)
         figure.legend(ncols=4, loc="outside upper left", fontsize=8, frameon=False)
@@ -214,7 +214,7 @@ def _figure(height: float) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-# Diagram of a network before and after branching: each segment as a chain of blocks, with its branches beside it.
+# Diagram of a network before and after branching: each segment as a chain of blocks, with its branches next to it.
 
 #: So many segments in a row that stay whole on one processor are drawn as one.
 LONG = 4
@@ -261,7 +261,7 @@ KINDS = {
     "rows": "divided exactly: bands of rows",
     "channels": "divided exactly: some channels each",
     "graph": "divided exactly: along the network's own graph",
-    "beside": "lies beside the backbone",
+    "beside": "outside the backbone",
 }
 
 
@@ -396,7 +396,7 @@ class Page:
     """A report."""
 
     title: str  # Of the file and its first heading.
-    lead: Sequence[str]  # The answer in a sentence or two.
+    lead: Sequence[str] = ()  # The answer in a sentence or two, where there is no `brief`.
     facts: Sequence[Fact] = ()  # The numbers that are read first.
     sections: Sequence[Section] = ()  # In order.
     warnings: Sequence[str] = ()  # What a reader must know.
@@ -404,10 +404,20 @@ class Page:
     made_from: Sequence[tuple[str, str]] = ()  # What led to the page besides, as label and value: the command, the profile, the weights.
     notes: Sequence[str] = ()  # What a terminal has last, and a page not: what to do next.
     facts_printed: bool = True  # Whether a terminal has the facts, too.
-    #: What a terminal shows in place of all this unless details are asked for; empty where it always shows the whole.
+    #: Answer, numbers, reason, confidence and next command, which begin every rendering; a terminal shows no more unless details are asked for.
     brief: Sequence["str | Grid"] = ()
     refused: bool = False  # Whether it tells why there is no result.
     language: Literal["en"] = field(default="en", init=False)
+
+    @property
+    def head(self) -> Sequence["str | Grid"]:
+        """Return what begins the page: the answer, its numbers and reasons."""
+        return [line for line in self.brief or self.lead if line not in self.following]
+
+    @property
+    def following(self) -> Sequence[str]:
+        """Return the lines that say what to type next."""
+        return [line for line in self.brief if isinstance(line, str) and line.startswith(("Next: ", "      "))]
 
 
 def check_page(path: Path) -> None:

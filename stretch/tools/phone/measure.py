@@ -87,7 +87,7 @@ _GONE = re.compile(r"^(?:adb: )?error: (?:device '.*' not found|no devices/emula
 
 _STATES = {
     "unauthorized": ("does not trust this computer yet", "unlock it and accept the question about USB debugging"),
-    "offline": ("is offline", "plug it in anew, then look at `adb devices`"),
+    "offline": ("is offline", "plug it in again, then look at `adb devices`"),
     "no permissions": ("may not be opened by this user", "see the udev rules that Android's developer pages describe"),
     "recovery": ("is in recovery mode", "start it as usual"),
     "bootloader": ("is in its bootloader", "start it as usual"),
@@ -219,7 +219,7 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
     if ended.returncode == 0:
         return ended
     if _GONE.search(ended.stderr):
-        raise StretchError(f"cannot {what}: the device is gone ({reason_of(ended)})", "plug it in again and start anew")
+        raise StretchError(f"cannot {what}: the device is gone ({reason_of(ended)})", "plug it in again and repeat the command")
     if "No space left on device" in ended.stderr + ended.stdout:
         raise StretchError(f"cannot {what}: there is no space left there", f"free some space below {ROOT}")
     if checked:
@@ -292,11 +292,11 @@ def _times(bundle: Bundle, path: Path) -> _Times:
     try:
         times = msgspec.json.decode(read_bytes(path, "times of the runner", _MAX_TIMES), type=_Times)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StretchError(f"the runner's times cannot be read: {error}", "build it anew with `stretch export --as cpp`") from error
+        raise StretchError(f"the runner's times cannot be read: {error}", "build it again with `stretch export --as cpp`") from error
     if times.sha256 != bundle.manifest.files[str(bundle.manifest.tflite)].sha256:
-        raise StretchError("the runner's times are of another file than this bundle's", "build it anew with `stretch export --as cpp`")
+        raise StretchError("the runner's times are of another file than this bundle's", "build it again with `stretch export --as cpp`")
     if not 0 < times.median_ms < 1e9 or times.runs < 1:
-        raise StretchError(f"the runner tells {times.median_ms:g} ms of {times.runs} inferences, which no measurement gives")
+        raise StretchError(f"the runner reports {times.median_ms:g} ms for {times.runs} inferences, which no measurement gives")
     return times
 
 
@@ -379,9 +379,9 @@ def read_spoken(text: str, target: Target) -> Spoken:
         std = float(counted[-1][3]) if counted and counted[-1][3] else None
     except (IndexError, ValueError) as error:
         last = (text.strip().splitlines() or ["it printed nothing"])[-1].strip()
-        raise StretchError(f"benchmark_model told no time: {last}") from error
+        raise StretchError(f"benchmark_model reported no time: {last}") from error
     if not 0 < us < _MAX_US or (std is not None and not 0 <= std < _MAX_US):
-        raise StretchError(f"benchmark_model tells {us:g} μs, which no measurement gives")
+        raise StretchError(f"benchmark_model reports {us:g} μs, which no measurement gives")
     return Spoken(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
 
 
@@ -542,7 +542,7 @@ class PhoneTable:
     runtime: str  # What measures.
 
     def where(self, work: SignatureWork) -> tuple[str, ...]:
-        """What tells a signature on a processor of this phone from all others."""
+        """Return the key of a signature on a processor of this phone."""
         return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
 
     def add(self, bundle: Bundle, work: SignatureWork, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:

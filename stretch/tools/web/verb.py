@@ -68,7 +68,7 @@ def web(
     titled = {path.name: path for path in bundles or ()}
     if demo:
         titled |= _demo(out)
-    with out.progress("computing what the page has to find"):
+    with out.progress("computing the expected results"):
         shown = [
             PageBundle(f"b{number}", title, load_bundle(path, check_hashes=True)) for number, (title, path) in enumerate(titled.items())
         ]

@@ -99,7 +99,7 @@ def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...], count: int) -> torch.Tensor:
-    """What `layer` reads for each chosen pixel of its output.
+    """Return the inputs of `layer` for each chosen pixel of its output.
 
     Returns:
         (images · pixels, channels · kernel height · kernel width), the order of its weights.

@@ -212,7 +212,7 @@ class ChannelChoice:
         self._inverses: dict[str, torch.Tensor] = {}
 
     def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
-        """What a branch keeps."""
+        """Return the parts that a branch keeps."""
         branch = heritage.branch
         channels, source = branch.channels, branch.source
         scale = self._part.branches[index]
@@ -583,7 +583,7 @@ class FitTask:
     outputs: list[torch.Tensor] = field(default_factory=list)
 
     def calibrate(self, layers: bool, choices: Choices) -> tuple[float, float]:
-        """Keep what is best on the images for the choice, the segment as it was built among it.
+        """Keep the candidate that is best on the images for the choice, including the segment as it was built.
 
         Args:
             layers: Whether layers are fitted, not statistics and joins alone.

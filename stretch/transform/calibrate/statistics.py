@@ -40,7 +40,7 @@ def walk(
 
 
 def backbone_of(branch: Branch, x: torch.Tensor) -> torch.Tensor:
-    """What a branch computes before its own part of the join, for one batch."""
+    """Compute a branch before its own part of the join, for one batch."""
     return walk(branch, [x], lambda *_: None)[0]
 
 
@@ -60,7 +60,7 @@ def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> No
 
 
 def renewed_backbone(branch: Branch, arriving: Batches, fitted: int) -> list[torch.Tensor]:
-    """A branch's batch-norm statistics anew, each from what reaches it when those before it are renewed.
+    """Measure a branch's batch-norm statistics again, each from its input after those before it are renewed.
 
     Args:
         fitted: How many of them, the first, give the statistics.
@@ -79,7 +79,7 @@ def renewed_backbone(branch: Branch, arriving: Batches, fitted: int) -> list[tor
 
 
 def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tensor]:
-    """Statistics anew, and scale and shift such that the segment computes what it did.
+    """Measure statistics again, and choose scale and shift such that the segment computes the same as before.
 
     Fitted layers leave statistics that nothing in the data has. Whoever trains the
     network on would start from another function, since training normalises by

@@ -445,7 +445,7 @@ def test_row_of_another_unit_or_network_is_named():
     ("lines", "words"),
     [
         (["resnet34,gpu,fp16,0"], "line 2: `ms` is wrong"),
-        (["resnet34,gpu,fp16,20", "resnet34,gpu,fp16,30"], "line 3: the same measurement stands in line 2"),
+        (["resnet34,gpu,fp16,20", "resnet34,gpu,fp16,30"], "line 3: the same measurement is in line 2"),
         ([], "no measurement"),
     ],
 )

@@ -47,7 +47,7 @@ def test_tables_are_read_back_as_they_were_written(tmp_path):
         (HEADER + ROW.replace("12.5", "1e12"), "line 2: .*ms"),
         (HEADER + ROW.replace("12.5", "nan"), "line 2: .*ms"),
         (HEADER + ROW.replace("phone", ""), "line 2: `device` is empty"),
-        (HEADER + ROW + ROW.replace("12.5", "13"), "line 3: the same measurement stands in line 2"),
+        (HEADER + ROW + ROW.replace("12.5", "13"), "line 3: the same measurement is in line 2"),
     ],
 )
 def test_bad_table_is_refused_with_line_and_field(tmp_path, text, message):

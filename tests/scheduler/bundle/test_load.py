@@ -44,7 +44,7 @@ def test_older_schema_says_how_to_make_the_bundle_anew(bundles, bundle_dir):
 
     bundles.edit(bundle_dir, older)
     with pytest.raises(
-        StretchError, match=r"schema 1, which .* does not read: make the bundle anew, with `stretch branch` or `stretch export`"
+        StretchError, match=r"schema 1, which .* does not read: make the bundle again with `stretch branch` or `stretch export`"
     ):
         load_bundle(bundle_dir)
 

@@ -122,7 +122,7 @@ def test_weights_that_were_changed_everywhere_differ_from_the_stored_sample(bund
     assert judged(bundle_dir).stored is True
     for file in bundle_dir.rglob("*.onnx"):
         change_weight(bundle_dir, str(file.relative_to(bundle_dir)), 1.1, "head.w")
-    with pytest.raises(StretchError, match=r"differs by 0.1 of the largest number from what it gave when the bundle was written"):
+    with pytest.raises(StretchError, match=r"differs by 0.1 of the largest number from its result when the bundle was written"):
         judged(bundle_dir)
 
 

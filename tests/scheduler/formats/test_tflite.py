@@ -115,7 +115,7 @@ def change(**places):
         (change(x__shape=[1 << 20, 1 << 20]), "tensor `x` has the shape"),
         (change(x__shape=[-3, 4]), "tensor `x` has the shape"),
         (change(x__shape=[1] * 9), "tensor `x` has the shape"),
-        (change(x__external_buffer=4), "tensor `x` lies in another file"),
+        (change(x__external_buffer=4), "tensor `x` is in another file"),
         (change(c__buffer=5), "the buffer of tensor `c` is not there"),
         (change(c__shape=[5]), "tensor `c` has 16 bytes, its shape needs 20"),
         (change(c__type=5), "tensor `c` has element type 5, which no network computes with"),

@@ -109,15 +109,15 @@ def contestants(times, noise=0.01, rounds=40, controls=True):
         ((10, 9, 9, 9), "branching loses here: 0.90×", "sequential"),
         (
             (10, 9, 8, 9),
-            "branching loses here: 0.80× (0.80–0.80) the speed of the best sequential run (sequential_same_macs, 1 thread:",
+            "branching loses here: 0.80× (0.80–0.80) against the best sequential run (sequential_same_macs, 1 thread:",
             "sequential",
         ),
         ((10, 12, 11, 13), "branching wins here: 1.10×", "branched"),
-        ((10, 12, 11, 9), "loses to a sequential control on the same 2 cores: same net as one graph, 2 threads takes 9.00", "sequential"),
-        ((10, 12, 8, 9), "loses to a sequential control on the same 2 cores: sequential_same_macs, 1 thread takes 8.00", "sequential"),
-        ((10, 10, 8, 12), "branching is no clear winner over the original here", "sequential"),
-        ((10, 10, 11, 12), "no clear winner: branching has", None),
-        ((10, 12, 10, 13), "no clear winner against sequential_same_macs, 1 thread", None),
+        ((10, 12, 11, 9), "loses to a sequential baseline on the same 2 cores: same net as one graph, 2 threads takes 9.00", "sequential"),
+        ((10, 12, 8, 9), "loses to a sequential baseline on the same 2 cores: sequential_same_macs, 1 thread takes 8.00", "sequential"),
+        ((10, 10, 8, 12), "branching or the original: too close to call here", "sequential"),
+        ((10, 10, 11, 12), "too close to call: branching has", None),
+        ((10, 12, 10, 13), "too close to call against sequential_same_macs, 1 thread", None),
     ],
 )
 def test_verdict_names_the_fastest_way(times, message, winner):

@@ -541,7 +541,7 @@ WRONG = {
     "a,cpu,1,b,\nb,cpu,1,c,\nc,cpu,1,b,": "line 3: steps wait for each other: `b` needs `c` needs `b`",
     "a,cpu,1,,\nb,cpu,1,d,": "line 3: `b` needs `d`, which is no step of the table",
     "a,cpu,0,,": "line 2: `ms` is wrong",
-    "a,cpu,1,,\na,gpu,1,,": "line 3: the step `a` stands in line 2 already",
+    "a,cpu,1,,\na,gpu,1,,": "line 3: the step `a` is in line 2 already",
     "a b,cpu,1,,": "line 2: the name `a b`",
     "": "has a header and no step",
 }
@@ -603,5 +603,5 @@ def test_power_is_the_profiles_else_the_descriptions():
         assert powers(pixel6, CHIP, ["gpu"])["gpu"].computing_w == 4.0
     bare = replace(mi9, processors={**mi9.processors})
     assert thermal_of(replace(bare, thermal=CHIP)) is CHIP
-    with pytest.raises(UsageError, match="says nothing of heat"):
+    with pytest.raises(UsageError, match="has no heat model"):
         thermal_of(mi9)

@@ -198,7 +198,7 @@ def test_branch_reports_what_its_json_says_and_the_command(capsys, tmp_path):
     page = tmp_path / "a <b> & c.html"
     done = succeed(capsys, "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
     data, seen = done.data, checked(page.read_text())
-    assert f"take {data['predicted']['makespan_ms']:.2f} ms" in seen.text
+    assert f"{data['predicted']['makespan_ms']:.2f} ms" in seen.text
     for warning in data["warnings"]:
         assert " ".join(warning.split()) in seen.text
     assert "a <b> & c.html" in seen.text
@@ -223,9 +223,9 @@ def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bund
     done = succeed(capsys, "simulate", bundle_dir, *words, "--html", page, "--json")
     data, seen = json.loads(done.out), checked(page.read_text())
     assert f"{data['missed']} of 40" in seen.text
-    assert f"p99 {data['p99_ms']:.2f} ms" in seen.text
-    assert "90% of gpu taken by others" in seen.text
-    assert "What shared the processors" in seen.text
+    assert f"p99 {data['p99_ms']:.3g} ms" in seen.text
+    assert "90 % of the gpu busy" in seen.text
+    assert "Bundles that shared the processors" in seen.text
 
 
 def test_run_reports_what_was_measured_and_what_was_planned(tmp_path, bundle_dir, capsys):
@@ -233,7 +233,7 @@ def test_run_reports_what_was_measured_and_what_was_planned(tmp_path, bundle_dir
     done = succeed(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json")
     data, seen = json.loads(done.out), checked(page.read_text())
     assert f"{data['median_ms']:.2f} ms" in seen.text
-    assert data["verdict"] in seen.text
+    assert "On this machine branching is" in seen.text
     assert seen.tags.count("svg") >= 2
 
 

@@ -40,7 +40,7 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
         == pytest.approx(data["comparisons"][0]["ratio"])
     )
     assert data["winner"] in ("branched", "sequential", None)
-    assert (data["winner"] is None) == ("no clear winner" in data["verdict"] and "loses" not in data["verdict"])
+    assert (data["winner"] is None) == ("too close to call" in data["verdict"] and "loses" not in data["verdict"])
     assert data["efficiency"] <= 1
     assert data["equal_precision"] is True
     assert (data["check"]["against"], data["check"]["tensors"]) == ("model.onnx", 7)
@@ -57,22 +57,16 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
-    out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, "--in-flight", 2, "--details")
-    assert "gpu → cpu on core" in err
-    assert any(name in out for name in ("branching loses here", "branching wins here", "branching beats the original", "no clear winner"))
-    assert "weights: random" in out.splitlines()[0]
-    assert "results checked: 7 tensors against model.onnx" in out
+    words = "run", bundle_dir, "--repeat", 2, "--warmup", 0
+    for more in ((), ("--in-flight", 2, "--details")):
+        out, err = succeeds(*words, *more)
+        lines = out.splitlines()
+        assert "gpu → cpu on core" in err
+        assert lines[0].startswith("Results are correct: 7 tensors match model.onnx")
+        assert "On this machine branching is" in lines[1]
+        assert "CPU cores replace the gpu" in out
+        assert any(line.startswith("Next: stretch run") and "--adb" in line for line in lines[-2:])
     assert "inferences/s" in out
-    planned, measured, phone = out.splitlines()[-3:]
-    assert planned.startswith("Planned for pixel6: ")
-    assert measured.startswith("Measured here: the bundle takes ")
-    assert "gpu had a stand-in, so this says nothing of the speed on pixel6" in measured
-    assert "--adb" in phone
-    out, _ = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0)
-    lines = out.splitlines()
-    assert lines[0].startswith("Results are correct: 7 tensors match model.onnx")
-    assert "On this machine branching is" in lines[1]
-    assert "CPU cores replace the gpu" in out
 
 
 def test_work_of_a_processor_left_out_moves_to_a_shared_core_which_gives_no_efficiency(stretch, bundle_dir):

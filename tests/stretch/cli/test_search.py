@@ -138,6 +138,6 @@ def test_people_are_told_what_changed_and_where_the_bundle_is(capsys, tiny_bundl
     words = ("--images", images, "--image-count", 32, "--run-images", 2, "--steps", 2)
     result = succeed(capsys, "train", tiny_bundle, *words, "--out", tmp_path / "new")
     assert "2 steps in" in result.out
-    assert "before, on 10 images held back" in result.out
+    assert "before, on 10 held-out images" in result.out
     assert result.out.rstrip().endswith(f"stretch run {tmp_path / 'new'}")
     assert call(capsys, "verify", tmp_path / "new").code == 0

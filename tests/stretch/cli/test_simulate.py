@@ -37,13 +37,13 @@ def test_undisturbed_inference_takes_the_makespan_of_the_plan(succeeds, tmp_path
 def test_people_read_latencies_busy_processors_and_missed_deadlines(succeeds, bundle_dir):
     out, _ = succeeds("simulate", bundle_dir, "--inferences", 10, "--busy", "gpu=0.9@0:30", "--deadline", 8, "--details")
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert lines[0].startswith("10 inferences, with 90% of gpu taken by others: median ")
-    assert lines[0].endswith("Nothing was measured; the profile of pixel6 is not fitted to measurements.")
+    assert "over 10 simulated inferences, 90 % of the gpu busy." in " ".join(lines[:2])
+    assert "Confidence: simulated; the profile of pixel6 is not fitted to measurements." in lines
     data, _ = succeeds("simulate", bundle_dir, "--inferences", 1, "--json")
-    assert any(line.startswith(f"undisturbed {data['makespan_ms']:.2f} ms") for line in lines)
+    assert f"{data['makespan_ms']:.3g} ms without load" in " ".join(lines)
     assert any(line.startswith("gpu |") for line in lines)
-    assert any(line.startswith("inferences a second ") and "one at a time" in line for line in lines)
-    assert any(line.startswith("deadlines missed ") and "(deadline 8 ms)" in line for line in lines)
+    assert any(line.startswith("inferences per second ") and "one at a time" in line for line in lines)
+    assert "of 10 miss the deadline of 8 ms." in " ".join(lines)
 
 
 def test_timeline_holds_the_first_inferences(succeeds, bundle_dir, tmp_path):
@@ -112,7 +112,7 @@ def test_bundle_beside_shares_the_processors_and_has_latencies_of_its_own(stretc
     groups = [
         event["args"]["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["name"] == "process_name"
     ]
-    assert groups == ["simulated on pixel6", f"beside, 1: {bundle_dir}"]
+    assert groups == ["simulated on pixel6", f"other bundle, 1: {bundle_dir}"]
     assert f"\n{bundle_dir}" in out
 
 

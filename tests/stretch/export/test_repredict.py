@@ -119,4 +119,4 @@ def test_explain_predicts_what_the_files_are(planned, exported, capsys):
             assert sub["ms"] == pytest.approx(estimate.computing_ms)
     data = json.loads(call(capsys, "explain", planned, "--device", "mi9", "--json").out)
     assert "in fp32, which the file is; planned was int8" in data["processors"]["cpu"]["reason"]
-    assert "in int8, for it does not run fp32, which the file is" in data["processors"]["dsp"]["reason"]
+    assert "in int8, because it does not run fp32, the precision of the file" in data["processors"]["dsp"]["reason"]

@@ -179,7 +179,7 @@ def _concat(node: ShapeNode) -> Cost:
     parts = [list(tensor.shape) for tensor in tensors]
     need(all(len(part) == len(parts[0]) for part in parts), "its inputs differ in their number of axes")
     widths = [part.pop(axis) for part in parts]
-    need(all(part == parts[0] for part in parts), "its inputs differ beside the joined axis")
+    need(all(part == parts[0] for part in parts), "its inputs differ on another axis than the joined one")
     shape = (*parts[0][:axis], sum(widths), *parts[0][axis:])
     return Cost((KnownTensor(shape, tensors[0].type, _joined(tensors)),), math.prod(shape))
 

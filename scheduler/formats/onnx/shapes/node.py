@@ -211,5 +211,5 @@ REASONS: Mapping[str, str] = {
 
 def reason(operator: str) -> str:
     """Why a bundle holds no such operator, and what to do instead."""
-    known = REASONS.get(operator, "nn-stretch does not know what it makes or how much work that is")
+    known = REASONS.get(operator, "nn-stretch does not know its result or its cost")
     return f"no bundle holds `{operator[:60]}`: {known}; take it out of the network, or write it with other operators"

@@ -143,7 +143,7 @@ def large(shape):
         (add(lying(data_type=TensorProto.COMPLEX64)), "element type 14"),
         (add(lying(data_type=77)), "element type 77"),
         (external(location="w.bin"), "cannot be read"),
-        (external(location="m.onnx", offset="-1", length="8"), "where it lies"),
+        (external(location="m.onnx", offset="-1", length="8"), "has no position in its file"),
         (external(location="m.onnx", offset="9" * 18, length="8"), "beyond the end"),
         (batch_norm([1, -1]), "variance `v` of a batch norm is negative"),
         (large((1 << 14, 1 << 14)), "has the shape"),

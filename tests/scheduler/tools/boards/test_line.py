@@ -63,7 +63,7 @@ def test_source_imports_the_standard_library_alone():
 def test_content_that_was_changed_on_the_way_is_noticed():
     data = bytearray(sent(b"x" * 100))
     data[50] ^= 1
-    with pytest.raises(OSError, match="what arrived is not what was sent"):
+    with pytest.raises(OSError, match="the received data differ from the sent data"):
         Content(io.BytesIO(bytes(data))).check()
 
 

@@ -296,7 +296,7 @@ QGEMM = helper.make_node("QGemm", [*"qszw", "ws", "wz", *"btu"], ["r"], domain=M
         (product(), W | {"ws": np.float32(np.nan)}, "its scale is no real number"),
         (product(), W | {"ws": np.ones(3, np.float32)}, "3 scales for the shape"),
         (product(), W | {"wz": np.zeros(3, np.int8)}, "3 numbers of type int8 for 1 scales"),
-        (helper.make_node("QLinearMatMul", [*"qszw"], ["r"]), W, "its scale depends on what the network reads, or is left out"),
+        (helper.make_node("QLinearMatMul", [*"qszw"], ["r"]), W, "its scale depends on the network's inputs, or is left out"),
         (helper.make_node("QLinearGlobalAveragePool", [*"qsztu"], ["r"], channels_last=1, domain=MS), {}, "its channels are last"),
         (helper.make_node("QLinearUnknown", [*"qsztu"], ["r"], domain=MS), {}, "there is no rule for this operator"),
         (QGEMM, W | {"b": np.zeros((999, 1), np.int32), "ws": np.ones(4, np.float32)}, r"its bias has the shape \[999, 1\] for 4 scales"),

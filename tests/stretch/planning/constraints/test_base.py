@@ -51,9 +51,9 @@ def test_bound_is_missed_exactly_where_no_combination_keeps_to_it(exchanges, alp
 
 def test_best_share_is_told_beside_the_one_that_is_asked_for():
     rows = [combinations_of(exchange_ms=[5.0, 3.0]), combinations_of(exchange_ms=[4.0])]
-    assert Communication().missed(0.1, rows, [10.0, 20.0]) == "an exchange takes 0.2 of the segment at best, at most 0.1 is allowed"
+    assert Communication().missed(0.1, rows, [10.0, 20.0]) == "a transfer takes at least 0.2 of the segment; the maximum is 0.1"
     unlike = combinations_of(fastest_ms=[1.0, 2.0], slowest_ms=[10.0, 10.0])
-    assert Balance().missed(0.5, [unlike], [1.0]) == "the fastest branch takes 0.2 of the slowest at best, the limit is 0.5"
+    assert Balance().missed(0.5, [unlike], [1.0]) == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
 
 
 def test_loosest_value_rules_nothing_out():

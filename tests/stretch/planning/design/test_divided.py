@@ -221,7 +221,7 @@ def placed(*branches, join="placed"):
         (placed(("cpu", {"ends": ("b",), "entry": "project"}), ("gpu", {"ends": ("end",)})), "and no entry"),
         (
             placed(("cpu", {"ends": ("b",)}), ("cpu", {"ends": ("ab", "d")}), ("cpu[2]", {"ends": ("end",)})),
-            "has processors whose names cannot be told apart: cpu, cpu_2, cpu[2]",
+            "has processors with the same name: cpu, cpu_2, cpu[2]",
         ),
     ],
 )

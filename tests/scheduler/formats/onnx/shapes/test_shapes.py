@@ -461,7 +461,7 @@ def lstm(changed=(), **attrs):
         ("DepthToSpace", node([X], {"blocksize": 2}), "blocks of 2"),
         ("DepthToSpace", node([X]), "blocks of 0"),
         ("SpaceToDepth", node([X], {"blocksize": 3}), "blocks of 3"),
-        ("Concat", node([X, (1, 3, 8, 9)], {"axis": 1}), "differ beside"),
+        ("Concat", node([X, (1, 3, 8, 9)], {"axis": 1}), "differ on another axis"),
         ("Concat", node([X, (1, 3, 8)], {"axis": 1}), "number of axes"),
         ("Concat", node([X, X]), "along which axis"),
         ("Concat", node([X, X], {"axis": 4}), "its axis is 4"),

@@ -1,0 +1,15 @@
+"""Screenshots of the documentation show the reports that the program writes."""
+
+import pytest
+from PIL import Image
+
+from experiments.reports.run import PICTURES, REPORTS, report, shown
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("name", REPORTS)
+def test_screenshot_shows_the_words_of_todays_report(tmp_path, name):
+    report(REPORTS[name], tmp_path / "report.html")
+    with Image.open(PICTURES / f"{name}.png") as picture:
+        assert picture.info.get("report") == shown(tmp_path / "report.html"), "draw it with python -m experiments.reports.run --draw"
