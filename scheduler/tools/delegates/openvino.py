@@ -121,7 +121,7 @@ class OpenVinoDelegate(CoreDelegate):
         return _checked(model, self._compiled(model))
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Each kernel with its measured time, and what became of the operators that have none."""
+        """Return each kernel with its measured time, and the reason of each operator that has none."""
         return _places(model, self._compiled(model, PERF_COUNT=True))
 
     def _compiled(self, model: Path, **settings: Any) -> Any:
@@ -189,7 +189,7 @@ class DeviceDelegate(Delegate):
             raise UnableError(error.message, error.hint) from error
 
     def places(self, model: Path) -> list[NodePlace]:
-        """Each kernel with its measured time, and what became of the operators that have none."""
+        """Return each kernel with its measured time, and the reason of each operator that has none."""
         return _places(model, self._compiled(model, PERF_COUNT=True))
 
     def _compiled(self, model: Path, **settings: Any) -> Any:

@@ -178,7 +178,7 @@ def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes:
 
 
 def tflite_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
-    """Multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape does not tell."""
+    """Multiply-accumulates of one operator; 0 of one that does not multiply, None where a shape is unknown."""
     if operator.code not in _TFLITE_MACS:
         return None if operator.code in _TFLITE_UNCOUNTED else 0
     reads = [() if i is None else network.tensors[i].shape for i in operator.inputs]

@@ -41,7 +41,7 @@ class Ranked:
 
 
 def check_rank(folder: Path, count: int) -> None:
-    """Refuse what cannot be ranked, before anything is computed."""
+    """Refuse networks that cannot be ranked, before anything is computed."""
     if count < LEAST:
         raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
     if RunFolder(folder).recipe().supernet is None:

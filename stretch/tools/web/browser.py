@@ -105,7 +105,7 @@ class BrowserMeasurer:
         return self._files.get(name)
 
     def answer(self, message: bytes) -> dict[str, Any]:
-        """What to time next.
+        """Return the next network to time.
 
         Raises:
             StretchError: If the page was not asked for what it sends, or another browser goes on.
