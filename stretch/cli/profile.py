@@ -92,7 +92,7 @@ def profile(
         list[str] | None,
         typer.Option(
             "--processors",
-            help="Processors to measure, such as cpu,gpu, cpu[1core] or cpu=openvino. Default: all. Repeat or separate by commas.",
+            help="Processors to measure, such as cpu,gpu, cpu[1core], cpu=openvino or cpu=openvino/int8. Default: all. Repeat or separate by commas.",
         ),
     ] = None,
     budget: Annotated[

@@ -584,7 +584,7 @@ class NcnnDelegate(CoreDelegate):
 class VulkanDelegate(Delegate):
     """ncnn on the first Vulkan device, which may be the CPU, as Mesa's lavapipe is."""
 
-    summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe alone)"
+    summary = "ncnn on a GPU through Vulkan (ran on Mesa's lavapipe and an NVIDIA H200)"
     package = "ncnn"
     precisions = ("fp32", "fp16")
     drives = ("gpu",)

@@ -8,13 +8,18 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.agreement import Agreement, BundleAgreement
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import verify_bundle
+from scheduler.bundle.statements import ROUNDING
+from scheduler.checks.verify import allowed_in_sequence, verify_bundle
 from scheduler.delegates import DspDelegate
+from scheduler.measure.benchmark import Effort, benchmark, judge_speed
+from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
 from stretch.export.precision import export_precision, planned_precision
@@ -82,6 +87,21 @@ def test_record_has_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
     assert record["output"]["top1_agreement"] >= 0.9
     assert record["images"] == {"source": "synthetic", "count": 16, "calibration": 16}
     assert record["joins"].keys() == {"s1.join", "s2.join"}
+
+
+@pytest.mark.slow
+def test_int8_branches_compete_with_the_original_in_int8(int8):
+    with Session(int8, ON_CPU) as session:
+        result = benchmark(session, IMAGES[0], Effort(rounds=3))
+    assert {"original, dsp in int8 on cpu", "sequential_same_macs, dsp in int8 on cpu"} <= set(result.rounds)
+    assert judge_speed(result, ["fp32", "int8"]).equal_precision
+
+
+@given(st.floats(0, 3), st.sampled_from(["fp16", "int8"]))
+def test_rounded_tensor_may_differ_twice_as_much_as_at_its_export_and_never_by_its_size(error, precision):
+    most = allowed_in_sequence({"precision": {ROUNDING: {"t": error}}}, "t", precision)
+    assert most == max(TOLERANCES[precision], min(2 * error, 1))
+    assert allowed_in_sequence({"precision": {ROUNDING: {"t": "much"}}}, "t", precision) == TOLERANCES[precision]
 
 
 def joined(bundle, x):

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import numpy as np
+import onnx
 import pytest
 import tomli_w
 from hypothesis import given
@@ -136,6 +137,7 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
         (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
         (["cpu", "gpu=vulkan"], UsageError, "tells no times of kernels"),
+        (["cpu=cpu/int4"], UsageError, "`cpu` delegate does not run `int4`"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(names, error, sentence):
@@ -147,6 +149,24 @@ def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
     for backend in {delegates.get(name).fuses for name in delegates} - {""}:
         assert load_rules(backend).id == backend
         assert load_formula(backend).kernels
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("delegate", ["cpu", "openvino"])
+def test_processor_is_timed_in_a_precision_that_is_asked_for(delegate, tmp_path):
+    if get_delegate(delegate).unavailable():
+        pytest.skip(f"{delegate} is not installed")
+    one, *_ = find_places([f"cpu={delegate}/int8"])
+    assert (one.precision, find_places([f"cpu={delegate}"])[0].precision) == ("int8", "fp32")
+    graph = draw("residual", 3)
+    file = write_network(graph, tmp_path / "int8.onnx", one.precision)
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(file).graph.node}
+    if delegate == "openvino":
+        kernels = fuse(graph, one.backend)
+        operators, _ = time_operators(one.create(), file, one.caller, [op.name for op in graph.ops])
+        times = time_kernels(operators, [kernel.ops for kernel in kernels])
+        # names that OpenVINO gives to operators in int8 are told from those of the file
+        assert all(ms for kernel, ms in zip(kernels, times, strict=True) if kernel.cost.kind == "conv")
 
 
 @pytest.mark.torch
