@@ -10,6 +10,8 @@ from experiments.reports.run import PICTURES, REPORTS, report, shown
 @pytest.mark.torch
 @pytest.mark.parametrize("name", REPORTS)
 def test_screenshot_shows_the_words_of_todays_report(tmp_path, name):
-    report(REPORTS[name], tmp_path / "report.html")
+    # the page states the command, and with it the file's name
+    path = tmp_path / f"{name}.html"
+    report(REPORTS[name], path)
     with Image.open(PICTURES / f"{name}.png") as picture:
-        assert picture.info.get("report") == shown(tmp_path / "report.html"), "draw it with python -m experiments.reports.run --draw"
+        assert picture.info.get("report") == shown(path), "draw it with python -m experiments.reports.run --draw"

@@ -310,7 +310,7 @@ def test_input_that_is_returned_stays_in_the_structure():
     captured = capture(Passing(), (1, 3, 4, 4))
     assert captured.graph.outputs == ("relu",)
     assert captured.returned.filled({"input": 1, "relu": 2}) == (1, 2)
-    assert "as it came" in captured.warnings[0]
+    assert "unchanged input" in captured.warnings[0]
 
 
 def test_network_of_whole_numbers_is_refused_in_one_sentence():

@@ -344,5 +344,5 @@ def test_no_name_that_is_taken_holds_what_a_shell_or_an_option_begins_with(name)
 
 def test_nn_stretch_that_was_never_installed_says_so(monkeypatch):
     monkeypatch.setattr(board, "DISTRIBUTION", "nn-stretch-that-is-not-here")
-    with pytest.raises(MissingBackendError, match="known only where it is installed"):
+    with pytest.raises(MissingBackendError, match="known only if nn-stretch is installed"):
         board.distribution()

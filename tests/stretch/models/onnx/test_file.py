@@ -77,7 +77,7 @@ def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read
     weight.dims[:] = [1 << 20, 1 << 10]
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="w.bin")
-    with pytest.raises(StretchError, match=r"has 4\.3 GB of weights beside it, 2\.1 GB are read"):
+    with pytest.raises(StretchError, match=r"has 4\.3 GB of weights in other files, 2\.1 GB are read"):
         read_module(save(tmp_path / "m.onnx", model))
 
 
@@ -130,7 +130,7 @@ def doubled():
         (net(helper.make_node("NonZero", ["x"], ["y"])), r"node `NonZero_0` \(NonZero\) .*depends on what the network computes"),
         (net(helper.make_node("Relu", ["x"], ["y"], body=small().graph)), "it holds a graph"),
         (net(helper.make_node("Reshape", ["x", "s"], ["y"]), stored={"s": np.array([7, -1])}), "it makes"),
-        (net(helper.make_node("Conv", ["x", "x"], ["y"])), "its weight depends on what the network reads"),
+        (net(helper.make_node("Conv", ["x", "x"], ["y"])), "its weight depends on the network's inputs"),
     ],
 )
 def test_file_that_is_no_network_is_refused_in_one_sentence(tmp_path, model, problem):
@@ -289,7 +289,7 @@ def test_site_tells_what_is_stored_from_what_is_computed():
     assert seen.listed("axes", 2) == [1]
     assert seen.listed("pads", 3) is None
     assert seen.optional(2, "bias") is None
-    with pytest.raises(StretchError, match="its weight depends on what the network reads"):
+    with pytest.raises(StretchError, match="its weight depends on the network's inputs"):
         seen.known(0, "weight")
     with pytest.raises(StretchError, match="it has no input 2"):
         seen.tensor(2)

@@ -357,7 +357,7 @@ def test_what_is_missing_or_no_image_is_refused():
         seen.seen(1)
     with pytest.raises(StretchError, match="which is no image"):
         seen.image()
-    with pytest.raises(StretchError, match="its weight depends on what the network reads"):
+    with pytest.raises(StretchError, match="its weight depends on the network's inputs"):
         seen.known(0, "weight")
     with pytest.raises(StretchError, match="its activation is number 9"):
         seen.activated(b.input)

@@ -32,7 +32,7 @@ def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
 
 
 def test_design_without_its_sides_is_refused(graph):
-    with pytest.raises(StretchError, match="places none beside the backbone"):
+    with pytest.raises(StretchError, match="places none outside the backbone"):
         scaled_graph(graph, replace(design_of(graph), sides=()))
 
 
@@ -50,5 +50,5 @@ def test_segment_beyond_a_tap_is_refused(graph):
 
 def test_join_that_widens_a_tap_is_refused(graph):
     branches = [BranchDraft("cpu", width=8), BranchDraft("gpu", width=8)]
-    with pytest.raises(StretchError, match="channels behind its meeting point"):
+    with pytest.raises(StretchError, match="channels after its meeting point"):
         design_of(graph, segments=[SegmentDraft(branches, end="stages_0_2_2", start="stages_0_0_2", name="s1", join="concat")])
