@@ -15,7 +15,7 @@ from predictors.errors import StretchError, first_line
 from predictors.shapes import Attr
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state, stated
-from stretch.quantize.replay import Loss, Sample, fed, loss
+from stretch.quantize.replay import Loss, Sample, fed, loss, session_of
 
 Array = NDArray[Any]
 
@@ -185,6 +185,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     finally:
         logging.disable(logged)
     _rounded_once(quantised)
+    _write_apart(quantised)
     _restore_properties(quantised, folded)
     edges(quantised)
     return quantised
@@ -251,6 +252,20 @@ def _rounded_once(quantised: onnx.ModelProto) -> None:
     constants = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(constants)
+
+
+def _write_apart(quantised: onnx.ModelProto) -> None:
+    """Let an output that the model itself reads be dequantised twice: some versions of ONNX Runtime merge what reads it with what writes it."""
+    graph = quantised.graph
+    outputs = {value.name for value in graph.output}
+    read = outputs & {name for node in graph.node for name in node.input}
+    for node in [node for node in graph.node if node.output[0] in read]:
+        inside = onnx.NodeProto()
+        inside.CopyFrom(node)
+        inside.name, inside.output[0] = f"{node.name}.inside", f"{node.output[0]}.inside"
+        for reader in graph.node:
+            reader.input[:] = [inside.output[0] if name == node.output[0] else name for name in reader.input]
+        graph.node.insert(list(graph.node).index(node), inside)
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:
@@ -364,17 +379,11 @@ def _same_names(lower: onnx.ModelProto) -> dict[str, str]:
 
 
 def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Sample]) -> dict[str, list[Array]]:
-    import onnxruntime
-
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     present = {value.name for value in shown.graph.output}
     shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 2
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(shown, optimised=False)
     values_by_name: dict[str, list[Array]] = {name: [] for name in names}
     for sample in samples:
         for name, value in zip(names, session.run(list(names), fed(shown, sample)), strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from predictors.errors import StretchError, first_line
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Manifest
 from scheduler.bundle.rows import read_by
@@ -87,11 +88,17 @@ def several(written: Any) -> tuple[Array, ...]:
     return written if isinstance(written, tuple) else (written,)
 
 
-def runner(model: onnx.ModelProto | str) -> Run:
-    """A function that computes a subgraph as its file defines it.
+def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
+    """Open a subgraph in ONNX Runtime, where integers are computed as the reals they stand for.
 
-    Integers are computed as the reals they stand for: the same result on every
-    machine, where integer kernels differ by what their instructions saturate.
+    So the result is the same on every machine, whereas integer kernels differ by what their instructions saturate.
+
+    Args:
+        model: The model, or the path of its file.
+        optimised: Whether operators may be merged; some versions then lose outputs that other operators read, too.
+
+    Raises:
+        StretchError: If ONNX Runtime cannot load it.
     """
     import onnxruntime
 
@@ -99,8 +106,19 @@ def runner(model: onnx.ModelProto | str) -> Run:
     options.log_severity_level = 3
     options.intra_op_num_threads = 2
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    source = model if isinstance(model, str) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    name, source = (model, model) if isinstance(model, str) else (f"`{model.graph.name}`", model.SerializeToString())
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    # ONNX Runtime's exceptions share no base class of their own.
+    except Exception as error:
+        raise StretchError(f"ONNX Runtime cannot load {name}: {first_line(error)}", "try another version of onnxruntime") from error
+
+
+def runner(model: onnx.ModelProto | str) -> Run:
+    """A function that computes a subgraph as its file defines it, integers as in `session_of`."""
+    session = session_of(model)
     names = [value.name for value in session.get_inputs()]
 
     def run(*reads: Array) -> Any:

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.formats.int8_edges import edges
-from stretch.quantize.qdq import fold_batch_norms, quantise, to_half
+from stretch.quantize.qdq import fold_batch_norms, layer_losses, quantise, to_half
 from stretch.quantize.replay import loss, runner
 from tests import onnx_runtime
 from tests.scheduler.bundles import onnx_model, two_branches
@@ -173,6 +173,37 @@ def network(scale=1.0):
         helper.make_node("Pad", ["u", "p"], ["y"], name="pad"),
     ]
     return onnx_model(nodes, {"x": X.shape}, {"y": (1, 4, 14, 14)}, weights)
+
+
+@pytest.mark.parametrize("kind", ["Relu", "Identity"])
+def test_output_that_an_operator_reads_too_survives_what_the_runtime_merges(kind):
+    net = Net()
+    net.conv("x", "a", 6, 6)
+    net.nodes.append(helper.make_node(kind, ["a"], ["b"], name="b"))
+    net.conv("b", "c", 6, 6)
+    model = onnx_model(net.nodes, {"x": SHAPE}, {"a": SHAPE, "c": SHAPE}, net.weights)
+    int8 = quantise(model, samples())
+    assert not {value.name for value in int8.graph.output} & {name for node in int8.graph.node for name in node.input}
+    assert [written.shape for written in runner(int8)(samples(1)[0])] == [SHAPE, SHAPE]
+    assert set(edges(int8)[1]) == {"a", "c"}
+
+
+def test_loss_is_measured_of_each_layer_that_only_hands_on_its_input():
+    net = Net()
+    net.conv("x", "a", 6, 6)
+    net.nodes.append(helper.make_node("Identity", ["a"], ["b"], name="b"))
+    model = net.model(SHAPE, "b", SHAPE)
+    layers = layer_losses(model, quantise(model, samples()), samples(2))
+    assert set(layers) == {"a", "b"} and not any(lost.exceeds(0.999) for lost in layers.values())
+
+
+def test_model_that_the_runtime_cannot_load_is_one_sentence(model):
+    broken = onnx.ModelProto()
+    broken.CopyFrom(model)
+    broken.graph.output.append(onnx.ValueInfoProto(name="nowhere"))
+    with pytest.raises(StretchError, match=f"^ONNX Runtime cannot load `{model.graph.name}`: ") as error:
+        runner(broken)
+    assert "\n" not in error.value.message
 
 
 def test_half_precision_agrees_with_float_within_its_rounding():
