@@ -99,7 +99,7 @@ def advice_page(advice: Advice) -> Page:
         words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
         title = "Speed-up over the best single processor, with 90 % intervals"
         drawn, said = intervals("ratios", title, words, rows, "speed-up"), ["Above 1 branching is faster; recommended values are bold."]
-        sections.append(Section("gains", "Devices where branching helps", said, [drawn]))
+        sections.append(Section("gains", "Devices where branching helps", said, [drawn], printed=False))
     sections.append(Section("devices", "Recommendations", (), [_grid(advice.answers)]))
     return Page(
         title=f"{advice.model}: should it be branched?",
@@ -115,7 +115,7 @@ def advice_page(advice: Advice) -> Page:
 
 
 def _grid(answers: list[DeviceAdvice]) -> Grid:
-    titles = ("device", "best single", "ms", "exact split", "stretched split", "use", "why")
+    titles = ("device", "best single", "ms", "exact split", "stretched split", "recommendation", "why")
     rows = []
     for answer in answers:
         single, ratios = answer.best_single, (_ratio(answer.exact), _ratio(answer.stretched))

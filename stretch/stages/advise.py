@@ -329,11 +329,11 @@ def _rounding(planned: _Planned) -> str:
 
 def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Single) -> str:
     """What to do, in a few words."""
-    for kind, planned, words in ((EXACT, exact, "divide it exactly over"), (STRETCHED, stretched, "stretch it, and train it, over")):
+    for kind, planned, words in ((EXACT, exact, "split exactly over"), (STRETCHED, stretched, "stretch and train over")):
         if recommended == kind and planned.result:
             return f"{words} {' and '.join(planned.result.design.processors)}"
-    alone = f"use {single.processor} alone in {single.precision}"
-    return f"{alone} until the device is measured" if recommended == NO_CLEAR_WINNER else alone
+    alone = f"use the {single.processor} ({single.precision})"
+    return f"too close to call; {alone} until you have measured the device" if recommended == NO_CLEAR_WINNER else alone
 
 
 def _command(
