@@ -89,7 +89,7 @@ def several(written: Any) -> tuple[Array, ...]:
 
 
 def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
-    """Open a subgraph in ONNX Runtime, where integers are computed as the reals they stand for.
+    """Open a subgraph in ONNX Runtime, where integers are computed as the real numbers that they represent.
 
     So the result is the same on every machine, whereas integer kernels differ by what their instructions saturate.
 
