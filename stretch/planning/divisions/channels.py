@@ -372,7 +372,10 @@ class _ChannelWays(RangeWays):
     def branches(self, order: Sequence[str], wanted: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[Places]:
         able: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
         costs = self.space.costs
-        for thing, splits in wanted:
+        rounded = any(costs.precision.get(name) == "int8" for name in order)
+        for thing, some in wanted:
+            # export leaves a partial sum in fp32, so it would take longer than it is priced at
+            splits = () if rounded and thing.join == HIDDEN else some
             ranges = {split: thing.tensor.ranges(split, thing.unit(order)) for split in splits}
             able.append((thing.tensor, {split: some for split, some in ranges.items() if None not in map(thing.tensor.graph, some)}))
         for at, processor in enumerate(order):

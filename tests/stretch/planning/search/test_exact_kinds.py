@@ -168,8 +168,8 @@ def small_network():
     return net.graph("small")
 
 
-def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY):
-    space = make_space(graph, device, processors, min_width=0.9, min_depth=1.0)
+def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY, **changes):
+    space = make_space(graph, device, processors, min_width=0.9, min_depth=1.0, **changes)
     return with_exact_kinds(graph, PlanConfig(kinds=kinds), space if "stretch" in kinds else without_stretched(space))
 
 
@@ -180,7 +180,7 @@ def channelled(options):
 @pytest.mark.parametrize(("device", "n_meet"), [("mi9", 0), ("mi9", 2), ("host", 1)])
 def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_meet):
     graph = small_network()
-    space = space_of(graph, device)
+    space = space_of(graph, device, precision={"cpu": "fp32"})
     joins = {o.join for options in space.options for o in options}
     assert {"channels", "partial_sums", "rows", "paths", "project"} <= joins
     # few enough to follow all of their sequences
@@ -211,7 +211,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
         net.add("relu")
     net.head(10)
     graph = net.graph("basic")
-    space = space_of(graph, kinds=("channels",))
+    space = space_of(graph, kinds=("channels",), precision={"cpu": "fp32"})
     sums = [
         segment_options
         for options in space.options
@@ -230,6 +230,18 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert run.macs - run.repeated_macs == graph.macs
     gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
     assert not any(segment_options.tail for options in gone.options for segment_options in options)
+
+
+@given(st.fixed_dictionaries({name: st.sampled_from(["fp32", "fp16", "int8"]) for name in ("cpu", "gpu")}), st.booleans())
+def test_no_exact_plan_has_a_partial_sum_on_a_processor_in_int8(precision, with_dsp):
+    """Export would leave it in fp32; the DSP of the profile computes integers alone."""
+    processors = ("cpu", "gpu", "dsp") if with_dsp else ("cpu", "gpu")
+    supported = {name: at for name, at in precision.items() if at in specified("mi9").processor(name).precisions}
+    space = space_of(small_network(), processors=processors, kinds=("rows", "channels", "graph"), precision=supported)
+    sums = [o.processors for options in space.options for o in options if o.join == "partial_sums"]
+    rounded = {name for name in processors if space.costs.precision[name] == "int8"}
+    assert not any(rounded & set(names) for names in sums)
+    assert bool(sums) == rounded.isdisjoint(("cpu", "gpu"))
 
 
 def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
