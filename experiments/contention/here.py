@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.host_profile.run import stretch
+from experiments.command import stretch
 from experiments.records import Row, Value, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores, pin_thread

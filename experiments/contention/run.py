@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.host_profile.run import stretch
+from experiments.command import stretch
 from experiments.records import Row, write_record
 from predictors.devices import load_device
 from predictors.errors import StretchError

@@ -8,10 +8,8 @@ from experiments.records import read_record
 from tests.contracts.repository import ROOT
 
 pytest.importorskip("torch")
-pytest.importorskip("pyopencl")
 
 from experiments.main_job.run import DEVICES, MODELS, predicted_row
-from experiments.opencl_convolutions.run import summary
 from stretch.planning.cost.compare import LEAST_GAIN
 
 MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
@@ -47,11 +45,3 @@ def test_every_place_of_the_record_is_counted_in_its_networks():
         for row in record.tables[f"{name}_networks"]:
             least, median, most = (row[f"predicted ÷ measured, {key}"] for key in ("least", "median", "most"))
             assert 0 < least <= median <= most < np.inf
-
-
-CONVOLUTIONS = ROOT / "experiments" / "opencl_convolutions" / "results" / "host.json"
-
-
-def test_committed_summary_is_that_of_its_rows():
-    record = read_record(CONVOLUTIONS)
-    assert record.tables["summary"] == summary(record.tables["convolutions"])

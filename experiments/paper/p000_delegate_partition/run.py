@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from experiments.host_profile.run import stretch
+from experiments.command import stretch
 from experiments.records import ROOT, Row, write_record
 from predictors.errors import StretchError
 from stretch.environment import version
