@@ -57,8 +57,6 @@ SOURCES = {"measured", "simulated", "predicted", "paper"}
 #: Numbers in the rows of a program that are settings of a run or parts of a formula.
 SETTINGS = {
     "experiments/calibration/run.py": [5e-4],
-    "experiments/chaos/run.py": [0.002, 0.001, 0.001, 0.001, 0.01, 0.001, 0.001, 0.002, 0.001, 0.001, 0.001, 0.001],
-    "experiments/chaos/soak.py": [0.002, 0.001, 0.001, 0.002, 0.002, 0.001, 0.002, 0.001] * 2,
     "experiments/lossless/run.py": [0.5, 2.0],
     "experiments/real_networks/more_images.py": [0.2, 0.2, 0.1],
     "experiments/real_networks/run.py": [0.75, 0.75],
