@@ -315,7 +315,7 @@ def test_limit_is_spread_over_the_classes(tmp_path):
         ([], 3, "has no images"),
         (["a/1.npy", "b/1.npy"], 3, "has 2 classes and the network 3 outputs"),
         (["1/1.npy", "2/1.npy", "3/1.npy"], 3, "class `3` of .* is no output of the network, which are numbered 0 to 2"),
-        (["a/1.npy", "b.npy"], 2, "b.npy lies in no class folder"),
+        (["a/1.npy", "b.npy"], 2, "b.npy is in no class folder"),
     ],
 )
 def test_classes_that_are_not_the_networks_are_one_sentence(tmp_path, names, outputs, sentence):
