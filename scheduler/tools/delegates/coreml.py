@@ -61,8 +61,9 @@ class CoreMlDelegate(Delegate):
             # sums in halves would be another model than the one that was checked
             "AllowLowPrecisionAccumulationOnGPU": "0",
         }
+        external = open_onnx(model).external  # refuses a file that is no model
         digest = hashlib.sha256(model.read_bytes())
-        for name in sorted(open_onnx(model).external):
+        for name in sorted(external):
             digest.update(model.with_name(name).read_bytes())
         options["ModelCacheDirectory"] = str(cache_folder("coreml") / digest.hexdigest())
         return options
