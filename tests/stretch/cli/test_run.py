@@ -248,6 +248,7 @@ def test_file_that_is_not_there_or_too_large_is_refused(tmp_path):
         rows_of_file(path)
 
 
+@pytest.mark.slow
 @given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
 def test_changed_files_give_rows_or_a_sentence(tmp_path_factory, at, byte):
     raw = bytearray(data().encode())

@@ -101,6 +101,7 @@ def test_hand_over_is_the_measured_constant_or_the_way_over_the_link_and_nothing
         assert is_host(processor) or links.ms("cpu", processor, 0, at) + links.ms(processor, "cpu", 0, at) >= constant * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", [name for name in DEVICES if len(DEVICES[name].processors) > 1])
 def test_plan_advice_and_search_name_the_time_that_is_predicted(name):

@@ -35,6 +35,7 @@ def result():
     return plan(resnet50(), load_device("pixel6"), PlanConfig(processors=("cpu", "gpu")))
 
 
+@pytest.mark.slow
 def test_design_outside_the_range_of_macs_is_told(result):
     for highest, outside in ((0.2, True), (10.0, False)):
         again = evaluate(result.graph, result.device, result.design, PlanConfig(macs=(0.1, highest)))
@@ -69,6 +70,7 @@ def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():
     assert not [warning for warning in other.warnings if warning.startswith("planned with")]
 
 
+@pytest.mark.slow
 def test_stages_that_stay_apart_for_accuracy_say_what_merging_them_would_gain():
     graph, request = resnet50(), {"processors": ("cpu", "gpu")}
     apart, merged = (plan(graph, load_device("mi9"), PlanConfig(merge=merge, **request)) for merge in ("auto", "always"))

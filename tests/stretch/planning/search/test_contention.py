@@ -41,6 +41,7 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
         assert run.makespan_ms == pytest.approx(found.ms)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(FACTORS)
 def test_branch_gains_and_loses_what_its_pairs_say_and_nothing_alone(factors):

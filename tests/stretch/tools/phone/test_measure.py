@@ -414,6 +414,7 @@ def small(tmp_path_factory):
     return made(tmp_path_factory.mktemp("small"), lambda path: two_branches(path, 1, ("cpu", "gpu")))
 
 
+@pytest.mark.slow
 def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, small, adb, phone_request, tmp_path):
     adb.plays(everything(small))
     words = ("--serial", "R5CT", "--benchmark-model", phone_request.benchmark, "--measurements", tmp_path / "mine")
