@@ -8,13 +8,13 @@ from typing import Any
 from predictors.errors import StretchError
 
 
-def stretch(*words: str) -> Any:
+def stretch(*words: object) -> Any:
     """Return what a command of `stretch` prints as JSON.
 
     Raises:
         StretchError: If it fails.
     """
-    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", *words, "--json"]
+    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", *map(str, words), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         data = json.loads(done.stdout)

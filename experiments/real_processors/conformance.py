@@ -20,7 +20,7 @@ from experiments.records import ROOT, Row, write_record
 
 HERE = Path(__file__).parent
 TESTS = ROOT / "tests" / "scheduler" / "delegates"
-#: What hypothesis says where every case was refused.
+#: Messages of hypothesis where every case was refused.
 REFUSED = re.compile(r"Unsatisf|FailedHealthCheck|filter_too_much")
 OUTCOMES = ("passed", "refused", "failed", "skipped")
 

@@ -1,7 +1,7 @@
 """Two networks at once on two processors of different kinds: `python -m experiments.real_processors.pairs here.toml FOLDER`.
 
-Each pair is planned by `stretch search … --with …`, written by `stretch branch` and run by a `Scheduler`. What it has to beat takes
-turns with it: requests one after the other on each processor alone, both networks in flight on the faster one, and each network whole
+Each pair is planned by `stretch search … --with …`, written by `stretch branch` and run by a `Scheduler`. Its baselines take turns
+with it: requests one after the other on each processor alone, both networks in flight on the faster one, and each network whole
 on a processor of its own.
 """
 

@@ -8,7 +8,6 @@ Needs a CPU with several cores and a GPU with an OpenCL driver. Everything goes 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.command import stretch
 from experiments.records import About, Facts, Row, write_record
 from predictors.fits import read_fits
 from scheduler.delegates.opencl.device import find_device
@@ -40,16 +40,6 @@ NETWORKS = (
 KINDS = {"exact": ("--lossless",), "stretched": ("--kinds", "stretch", "--alpha", "100", "--beta", "5", "--set", "merge=always")}
 #: Precision of the CPU by its runtime; the GPU computes in fp32, as NVIDIA's driver has no half precision in OpenCL.
 PRECISIONS = {"cpu": "fp32", "openvino": "fp32", "openvino:half": "fp16", "openvino/int8": "int8"}
-#: Code that starts the command line with the interpreter that runs this.
-COMMAND = (sys.executable, "-c", "import sys; from stretch.cli import app; sys.argv[0] = 'stretch'; app()")
-
-
-def stretch(*words: object) -> dict[str, Any]:
-    """The answer of a verb."""
-    answer = subprocess.run([*COMMAND, *map(str, words), "--json", "--quiet"], capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise SystemExit(f"stretch {' '.join(map(str, words))} failed: {answer.stderr.strip()} {answer.stdout.strip()}")
-    return json.loads(answer.stdout)
 
 
 def within(*words: object) -> dict[str, Any]:
@@ -121,7 +111,7 @@ def prepare(network: str, side: int, kind: str, folder: Path, runtime: str) -> d
 def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtime: str, rounds: int) -> tuple[list[Row], Row]:
     """Each processor alone, and a design: predicted and measured."""
     planned, precision = prepared["planned"], PRECISIONS[runtime]
-    ran = stretch("run", prepared["bundle"], "--repeat", rounds)
+    ran = stretch("run", prepared["bundle"], "--repeat", rounds, "--quiet")
     delegate, rounded = runtime.partition("/")[0], " in int8" if precision == "int8" else ""
     by_place = {
         "gpu": alone(ran, "gpu on opencl"),
@@ -177,7 +167,9 @@ def main() -> int:
     core_set = f"cpu[{cores}core{'s' if cores > 1 else ''}]={options.runtime}"
     options.folder.mkdir(parents=True, exist_ok=True)
     if not (options.folder / "here.toml").exists():
-        stretch("profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder)
+        stretch(
+            "profile", "--name", "here", "--processors", f"{core_set},gpu", "--budget", options.minutes, "--out", options.folder, "--quiet"
+        )
     profile: list[Row] = [
         {
             "processor": f"{family}[{cores}]",
