@@ -319,8 +319,8 @@ class Collector:
         """Times of kernels; None if every run of the profiler was disturbed.
 
         The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
-        the sum is the network's time. A processor with a queue of its own takes longer for a network than for its kernels where the
-        hand-over counts; its kernels have the times that its clock tells.
+        the sum is the network's time. A processor with a queue of its own takes longer for a network by the hand-over, which is
+        measured by itself; its kernels have the times that its clock tells.
         """
         for _ in range(TRIES):
             operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
@@ -328,9 +328,8 @@ class Collector:
             total = sum(operators.values())
             if not total or total + added > _SUMS[1] * time.ms:
                 continue
-            whole = total + added >= _SUMS[0] * time.least_ms
-            if whole or self._delegate.asynchronous:
-                scale = (time.ms if whole else total + added) / total
+            if self._delegate.asynchronous or total + added >= _SUMS[0] * time.least_ms:
+                scale = (total + added if self._delegate.asynchronous else time.ms) / total
                 return [None if ms is None else ms * scale for ms in kernel_times]
         return [None] * len(launched)
 

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,11 @@ class OpenCLInvocation(AsyncInvocation):
 
     def _launch(self) -> None:
         """Launch every kernel without an event, which costs several times the launch, and without giving up the interpreter's lock."""
+        self._launch_natively(self._launches)
+
+    def _launch_natively(self, launches: Sequence[Any]) -> None:
         launch, queue = native_enqueue(), self._queue.int_ptr
-        for kernel, dimensions, grid, local in self._launches:
+        for kernel, dimensions, grid, local in launches:
             if status := launch(queue, kernel, dimensions, None, grid, local, 0, None, None):
                 codes = self._cl.status_code
                 name = next((name for name in dir(codes) if getattr(codes, name) == status), status)
@@ -167,6 +171,24 @@ class OpenCLInvocation(AsyncInvocation):
         self.wait()
         return [CommandSpan(event.profile.start, event.profile.end) for event in events]
 
+    def fed_ms(self) -> float:
+        """Run as `enqueue` does, and tell the milliseconds from the start of the first kernel to the end of the last.
+
+        Events of the first and the last launch alone: the device waits for its thread as in any other run.
+        """
+        events: list[Any] = []
+
+        def launch() -> None:
+            first, *between, last = self._commands
+            events.append(self._cl.enqueue_nd_range_kernel(self._queue, first.kernel, first.grid, first.local))
+            self._launch_natively(self._launches[1 : 1 + len(between)])
+            events.append(self._cl.enqueue_nd_range_kernel(self._queue, last.kernel, last.grid, last.local))
+
+        with self._device.lock:
+            self._enqueue(launch)
+        self.wait()
+        return float(events[-1].profile.end - events[0].profile.start) / 1e6
+
     def _memory(self, flags: int, array: Array) -> Any:
         if self._shared:
             return self._cl.Buffer(self._device.context, flags | self._cl.mem_flags.USE_HOST_PTR, hostbuf=array)
@@ -207,7 +229,20 @@ class LaunchTime:
     """How long one launch takes."""
 
     launch: Launch  # The launch.
-    ms: float  # Milliseconds between its start and its end on the device.
+    ms: float  # Milliseconds between its start and its end on the device, or in which the next one is handed over if that takes longer.
+
+
+def raised(times: Sequence[float], total: float) -> list[float]:
+    """Times raised to the one floor at which they sum to `total`; as they are where they sum to more.
+
+    A device waits for the thread that feeds it after each kernel that is shorter than a launch, so these take as long as the launch.
+    """
+    ordered = sorted(times)
+    for count, above in enumerate([*ordered[1:], float("inf")], start=1):
+        floor = (total - sum(ordered[count:])) / count
+        if floor <= above:
+            break
+    return [max(time, floor) for time in times]
 
 
 class OpenCLCompiled(Compiled):
@@ -272,13 +307,19 @@ class OpenCLCompiled(Compiled):
         except self._cl.Error as error:
             raise DeviceError(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
-    def profile(self, runs: int = 3) -> list[LaunchTime]:
-        """The least time of each launch in `runs` runs on zeros, by the device's clock."""
+    def profile(self, runs: int = 3, fed: bool = False) -> list[LaunchTime]:
+        """The least time of each launch in `runs` runs on zeros, by the device's clock.
+
+        Args:
+            fed: Whether a launch takes at least as long as its thread needs to hand the next one over, as in a run without events.
+        """
         arrays = [[np.zeros(shape, np.float32) for shape in shapes.values()] for shapes in (self.inputs, self.outputs)]
         invocation = self.bind(*arrays)
         best = [float("inf")] * len(self.launches)
         for _ in range(runs):
             best = [min(a, span.ms) for a, span in zip(best, invocation.spans(), strict=True)]
+        if fed and len(best) > 1:
+            best = raised(best, median(invocation.fed_ms() for _ in range(2 * runs + 1)))
         return [LaunchTime(launch, ms) for launch, ms in zip(self.launches, best, strict=True)]
 
     def commands(self, external: Mapping[str, Any]) -> list[Command]:

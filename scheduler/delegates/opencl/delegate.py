@@ -324,7 +324,7 @@ class OpenCLDelegate(Delegate):
         times: dict[str, float] = {}
         kernels: dict[str, list[str]] = {}
         owner: dict[str, str] = {}
-        for timing in compiled.profile():
+        for timing in compiled.profile(fed=True):
             name = timing.launch.node
             times[name] = times.get(name, 0.0) + timing.ms
             kernels.setdefault(name, []).append(timing.launch.kernel)

@@ -348,6 +348,24 @@ def test_results_follow_the_callers_arrays(bound):
     assert np.array_equal(y, first)
 
 
+def test_fed_run_computes_the_same_and_launches_take_all_of_its_time(tmp_path):
+    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
+    x, y, fed = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32), np.zeros((1, 16, 9, 9), np.float32)
+    compiled.run([x], [y])
+    assert compiled.bind([x], [fed]).fed_ms() > 0
+    assert np.array_equal(y, fed)
+    assert all(timing.ms > 0 for timing in compiled.profile(fed=True))
+
+
+@given(st.lists(st.floats(0.001, 10), min_size=1), st.floats(0, 100))
+def test_raised_times_have_one_floor_and_sum_to_the_total_where_they_were_less(times, total):
+    new = invocations.raised(times, total)
+    assert sum(new) == pytest.approx(max(total, sum(times)))
+    assert all(after >= before for before, after in zip(times, new, strict=True))
+    lifted = [after for before, after in zip(times, new, strict=True) if after > before]
+    assert all(level == pytest.approx(min(new)) for level in lifted)
+
+
 def test_device_that_refuses_is_an_error_with_a_way_out(bound, monkeypatch):
     monkeypatch.setattr(invocations, "native_enqueue", lambda: lambda *arguments: cl.status_code.DEVICE_NOT_AVAILABLE)
     with pytest.raises(StretchError, match="DEVICE_NOT_AVAILABLE") as caught:
