@@ -31,8 +31,8 @@ from scheduler.runtime.scheduler import Scheduler
 from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
-#: Two networks, with the side of the first one's input; the second has its usual one.
-PAIRS = ("resnet50@224+mobilenet_v2", "timm:regnetx_040@224+timm:efficientnet_lite4", "resnet50@448+densenet121")
+#: Two networks, with the side of the first one's input; the second has its usual one. Large beside small, and two of one size.
+PAIRS = ("resnet50@224+mobilenet_v2", "efficientnet_b5@456+resnet50", "resnet50@448+mobilenet_v2", "timm:regnetx_040@224+resnet50")
 #: Requests of each network in a round, inferences of each in flight, and rounds that do not count.
 BURST, IN_FLIGHT, WARM = 8, 2, 3
 PLANNED, ALONE = "planned together", "one after the other on the "

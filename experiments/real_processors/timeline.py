@@ -1,6 +1,6 @@
-"""Where the time of a bundle's inference goes, measured and predicted: `python -m experiments.real_processors.timeline BUNDLE here.toml`.
+"""Where the time of bundles' inferences goes, measured and predicted: `python -m experiments.real_processors.timeline here.toml BUNDLE...`.
 
-Draws the inference of median length, and says for each processor what share of it computes, exchanges or waits.
+Says for each processor what share of the inference of median length it computes, exchanges or waits, and draws that of the first bundle.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping
         busy = sum(min(span.ms, kernels.get(span.name, alone.get(span.name, span.ms))) for span in subgraphs)
         parts = {"busy": busy, "slower than alone": slowed, "exchange": max(0.0, covered / 1e6 - busy - slowed)}
         parts["waiting"] = trace.makespan_ms - covered / 1e6
-        row: Row = {"processor": f"{processor}, {name}", "of ms": round(trace.makespan_ms, 3)}
+        row: Row = {"design, processor": f"{name}, {processor}", "of ms": round(trace.makespan_ms, 3)}
         rows.append(row | {f"{part} %": round(100 * ms / trace.makespan_ms, 1) for part, ms in parts.items()})
     return rows
 
@@ -66,18 +66,16 @@ def picture(name: str, traces: Mapping[str, Trace]) -> str:
     return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" ', 1) + "\n"
 
 
-def measure(folder: Path, profile: Path, runs: int, out: Path) -> None:
-    """Run a bundle, and write the record and the picture."""
-    load, bundle = os.getloadavg()[0], load_bundle(folder)
-    manifest, name = bundle.manifest, folder.resolve().name
-    predicted = predicted_trace(manifest, load_device(profile))
+def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row], str]:
+    """Run a bundle: its steps, the shares of its processors, and the picture."""
+    bundle, name = load_bundle(folder), folder.resolve().name
+    predicted = predicted_trace(bundle.manifest, load_device(profile))
     with Session(bundle) as session:
         x, traces = random_input(bundle), []
         for _ in range(WARM + runs):
             session.run(x)
             traces.append(session.trace)
         alone = {step: statistics.median(session.time_alone(step) for _ in range(5)) for step in session.plan.subgraphs}
-        places = "; ".join(f"{place.processor} on {place.target}" for place in session.placements.values())
         kernels = {
             step: sum(launch.ms for launch in delegate.compile_from(bundle, step).profile())
             for step, place in session.places.items()
@@ -86,38 +84,53 @@ def measure(folder: Path, profile: Path, runs: int, out: Path) -> None:
     measured = typical(traces[WARM:])
     both = {"measured": measured} | ({"predicted": predicted} if predicted else {})
     planned = {span.name: span.ms for span in predicted.spans} if predicted else {}
-    write_record(
-        out / "results" / f"timeline_{name}.json",
-        {
-            "steps": steps(measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels}),
-            "shares": shares("measured", measured, kernels, alone) + (shares("predicted", predicted, {}, {}) if predicted else []),
-        },
-        source="measured",
-        command="python -m experiments.real_processors.timeline BUNDLE here.toml",
-        runs=runs,
-        load=load,
-        about={
-            "steps": About(columns={"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}),
-            "shares": About(rows={f"{place}, predicted": Facts("predicted") for place in (predicted.busy_ms() if predicted else ())}),
-        },
-        notes=[
-            f"{manifest.model.name} planned for {manifest.device}; {places}. The inference of median length.",
-            "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
-        ],
-    )
-    (out / f"timeline_{name}.svg").write_text(picture(name, both))
+    taken = steps(measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels})
+    rows = shares(name, measured, kernels, alone) + (shares(f"{name}, predicted", predicted, {}, {}) if predicted else [])
+    return taken, rows, picture(name, both)
 
 
 def main() -> int:
-    """Measure, or say in one sentence why not."""
+    """Measure each bundle and write the record after it, or say in one sentence why not."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real_processors.timeline", description=__doc__)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("profile", type=Path, help="that it was planned by, such as here.toml")
+    parser.add_argument("profile", type=Path, help="that they were planned by, such as here.toml")
+    parser.add_argument("bundles", type=Path, nargs="+")
     parser.add_argument("--repeat", type=int, default=30, help="measured inferences")
     parser.add_argument("--folder", type=Path, default=HERE, help="of the picture; the record lies in `results` there")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
+    tables: dict[str, list[Row]] = {"steps": [], "shares": []}
+    (options.folder / "results").mkdir(parents=True, exist_ok=True)
     try:
-        measure(options.bundle, options.profile, options.repeat, options.folder)
+        for number, bundle in enumerate(options.bundles):
+            taken, rows, drawn = measure(bundle, options.profile, options.repeat)
+            tables["shares"] += rows
+            if number == 0:
+                tables["steps"] = taken
+                (options.folder / "timeline.svg").write_text(drawn)
+            write_record(
+                options.folder / "results" / "timelines.json",
+                tables,
+                source="measured",
+                command="python -m experiments.real_processors.timeline here.toml BUNDLE...",
+                runs=options.repeat,
+                load=load,
+                about={
+                    "steps": About(
+                        columns={"predicted ms": Facts("predicted"), "alone ms": Facts(runs=5), "kernels alone ms": Facts(runs=3)}
+                    ),
+                    "shares": About(
+                        rows={
+                            name: Facts("predicted")
+                            for row in tables["shares"]
+                            if ", predicted, " in (name := str(row["design, processor"]))
+                        }
+                    ),
+                },
+                notes=[
+                    "The inference of median length. Steps: those of the first design.",
+                    "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
+                ],
+            )
     except StretchError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return error.exit_code
