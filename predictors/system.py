@@ -67,7 +67,7 @@ def freed_memory_kept() -> Iterator[None]:
     """
     import ctypes  # the command line starts without it
 
-    library = ctypes.CDLL(None) if sys.platform == "linux" and not PLAIN else None
+    library: Any = ctypes.CDLL(None) if sys.platform == "linux" and not PLAIN else None
     if not hasattr(library, "mallopt"):
         yield
         return
