@@ -20,8 +20,8 @@ from predictors.errors import StretchError, UsageError
 from predictors.fits import Fit, HeldOut, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
 from predictors.fits.fit import KernelGroup
 from predictors.fitting.design import Formula, load_formula
-from predictors.fitting.fit import MIN_NETWORKS, TooLittleError, fit_device
-from predictors.fitting.single import Timed, fit_kernels
+from predictors.fitting.fit import MIN_NETWORKS, TooFewMeasurementsError, fit_device
+from predictors.fitting.single import TimedKernel, fit_kernels
 from predictors.fitting.single import time_kernels as fitted_times
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
@@ -73,7 +73,7 @@ GROUPS = 10
 Committee = list[dict[str, KernelGroup]]
 
 
-def appoint(rows: Sequence[Timed], formula: Formula, grain: Grain, seed: int) -> Committee:
+def appoint(rows: Sequence[TimedKernel], formula: Formula, grain: Grain, seed: int) -> Committee:
     """Fit each committee member to a random half of the measured networks."""
     names = sorted({row.network for row in rows})
     rng = np.random.default_rng(seed)
@@ -250,7 +250,7 @@ class Collector:
         """The committee, fitted again once there is much more data."""
         count = len(self._known())
         if count >= max(FIRST, self._appointed * GROWTH):
-            rows = [Timed(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
+            rows = [TimedKernel(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
             self._committee, self._appointed = appoint(rows, self._formula, GRAIN, count), count
         return self._committee
 
@@ -630,7 +630,7 @@ def _fit(draft: DeviceProfile, table: Table) -> list[Fit]:
     """Fits of what tells times of kernels, or has a formula for whole networks; none where nothing does."""
     try:
         return [judged.fit for judged in fit_device(table, draft)]
-    except TooLittleError:
+    except TooFewMeasurementsError:
         return []
 
 

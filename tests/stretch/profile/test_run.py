@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.fitting.design import load_formula
-from predictors.fitting.single import Timed
+from predictors.fitting.single import TimedKernel
 from predictors.fusion import fuse, load_rules
 from predictors.graph import OpGraph
 from predictors.measurements.networks import Measurements, Source, load_measurements
@@ -449,7 +449,7 @@ def committee():
     for seed in range(30):
         for cost in costs(f"plain-{seed}"):
             products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
-            rows.append(Timed(f"plain-{seed}", cost, 0.01 + products / 1e7 + (cost.reads + cost.writes) / 1e6))
+            rows.append(TimedKernel(f"plain-{seed}", cost, 0.01 + products / 1e7 + (cost.reads + cost.writes) / 1e6))
     return appoint(rows, load_formula("onnxruntime"), GRAIN, 0)
 
 
