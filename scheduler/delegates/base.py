@@ -82,7 +82,7 @@ class AsyncInvocation(Invocation):
 
 
 @dataclass(frozen=True)
-class NodePlace:
+class NodePlacement:
     """Where one operator of a subgraph ended up."""
 
     name: str  # Name of the ONNX node.
@@ -277,7 +277,7 @@ class Delegate(ABC):
         """
         return self.compile(bundle.file(bundle.subgraph(name).file))
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
         """Where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
 
         This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
@@ -287,7 +287,7 @@ class Delegate(ABC):
             Each operator of the subgraph, then kernels that the delegate added. An operator without a time is computed
             in another one's kernel, as its reason says, or by a delegate that cannot tell.
         """
-        return self.places(bundle.file(bundle.subgraph(name).file))
+        return self.node_placements(bundle.file(bundle.subgraph(name).file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
         """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch profile --tune`.
@@ -302,9 +302,9 @@ class Delegate(ABC):
             f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists the tunable ones"
         )
 
-    def places(self, model: Path) -> list[NodePlace]:
-        """As `places_from`, of the ONNX file `model`."""
-        return [NodePlace(name, op, "runs as it stands") for name, op in open_onnx(model).named]
+    def node_placements(self, model: Path) -> list[NodePlacement]:
+        """As `node_placements_from`, of the ONNX file `model`."""
+        return [NodePlacement(name, op, "runs as it stands") for name, op in open_onnx(model).named]
 
 
 class CoreDelegate(Delegate):

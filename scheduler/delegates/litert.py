@@ -20,7 +20,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line, install_line
 from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, load_tflite
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlacement, UnableError, delegates, quiet
 from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
@@ -175,20 +175,22 @@ class LiteRtDelegate(CoreDelegate):
         """Make the signature called `name` ready to run: a subgraph or a join."""
         return self._compiled(self._file(bundle), name)
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
         """The conversions and the whole subgraph with their measured times, and who computes each operator."""
         file = self._file(bundle)
         compiled = self._compiled(file, name)
         call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
         times = {step: _ms(step) for step in (call.enter, call.compute, call.leave)}
         inside = _by_xnnpack(compiled)
-        places = [NodePlace(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
+        placements = [NodePlacement(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
         for writes, code in file.operators(name):
             where = "a kernel of XNNPACK" if writes in inside else "a kernel of LiteRT: XNNPACK does not take it"
-            places.append(NodePlace(writes, code, f"{where}; LiteRT reports no times"))
-        places.append(NodePlace(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
-        places.append(NodePlace(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave]))
-        return places
+            placements.append(NodePlacement(writes, code, f"{where}; LiteRT reports no times"))
+        placements.append(NodePlacement(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
+        placements.append(
+            NodePlacement(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave])
+        )
+        return placements
 
     def _file(self, bundle: "Bundle") -> TfliteFile:
         path = bundle.file(bundle.manifest.tflite or "")
@@ -397,9 +399,9 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
                 raise StretchError(f"LiteRT gives the tensors of signature `{name}` other shapes than the plan of {file.path}")
         return compiled
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
         """Return each operator, without times: the accelerator reports none."""
-        return [NodePlace(writes, code, f"LiteRT's {self.accelerator}") for writes, code in self._file(bundle).operators(name)]
+        return [NodePlacement(writes, code, f"LiteRT's {self.accelerator}") for writes, code in self._file(bundle).operators(name)]
 
     def close(self) -> None:
         """End the child, at once."""

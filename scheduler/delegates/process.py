@@ -21,7 +21,17 @@ import numpy as np
 from predictors.errors import StretchError
 from predictors.system import interruption_waits
 from scheduler.cores import pin_thread
-from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Delegate, Invocation, NodePlace, delegates, get_delegate
+from scheduler.delegates.base import (
+    Allocate,
+    Array,
+    AsyncInvocation,
+    Compiled,
+    Delegate,
+    Invocation,
+    NodePlacement,
+    delegates,
+    get_delegate,
+)
 from scheduler.shared import describe, opened, shared_bytes, shared_like
 
 
@@ -416,6 +426,6 @@ class ProcessDelegate(ChildDelegate):
         """Number of the child process there is now."""
         return self._line.pid
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """As the inner delegate places them."""
-        return self._inner.create(()).places(model)
+        return self._inner.create(()).node_placements(model)

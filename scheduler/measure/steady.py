@@ -243,7 +243,7 @@ def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], oper
     """Times of operators inside a network, by the delegate's profiler."""
     known = set(operators)
     with pinned(cores[:1]):
-        places = delegate.places(model)
+        places = delegate.node_placements(model)
     times: dict[str, float] = {}
     added = 0.0
     for place in places:

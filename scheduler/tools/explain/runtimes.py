@@ -259,7 +259,7 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
     delegate = OpenCLDelegate()
     place = {op.name: i for i, op in enumerate(model.ops)}
     try:
-        graph = delegate.prepared(model.path)
+        graph = delegate.prepare(model.path)
         said = delegate.refusals(graph)
     except StretchError as error:
         verdict.refused = error.message
@@ -268,7 +268,7 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
     kept = {name: node.name for node in graph.nodes for name in (node.name, *node.merged)}
     for name, i in place.items():
         if name not in kept:
-            verdict.gone[i] = graph.gone.get(name, "a constant, or its elements lie where they are read")
+            verdict.gone[i] = graph.removed.get(name, "a constant, or its elements lie where they are read")
         elif kept[name] in said:
             verdict.said[i] = said[kept[name]]
         else:

@@ -85,7 +85,7 @@ def test_file_that_was_changed_is_refused_though_its_size_is_the_same(bundle, tm
 
 
 def test_explanation_names_every_operator_and_what_the_border_costs(bundle):
-    places = LiteRtDelegate().places_from(bundle, "s1.cpu")
+    places = LiteRtDelegate().node_placements_from(bundle, "s1.cpu")
     assert [place.op for place in places] == ["convert", "CONV_2D", "all operators", "convert"]
     assert all(place.ms is not None for place in places if place.op != "CONV_2D")
     assert "XNNPACK" in places[1].reason
