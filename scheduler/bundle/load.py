@@ -29,7 +29,7 @@ from predictors import system
 from predictors.errors import MissingBackendError, StretchError, install_line, upgrade_line
 from predictors.files import open_regular, read_bytes
 from predictors.joins import meetings
-from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, Own, SubgraphEntry, Tensor
+from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, SourceFile, SubgraphEntry, Tensor
 from scheduler.bundle.rows import ROW_AXIS, Rows, cut_shape
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.formats.onnx.file import MAX_WORK
@@ -421,7 +421,7 @@ def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
         yield f"{path / 'bundle.json'}: its subgraphs take {total:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed"
 
 
-def check_own(path: Path, own: Own) -> set[str]:
+def check_own(path: Path, own: SourceFile) -> set[str]:
     """Refuse the user's own file where running it is no bounded work; gives where its weights lie that are outside of it."""
     if path.suffix == ".tflite":
         open_tflite(path)

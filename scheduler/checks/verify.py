@@ -14,7 +14,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
-from scheduler.bundle.manifest import Own, SubgraphEntry
+from scheduler.bundle.manifest import SourceFile, SubgraphEntry
 from scheduler.bundle.rows import read_by
 from scheduler.bundle.statements import ROUNDING, statement_problems
 from scheduler.bundle.tflite_file import check_belongs, load_tflite
@@ -25,9 +25,9 @@ from scheduler.delegates.ort_session import open_session
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress, silent
-from scheduler.runtime.inputs import Values, as_arrays, plain
-from scheduler.runtime.own import OwnFile
-from scheduler.runtime.sequential import TOLERANCES, Sequential, allowed, distance, max_error, relative
+from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
+from scheduler.runtime.own import SourceFileRunner
+from scheduler.runtime.sequential import TOLERANCES, Sequential, allowed_distance, distance, max_error, relative
 from scheduler.runtime.session import Session
 
 #: Key of a manifest's `checks`.
@@ -153,7 +153,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
             if entry.precision == "int8":
                 edges(open_onnx(bundle.file(entry.file)).proto)
         progress("its whole model")
-        expected = bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
+        expected = bundle.manifest.name_outputs(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
         wrong = own_problems(bundle, x)
         if wrong:
             return Verification(tuple(wrong), None)
@@ -181,7 +181,7 @@ def _compared(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: st
         got = as_arrays(session(x), list(expected))
     problems, errors, tolerances = [], [], []
     for tensor, (name, value) in zip(manifest.outputs, expected.items(), strict=True):
-        tolerances.append(allowed(manifest.checks, tensor, usual=TOLERANCE))
+        tolerances.append(allowed_distance(manifest.checks, tensor, default=TOLERANCE))
         who = what if len(expected) == 1 else f"{what} for the output `{name}`"
         problem, error = _difference(manifest.whole, got[name], value, who, lower, tolerances[-1])
         problems += [problem] if problem else []
@@ -209,7 +209,7 @@ def _difference(
     return (None if moved <= ROUNDED else problem), error
 
 
-def uncompared(own: Own | None) -> str | None:
+def uncompared(own: SourceFile | None) -> str | None:
     """Why results are not compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
     return None if own is None or own.precision == "fp32" else f"not compared with {own.file}, which computes in {own.precision}"
 
@@ -223,18 +223,18 @@ def own_problems(bundle: Bundle, x: Values) -> list[str]:
     if own is None or uncompared(own) or "original" not in manifest.controls:
         return []
     try:
-        file = OwnFile(bundle.file(own.file), own)
+        file = SourceFileRunner(bundle.file(own.file), own)
     except MissingBackendError:
         return []
-    inputs = file.taken(as_arrays(x, manifest.inputs))
+    inputs = file.as_file_inputs(as_arrays(x, manifest.inputs))
     name = manifest.whole if own.exact else manifest.controls["original"]
-    computed = Sequential(bundle.file(name)).run(plain(inputs))
+    computed = Sequential(bundle.file(name)).run(unwrap_single(inputs))
     got = dict(zip(manifest.outputs, computed.values() if isinstance(computed, Mapping) else [computed], strict=True))
     problems = []
     for tensor, want in file.run(inputs).items():
         there = np.isfinite(want)
         error = distance(got[tensor][there], want[there], "fp32") if got[tensor].shape == want.shape and there.any() else 0.0
-        most = allowed(manifest.checks, tensor, usual=TOLERANCE)
+        most = allowed_distance(manifest.checks, tensor, default=TOLERANCE)
         if got[tensor].shape != want.shape or not error <= most:
             problems.append(
                 f"{name} differs from the file that was branched, {own.file}, by {error:.1e} of its output, {most:.0e} is allowed"
@@ -246,7 +246,9 @@ def random_input(bundle: Bundle, seed: int = 0) -> Any:
     """Normally distributed numbers of the bundle's input shape and type: an array, or by name where there are several inputs."""
     tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
     rng = np.random.default_rng(seed)
-    return plain({name: rng.standard_normal(tensors[name].shape).astype(np.dtype(tensors[name].dtype)) for name in bundle.manifest.inputs})
+    return unwrap_single(
+        {name: rng.standard_normal(tensors[name].shape).astype(np.dtype(tensors[name].dtype)) for name in bundle.manifest.inputs}
+    )
 
 
 class Reference:
@@ -295,7 +297,7 @@ _ROUNDED_MARGIN, _FAULT = 2, 1.0
 
 def allowed_in_sequence(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
     """Largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
-    usual = allowed(checks, tensor, precision)
+    usual = allowed_distance(checks, tensor, precision)
     exported = checks.get("precision")
     stated = exported.get(ROUNDING) if isinstance(exported, dict) and precision != "fp32" else None
     error = stated.get(tensor) if isinstance(stated, dict) else None
@@ -338,8 +340,8 @@ def judge(session: Session, x: Values) -> Judgement:
             if not error <= most:
                 raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
             worst, compared = max(worst, error), compared + 1
-    output, final = (manifest.named(values) for values in (tensors, expected))
-    check_output(session, plain(output), plain(final))
+    output, final = (manifest.name_outputs(values) for values in (tensors, expected))
+    check_output(session, unwrap_single(output), unwrap_single(final))
     worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
     for problem in own_problems(session.bundle, x):
@@ -349,7 +351,7 @@ def judge(session: Session, x: Values) -> Judgement:
         against += f", {uncompared(manifest.own) or f'and that against the file, {manifest.own.file}'}"
     largest = max_error(output, final)
     tolerance = max(allowed_in_sequence(checks, name, precision) for name in expected)
-    return Judgement(against, measure, worst, tolerance, largest, compared, stored, plain(final))
+    return Judgement(against, measure, worst, tolerance, largest, compared, stored, unwrap_single(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:
@@ -379,7 +381,7 @@ def _check_whole(session: Session, reference: Reference, x: Values, results: Map
         return False
     known = random_input(bundle, sample.seed)
     now = results if digest(known) == digest(x) else reference.run(known)
-    if problem := sample.problem(known, now[outputs[0]], allowed(bundle.manifest.checks, outputs[0])):
+    if problem := sample.problem(known, now[outputs[0]], allowed_distance(bundle.manifest.checks, outputs[0])):
         raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
@@ -389,10 +391,12 @@ def _blame(
 ) -> StretchError:
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
-    place = session.places[sub.name]
+    place = session.subgraph_placements[sub.name]
     recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
-    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed(bundle.manifest.checks, tensor, precision):
+    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed_distance(
+        bundle.manifest.checks, tensor, precision
+    ):
         return StretchError(
             f"the output of subgraph `{sub.name}` {difference} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
             "write the bundle again with `stretch branch`",

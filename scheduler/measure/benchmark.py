@@ -18,8 +18,8 @@ from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
 from scheduler.measure.steady import Known, play_round, ratio_interval
 from scheduler.placement.mapping import bundle_precisions
-from scheduler.runtime.inputs import Values, as_arrays, plain
-from scheduler.runtime.own import OwnFile
+from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
+from scheduler.runtime.own import SourceFileRunner
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
@@ -111,7 +111,11 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     cores = used_cores(session)
     output = session.run(x)
     whole = Sequential(bundle.file(bundle.manifest.whole), cores)
-    error = max_error(output, plain(bundle.manifest.named(as_arrays(whole.run(x), bundle.manifest.outputs)))) if session.computes else None
+    error = (
+        max_error(output, unwrap_single(bundle.manifest.name_outputs(as_arrays(whole.run(x), bundle.manifest.outputs))))
+        if session.computes
+        else None
+    )
     with ExitStack() as stack:
         elsewhere = _elsewhere(session, x, stack)
         rivals = {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores)
@@ -198,7 +202,7 @@ def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[
     if manifest.own is None:
         return None
     try:
-        file = OwnFile(session.bundle.file(manifest.own.file), manifest.own, cores)
+        file = SourceFileRunner(session.bundle.file(manifest.own.file), manifest.own, cores)
     except MissingBackendError:
         return None
     file.run(as_arrays(x, manifest.inputs))
@@ -282,7 +286,7 @@ class _Rounds:
 
 def used_cores(session: Session) -> tuple[int, ...]:
     """The cores that a session's processors are placed on; all of this process where none has one."""
-    return tuple(sorted({core for place in session.places.values() for core in place.cores})) or available_cores()
+    return tuple(sorted({core for place in session.subgraph_placements.values() for core in place.cores})) or available_cores()
 
 
 def shares_a_core(session: Session) -> bool:
@@ -291,7 +295,7 @@ def shares_a_core(session: Session) -> bool:
         return True
     return any(
         one.processor != other.processor and (one.queue == other.queue or not set(one.cores).isdisjoint(other.cores))
-        for one, other in combinations(dict.fromkeys(session.places.values()), 2)
+        for one, other in combinations(dict.fromkeys(session.subgraph_placements.values()), 2)
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
 from predictors.errors import UsageError
-from scheduler.runtime.inputs import checked_deadline, checked_priority
+from scheduler.runtime.inputs import check_deadline, check_priority
 from scheduler.simulate.clock import Clock, Served, TurnTaking
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import MOST_RUNS, Arrivals, Scene
@@ -51,8 +51,8 @@ class Demand:
         """Check the numbers."""
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
-        checked_deadline(self.deadline_ms)
-        checked_priority(self.priority)
+        check_deadline(self.deadline_ms)
+        check_priority(self.priority)
 
 
 @dataclass(frozen=True)

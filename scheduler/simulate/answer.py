@@ -17,12 +17,12 @@ from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
 from predictors.structs import filled
 from predictors.thermal import Thermal
-from scheduler.adapt.policy import Prefer, Rules
+from scheduler.adapt.policy import AdaptationRules, Prefer
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.placement.mapping import choose_processors
 from scheduler.progress import Progress, silent
-from scheduler.runtime.inputs import checked_deadline
+from scheduler.runtime.inputs import check_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.admission import Demand, Kept, admit
@@ -274,11 +274,11 @@ class SimulationRequest:
     thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
     shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
     admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
-    prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
+    prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.AdaptationRules`).
 
     def __post_init__(self) -> None:
         """Check the combination."""
-        checked_deadline(self.deadline_ms)
+        check_deadline(self.deadline_ms)
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         if self.prefer != "latency" and not self.alternatives:
@@ -381,7 +381,7 @@ def _simulated(
         heat = Heat(request.thermal, powers(subject.device, request.thermal, used))
     sharing = TurnTaking() if request.shared or request.admit else None
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
-    rules = Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
+    rules = AdaptationRules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
     simulated = Clock(networks, own_scene, concurrent, rules=rules, heat=heat, sharing=sharing).run(progress)
     late = [(load.start_ms, f"the load on {load.processor} begins") for load in scene.loads]
     late += [(step.start_ms, f"the speed of {step.processor} changes") for step in scene.frequencies]

@@ -14,12 +14,12 @@ from math import inf
 from predictors.devices import DeviceProfile
 from predictors.errors import UsageError
 from predictors.side_by_side import speed
-from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran, Rules
+from scheduler.adapt.policy import AdaptationRules, InferenceMeasured, PlanDecision, Policy, Probe, ProbeMeasured
 from scheduler.bundle.manifest import Manifest
 from scheduler.progress import Progress, silent
 from scheduler.runtime.machine import (
     CALLING_THREAD,
-    ONLY,
+    ONLY_CLIENT,
     PATIENCE_MS,
     Client,
     Event,
@@ -63,7 +63,7 @@ class Decided:
     """A decision of the policy, and when it was made."""
 
     at_ms: float  # On the simulation's clock.
-    decision: Decision  # What and why.
+    decision: PlanDecision  # What and why.
 
 
 class Step:
@@ -136,7 +136,7 @@ class Engine:
     def __init__(self, network: Network, scene: Scene, number: int, shared: Shared | None) -> None:
         self.network, self.scene, self.number, self.shared = network, scene, number, shared
         lanes = scene.in_flight
-        self.client, self._caller = ONLY if shared is None else str(number), shared is None and lanes == 1
+        self.client, self._caller = ONLY_CLIENT if shared is None else str(number), shared is None and lanes == 1
         self._steps: dict[Start, Step] = {}
         if shared is None:
             self._table: Transitions[Answer] = Transitions(self._prepared)
@@ -172,7 +172,7 @@ class Engine:
             if len(self._table) > _KEPT_STATES:
                 self._table.clear()
                 self._node = self._table.node(self._node.machine)
-            known = self._table.learn(self._node, event, key)
+            known = self._table.compute(self._node, event, key)
         answer, self._node = known
         return answer
 
@@ -223,7 +223,7 @@ class Flow:
         self.engines = {network.name: Engine(network, scene, number, shared) for network in networks}
         self._expected = {network.name: alternative_of(network).computing_ms for network in networks}
         self._state = None if policy is None else policy.begin()
-        self.present = self.engines[networks[0].name if self._state is None else self._state.present]
+        self.present = self.engines[networks[0].name if self._state is None else self._state.current]
         self.decided: list[Decided] = []
         self._looks: list[Look] = []
         self.requested = self.ended = 0
@@ -270,7 +270,7 @@ class Flow:
         if self.policy is None:
             return
         took, engine.took[lane] = engine.took[lane], {}
-        self._tell(Ran(number, name, self._expected[name], took), now, rates)
+        self._tell(InferenceMeasured(number, name, self._expected[name], took), now, rates)
         under_way, self._looks = self._looks, []
         for look in under_way:
             probe = look.probe
@@ -278,14 +278,14 @@ class Flow:
             if ms is None:
                 self._looks.append(look)
             else:
-                self._tell(Probed(number, probe.processor, probe.expected_ms, ms), now, rates)
+                self._tell(ProbeMeasured(number, probe.processor, probe.expected_ms, ms), now, rates)
 
     def served(self) -> "Served":
         """Results of the inferences that are over."""
         latencies = tuple(ms for _, ms in sorted(self.latencies.items()))
         return Served(latencies, dict(self.ran), tuple(trace for _, trace in sorted(self.traces.items())), tuple(self.decided))
 
-    def _tell(self, event: Ran | Probed, now: float, rates: Mapping[str, float]) -> None:
+    def _tell(self, event: InferenceMeasured | ProbeMeasured, now: float, rates: Mapping[str, float]) -> None:
         """Let the policy hear of something, and do what it decides."""
         assert self.policy is not None
         assert self._state is not None
@@ -293,7 +293,7 @@ class Flow:
         if decision is None:
             return
         self.decided.append(Decided(now, decision))
-        self.present = self.engines[self._state.present]
+        self.present = self.engines[self._state.current]
         if decision.probe is not None:
             self._looks.append(Look(decision.probe, now, rates[decision.probe.processor]))
 
@@ -349,7 +349,7 @@ class Clock:
         networks: Network | Sequence[Network],
         scene: Scene,
         workloads: Sequence[tuple[Network, Scene]] = (),
-        rules: Rules | None = None,
+        rules: AdaptationRules | None = None,
         heat: Heat | None = None,
         sharing: TurnTaking | None = None,
     ) -> None:

@@ -27,7 +27,7 @@ from predictors.measurements.tables import MAX_MS, numbered_rows
 from predictors.predictor import KernelsTime, LatencyPredictor
 from predictors.side_by_side import Company, Ended, ProcessorWork, Shares, always, company, ends
 from scheduler.adapt.policy import Alternative
-from scheduler.adapt.policy import Work as PlannedWork
+from scheduler.adapt.policy import PlannedWork as PlannedWork
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
@@ -35,7 +35,7 @@ from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import device_dispatch
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.machine import CALLING_THREAD
-from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
+from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, build_plan
 
 #: What goes on in a part of a step: an inference begins, a tensor is handed over, a subgraph computed, its output taken back, branches
 #: joined.
@@ -240,7 +240,9 @@ def alternative_of(network: Network) -> Alternative:
         # what the host joins grows with what else uses it, as what it computes does
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
         queue = places[name].queue if name in places else inline
-        work.append(PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.before(name)))
+        work.append(
+            PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.predecessors(name))
+        )
     return Alternative(network.name, tuple(work), network.watts)
 
 
@@ -331,7 +333,7 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
     Args:
         device: Whose links, contention and power count; None for the times of the table alone.
     """
-    plan = plan_of((_INPUT,), _results(table.steps), [_planned(step) for step in table.steps], ())
+    plan = build_plan((_INPUT,), _results(table.steps), [_planned(step) for step in table.steps], ())
     places = {name: Placement(name, "table", (), name, "blocking", False, "stated by the table") for name in table.processors}
     times = {step.name: StepTime(step.processor, (("subgraph", step.ms),)) for step in table.steps}
     watts = {}

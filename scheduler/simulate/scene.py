@@ -16,7 +16,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.thermal import Thermal
-from scheduler.runtime.inputs import checked_deadline, checked_priority
+from scheduler.runtime.inputs import check_deadline, check_priority
 
 #: Random numbers are drawn for so many inferences at a time.
 _CHUNK = 256
@@ -227,8 +227,8 @@ class Scene:
             )
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
-        checked_deadline(self.deadline_ms)
-        checked_priority(self.priority)
+        check_deadline(self.deadline_ms)
+        check_priority(self.priority)
 
     def factors(self, subgraphs: int, client: int = 0) -> Iterator[list[float] | None]:
         """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.

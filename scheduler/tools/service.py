@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from predictors.errors import MissingBackendError, StretchError, UsageError, install_line
-from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
-from scheduler.runtime.scheduler import Scheduler, SharedSession, chosen
+from scheduler.runtime.inputs import check_priority, deadline_at, zeros
+from scheduler.runtime.scheduler import Scheduler, SharedSession, resolve_model
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.admission import Admission, Demand, admit
@@ -145,7 +145,7 @@ def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
     for _ in range(quiet + 1):
         session.submit(x).result()
         traces.append(session.submitted_traces[-1])
-    plan, places = session.plan, session.places
+    plan, places = session.plan, session.subgraph_placements
     times = {}
     for step in plan.order:
         # what a step took of its queue; conversions at its border lie within it
@@ -216,9 +216,9 @@ class Service:
             UsageError: If the priority or the deadline makes no sense, or no model is named of several.
             StretchError: If the service is closed.
         """
-        name = chosen(self._sessions, model)
+        name = resolve_model(self._sessions, model)
         now = time.monotonic()
-        request = ServiceRequest(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
+        request = ServiceRequest(name, x, check_priority(priority), now, deadline_at(now, deadline_ms))
         with self._changed:
             if self._closed:
                 raise StretchError("this service is closed", "make a new Service")
@@ -258,7 +258,7 @@ class Service:
             UsageError: If nothing is demanded, or several sessions are not those of one scheduler.
             StretchError: If an inference fails.
         """
-        sessions = {name: self._sessions[chosen(self._sessions, name)] for name in demands}
+        sessions = {name: self._sessions[resolve_model(self._sessions, name)] for name in demands}
         if len(sessions) > 1 and not all(isinstance(session, SharedSession) for session in sessions.values()):
             raise UsageError(
                 "sessions that know nothing of each other promise nothing together", "give the service a Scheduler of the bundles"
@@ -280,7 +280,7 @@ class Service:
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
         """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
-        return self._counters.outcomes(chosen(self._sessions, model))
+        return self._counters.outcomes(resolve_model(self._sessions, model))
 
     def prometheus(self) -> str:
         """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.load import Bundle
-    from scheduler.bundle.manifest import Own
+    from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
@@ -107,7 +107,7 @@ class Branched:
     mapping: Mapping[str, str] = field(default_factory=dict)
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
-    own: "tuple[Path, Own] | None" = field(default=None, repr=False)
+    own: "tuple[Path, SourceFile] | None" = field(default=None, repr=False)
     unjudged: bool = False
     ranges: "Ranges" = field(default_factory=dict, repr=False)
 

@@ -23,9 +23,9 @@ from torch.func import functional_call
 from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import free_name
 from predictors.shapes import Shape
-from scheduler.bundle.manifest import Own
+from scheduler.bundle.manifest import SourceFile
 from scheduler.formats.onnx.file import MAX_ALIVE
-from scheduler.runtime.own import OwnFile
+from scheduler.runtime.own import SourceFileRunner
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
 
 #: How a format's rules see a tensor of the running network.
@@ -219,14 +219,14 @@ _TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pyt
 class OwnNetwork:
     """What is known of the file that a network was read from."""
 
-    own: Own  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
+    own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
     #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
     #: the node of the network that gives it, and the order of its axes in the file.
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
 
-    def open(self, path: Path, inner: Sequence[str] = ()) -> OwnFile:
+    def open(self, path: Path, inner: Sequence[str] = ()) -> SourceFileRunner:
         """The file in its own runtime; `inner` names tensors within it that will be looked at."""
-        return OwnFile(path, self.own, inner=inner)
+        return SourceFileRunner(path, self.own, inner=inner)
 
 
 #: Types that are reals of single precision here.

@@ -19,7 +19,7 @@ from predictors.graph import OpGraph
 from predictors.side_by_side import company
 from predictors.structs import Answer
 from scheduler.progress import Progress, silent
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
 from scheduler.simulate.clock import Clock, Simulated, TurnTaking
 from scheduler.simulate.networks import Network, StepTime, on_device
 from scheduler.simulate.scene import Scene
@@ -59,7 +59,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             joins.append(PlannedJoin(joined, segment, "sum", arriving, f"{joined}.y", host))
             times[joined], arriving = StepTime(host, (("join", row.join_ms),)), (f"{joined}.y",)
     places = {subgraph.name: on_device(subgraph.processor, device) for subgraph in subgraphs}
-    return Network(name, plan_of(("x",), arriving, subgraphs, joins), places, times)
+    return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)
 
 
 def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
@@ -68,7 +68,7 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     family = device.processor(single.processor).family
     beside = company(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
-    plan = plan_of(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
+    plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": on_device(family, device)}, {"all": time})
 
 

@@ -15,7 +15,7 @@ from torch import fx
 from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
 from predictors.registry import RuleTable
-from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
@@ -459,16 +459,16 @@ class _Lowering:
         values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
-    def _own(self, keys: Sequence[str]) -> Own:
+    def _own(self, keys: Sequence[str]) -> SourceFile:
         """The ends of the file, and how precisely it computes."""
         turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
         inputs = [
-            OwnEnd(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
+            SourceTensor(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
             for end in self._ends
         ]
         shapes = [shape_of(self._result(name)) for name in self._outputs]
-        outputs = [OwnEnd(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
-        return Own(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
+        outputs = [SourceTensor(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
+        return SourceFile(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""

@@ -188,7 +188,7 @@ class Conducted(Driver):
         self.changed = threading.Condition(self.lock)
 
     def tell(self, event, key=None):
-        end = super().tell(event, key)
+        end = super().handle(event, key)
         event, answer = self.events[-1]
         self.joining -= isinstance(event, StepDone) and (event.client, event.step) not in self.times
         for instruction in answer:
