@@ -15,9 +15,9 @@ import numpy as np
 from predictors.errors import MissingBackendError, StretchError, first_line
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
 from scheduler.bundle.manifest import SourceFile, SubgraphEntry
-from scheduler.bundle.rows import read_by
+from scheduler.bundle.rows import rows_read_by
 from scheduler.bundle.statements import ROUNDING, statement_problems
-from scheduler.bundle.tflite_file import check_belongs, load_tflite
+from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
@@ -160,14 +160,14 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
         progress("its subgraphs")
         compared = [_compared(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
-            check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
+            check_same_plan(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
             if LiteRtDelegate.unavailable() is None:
                 everywhere = {entry.processor: "litert" for entry in bundle.manifest.subgraphs}
                 compared.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((bundle.named(error.message),), None)
+        return Verification((bundle.replace_root(error.message),), None)
     errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
     problems = tuple(p for comparison in compared for p in comparison.problems)
     return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared(bundle.manifest.own))
@@ -392,7 +392,7 @@ def _blame(
     """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
     bundle = session.bundle
     place = session.subgraph_placements[sub.name]
-    recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
+    recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, rows_read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
     if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed_distance(
         bundle.manifest.checks, tensor, precision

@@ -200,7 +200,7 @@ class LiteRtDelegate(CoreDelegate):
 
     def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:
         inputs, outputs = file.ends(name)
-        interpreter = open_interpreter(file.alone(name), len(self._cores), f"signature `{name}` of {file.path}")
+        interpreter = open_interpreter(file.single_signature_file(name), len(self._cores), f"signature `{name}` of {file.path}")
         details = [*interpreter.get_input_details(), *interpreter.get_output_details()]
         indices = {tensor: int(tensor_detail["index"]) for tensor, tensor_detail in zip((*inputs, *outputs), details, strict=True)}
         shapes = inputs | outputs
@@ -392,7 +392,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
             self._line, self._folder = ChildProcess(NAME, self._cores), tempfile.TemporaryDirectory(prefix="nn-stretch-")
         assert self._folder is not None
         path = Path(self._folder.name) / f"{name}.tflite"
-        path.write_bytes(file.alone(name))
+        path.write_bytes(file.single_signature_file(name))
         compiled = self._line.compile(path)
         for shapes, known in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
             if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in known.items()]:

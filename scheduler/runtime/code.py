@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from predictors.errors import StretchError, first_line
-from scheduler.bundle.load import Bundle, naming
+from scheduler.bundle.load import Bundle, add_path_to_errors
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import Allocate, UnableError
@@ -46,7 +46,7 @@ class CompiledSubgraphs:
             if key not in self._compiled:
                 delegate = self._delegate(place)
                 # Helper threads of a backend inherit the affinity of the thread that compiles.
-                with pinned(place.cores), naming(self._bundle), _name_package_in_errors(place.delegate, f"compile `{name}`"):
+                with pinned(place.cores), add_path_to_errors(self._bundle), _name_package_in_errors(place.delegate, f"compile `{name}`"):
                     compiled = delegate.compile_from(self._bundle, name)
                 if not isinstance(compiled, Compiled):
                     type_error = TypeError(f"it returned {type(compiled).__name__}, not Compiled")

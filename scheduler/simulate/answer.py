@@ -25,8 +25,8 @@ from scheduler.progress import Progress, silent
 from scheduler.runtime.inputs import check_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.admission import Demand, Kept, admit
-from scheduler.simulate.clock import Clock, Served, Simulated, TurnTaking
+from scheduler.simulate.admission import Demand, DemandResult, admit
+from scheduler.simulate.clock import ClientResult, Clock, SimulationResult, TurnTaking
 from scheduler.simulate.networks import (
     Network,
     StepTable,
@@ -36,7 +36,7 @@ from scheduler.simulate.networks import (
     with_times,
     without_bytes,
 )
-from scheduler.simulate.scene import MOST_RUNS, Arrivals, Frequency, Heat, Load, Scene, parse_arrivals, powers
+from scheduler.simulate.scene import MAX_RUNS, Arrivals, Frequency, Heat, Load, Scene, parse_arrivals, powers
 
 
 class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,7 +291,7 @@ def simulate(
     scene: Scene,
     request: SimulationRequest,
     progress: Progress = silent,
-) -> tuple[SimulateAnswer, Simulated]:
+) -> tuple[SimulateAnswer, SimulationResult]:
     """Simulate a bundle on its device.
 
     Args:
@@ -309,7 +309,7 @@ def simulate(
     alone = [_makespan_ms(network) for network in (*networks, *concurrent)]
     in_flight = scene.in_flight if shared else 1
     theirs = [
-        replace(scene, runs=MOST_RUNS, in_flight=in_flight, arrivals=workload.arrivals, deadline_ms=workload.deadline_ms, priority=0)
+        replace(scene, runs=MAX_RUNS, in_flight=in_flight, arrivals=workload.arrivals, deadline_ms=workload.deadline_ms, priority=0)
         for workload in request.workloads
     ]
     planned_here = device.id == bundle.manifest.device
@@ -333,7 +333,7 @@ def simulate_steps(
     scene: Scene,
     request: SimulationRequest,
     progress: Progress = silent,
-) -> tuple[SimulateAnswer, Simulated]:
+) -> tuple[SimulateAnswer, SimulationResult]:
     """Simulate a table of steps (`device`: whose links and contention count; None for the times of the table alone)."""
     warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:
@@ -372,7 +372,7 @@ def _simulated(
     alone: Sequence[float],
     warnings: list[str],
     progress: Progress,
-) -> tuple[SimulateAnswer, Simulated]:
+) -> tuple[SimulateAnswer, SimulationResult]:
     """Run the clock, and say what came of it."""
     heat = None
     if request.thermal is not None and subject.device is not None:
@@ -397,12 +397,12 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
     admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    kept = [admission.kept.get(network.name, Kept(0, 0, None)) for network in named]
+    kept = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in named]
     answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(named, demands, kept, strict=True)]
     return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
 
 
-def _heat(heat: Heat, simulated: Simulated) -> HeatAnswer:
+def _heat(heat: Heat, simulated: SimulationResult) -> HeatAnswer:
     thermal, latencies = heat.thermal, simulated.latencies_ms
     tenth = max(1, len(latencies) // 10)
     return filled(
@@ -433,7 +433,7 @@ def _answer(
     scene: Scene,
     request: SimulationRequest,
     alone: Sequence[float],
-    simulated: Simulated,
+    simulated: SimulationResult,
     heat: Heat | None,
     warnings: list[str],
 ) -> SimulateAnswer:
@@ -467,7 +467,7 @@ def _answer(
         plans=tuple(
             PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(first.ran.items(), alone, strict=False)
         ),
-        decisions=tuple(filled(DecisionAnswer, d.decision, at_ms=d.at_ms, factors=dict(d.decision.factors)) for d in first.decided),
+        decisions=tuple(filled(DecisionAnswer, d.decision, at_ms=d.at_ms, factors=dict(d.decision.factors)) for d in first.decisions),
         beside=tuple(
             _workload(workload, ms, served)
             for workload, ms, served in zip(request.workloads, alone[len(first.ran) :], simulated.clients[1:], strict=True)
@@ -481,7 +481,7 @@ def _answer(
     )
 
 
-def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> WorkloadAnswer:
+def _workload(workload: ConcurrentWorkload, alone: float, served: ClientResult) -> WorkloadAnswer:
     ended = served.latencies_ms
     p50, p90, p99 = map(float, np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
     return WorkloadAnswer(
@@ -498,7 +498,7 @@ def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> Wor
     )
 
 
-def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trace, ...]]:
+def tracks(answer: SimulateAnswer, simulated: SimulationResult) -> dict[str, tuple[Trace, ...]]:
     """The groups of a timeline.
 
     The inferences that were traced, at least one; those of other clients; which

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.simulate.answer import SimulateAnswer
-    from scheduler.simulate.clock import Simulated
+    from scheduler.simulate.clock import SimulationResult
     from stretch.capture.inputs import InputShapes
     from stretch.evaluation.measure import EvaluateAnswer
     from stretch.planning.cost.accuracy import AccuracySource
@@ -453,7 +453,7 @@ def simulate(
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     progress: Progress | None = None,
-) -> "tuple[SimulateAnswer, Simulated]":
+) -> "tuple[SimulateAnswer, SimulationResult]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.
 
     Args:

@@ -14,7 +14,7 @@ from predictors.joins import join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.load import Bundle, check_own
+from scheduler.bundle.load import Bundle, check_source_file
 from scheduler.bundle.manifest import (
     SCHEMA,
     Alternative,
@@ -197,7 +197,7 @@ def _write_own(
     name = f"controls/original{source.suffix}"
     entry = msgspec.structs.replace(ends, inputs=inputs, outputs=results, file=name)
     try:
-        beside = check_own(source, entry)
+        beside = check_source_file(source, entry)
     except StretchError:
         return None
     old, captured = written.controls["original"], "captured.onnx"

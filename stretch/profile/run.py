@@ -34,15 +34,15 @@ from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import AsyncInvocation, UnableError
 from scheduler.measure.steady import (
-    LEAST,
-    MOST,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
     UNSTEADY,
     Handover,
-    Reads,
-    Steady,
+    SteadyTime,
+    TransferTimes,
     buffers,
     fit_link,
-    preferred,
+    high_priority,
     runner,
     time_kernels,
     time_operators,
@@ -202,7 +202,7 @@ class _NetworkSample:
     graph: OpGraph
     file: Path
     run: Callable[[], None]
-    time: Steady | None = None
+    time: SteadyTime | None = None
 
 
 class Collector:
@@ -302,7 +302,7 @@ class Collector:
                 break
         self._result.slowed += len(samples) if slowed else 0
 
-    def _add(self, graph: OpGraph, file: Path, time: Steady) -> None:
+    def _add(self, graph: OpGraph, file: Path, time: SteadyTime) -> None:
         launched = self._fuser.fuse(graph)
         kernel_times = self._kernels(graph, file, time, launched)
         place = self.place
@@ -315,7 +315,7 @@ class Collector:
         self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
         self._result.measured += 1
 
-    def _kernels(self, graph: OpGraph, file: Path, time: Steady, launched: Sequence[Kernel]) -> list[float | None]:
+    def _kernels(self, graph: OpGraph, file: Path, time: SteadyTime, launched: Sequence[Kernel]) -> list[float | None]:
         """Times of kernels; None if every run of the profiler was disturbed.
 
         The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
@@ -376,7 +376,7 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     if worker is None:
         spent = {
             name: time.ms - _kernels_ms(delegate, place, *files[name])
-            for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()
+            for name, time in time_steadily(runs, place.serial, max_rounds=MIN_ROUNDS if monotonic() > end else MAX_ROUNDS).items()
         }
     else:
         # the processor is kept busy on its thread, then the host on the caller's
@@ -405,7 +405,7 @@ def sizes(graph: OpGraph) -> tuple[int, int]:
     return read, written
 
 
-def _reads(place: Place, folder: Path, end: float) -> Reads | None:
+def _reads(place: Place, folder: Path, end: float) -> TransferTimes | None:
     """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
     delegate = place.create()
     try:
@@ -432,7 +432,7 @@ def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable
     """Median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
-        if number >= LEAST and monotonic() > end:
+        if number >= MIN_ROUNDS and monotonic() > end:
             break
         for name, run in runs.items():
             for work in busy:
@@ -564,7 +564,7 @@ def profile_machine(
     end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
     networks_end = end - min(_RESERVED_S * len(others), _RESERVED * seconds)
     collected = []
-    with preferred():
+    with high_priority():
         for number, place in enumerate(places):
             # unused time goes to the following processors
             share = place.share / sum(later.share for later in places[number:])

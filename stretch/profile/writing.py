@@ -22,7 +22,7 @@ from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURC
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
 from predictors.system import interruption_waits
-from scheduler.measure.steady import LinkTimes, Reads
+from scheduler.measure.steady import LinkTimes, TransferTimes
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Crossing:
     contention: tuple[float, float]  # Slowdown of compute-bound kernels: on the CPU, on the other.
     contention_memory: tuple[float, float]  # Slowdown of memory-bound kernels.
     runtime: str  # Runtime and interface.
-    reads: Reads | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
+    reads: TransferTimes | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
     #: Time of an exchange while both processors compute over that of one alone; None where that was not measured.
     under_load: float | None = None
 

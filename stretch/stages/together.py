@@ -20,7 +20,7 @@ from predictors.side_by_side import company
 from predictors.structs import Answer
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
-from scheduler.simulate.clock import Clock, Simulated, TurnTaking
+from scheduler.simulate.clock import Clock, SimulationResult, TurnTaking
 from scheduler.simulate.networks import Network, StepTime, on_device
 from scheduler.simulate.scene import Scene
 from stretch.planning.config import PlanConfig
@@ -194,8 +194,8 @@ def together(
 def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
     """Two candidates under the simulation's clock."""
 
-    def simulated(scene: Scene) -> Simulated:
-        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
+    def simulated(scene: Scene) -> SimulationResult:
+        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(all_clients=True)
 
     once = simulated(Scene())
     rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None

@@ -31,7 +31,7 @@ from scheduler.runtime.threads import QueueThreads
 from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network, StepTable, StepTime, TableStep, network_of_steps, read_steps, step_times, with_times
-from scheduler.simulate.scene import Arrivals, Free, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
+from scheduler.simulate.scene import Arrivals, FreeShares, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
 from scheduler.simulate.schedule import Job, schedule
 from tests.effort import examples
 from tests.predictors.specified import contending, specified
@@ -279,7 +279,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
         for deadline, priority in zip(deadlines, priorities, strict=True)
     ]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
-    clock.run(everyone=True)
+    clock.run(all_clients=True)
     assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in events]
 
 
@@ -374,7 +374,7 @@ shares = st.builds(
 
 @given(st.lists(shares, max_size=5))
 def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
-    free, since = Free(loads, ["cpu", "gpu"]), -1.0  # before all loads
+    free, since = FreeShares(loads, ["cpu", "gpu"]), -1.0  # before all loads
     while True:
         for processor, share in free.shares.items():
             taken = sum(load.share for load in loads if load.processor == processor and load.start_ms <= since < load.end_ms)
