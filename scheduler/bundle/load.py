@@ -412,7 +412,7 @@ def onnx_problems(path: Path, folder: OpenFolder, manifest: Manifest) -> Iterato
                 yield f"{path / name} keeps weights in `{missing}`, which is not a file of the bundle"
             # code for a DSP is one opaque operator, and runs only if its user trusts it
             elif name not in compiled and (manifest.own is None or name != manifest.own.file):
-                work[name] = opened.demand.work
+                work[name] = opened.cost.work
                 yield from _end_problems(path, opened, name, manifest)
         except StretchError as error:
             yield folder.replace_root(error.message)
@@ -436,7 +436,7 @@ def check_source_file(path: Path, own: SourceFile) -> set[str]:
             del shape.dim[:]
             for size in sizes[value.name]:
                 shape.dim.add().dim_value = size
-    _ = opened.demand
+    _ = opened.cost
     return opened.external
 
 

@@ -34,7 +34,7 @@ from scheduler.runtime.session import Session
 KEY = "sample"
 
 #: Elements of the output that are kept, evenly spread over it.
-KEPT = 64
+MAX_VALUES = 64
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +92,7 @@ def digest(x: Values) -> str:
 
 def _spread(output: Array) -> list[float]:
     flat = output.ravel()
-    at = np.unique(np.linspace(0, flat.size - 1, min(KEPT, flat.size)).round().astype(int))
+    at = np.unique(np.linspace(0, flat.size - 1, min(MAX_VALUES, flat.size)).round().astype(int))
     return [float(value) for value in flat[at]]
 
 
@@ -154,26 +154,26 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
                 edges(open_onnx(bundle.file(entry.file)).proto)
         progress("its whole model")
         expected = bundle.manifest.name_outputs(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
-        wrong = own_problems(bundle, x)
+        wrong = source_file_problems(bundle, x)
         if wrong:
             return Verification(tuple(wrong), None)
         progress("its subgraphs")
-        compared = [_compared(bundle, x, expected, "the subgraphs", None)]
+        compared = [_compare(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
             check_same_plan(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
             if LiteRtDelegate.unavailable() is None:
                 everywhere = {entry.processor: "litert" for entry in bundle.manifest.subgraphs}
-                compared.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
+                compared.append(_compare(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
     except StretchError as error:
         if error.exit_code != 1:
             raise
         return Verification((bundle.replace_root(error.message),), None)
     errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
     problems = tuple(p for comparison in compared for p in comparison.problems)
-    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared(bundle.manifest.own))
+    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared_note(bundle.manifest.own))
 
 
-def _compared(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
+def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
     """Run the bundle, placed as `mapping` says, against the outputs of its whole model; of several outputs, the worst counts."""
     manifest = bundle.manifest
     lower = sorted({entry.precision for entry in manifest.subgraphs} - {"fp32"})
@@ -209,18 +209,18 @@ def _difference(
     return (None if moved <= ROUNDED else problem), error
 
 
-def uncompared(own: SourceFile | None) -> str | None:
+def uncompared_note(own: SourceFile | None) -> str | None:
     """Why results are not compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
     return None if own is None or own.precision == "fp32" else f"not compared with {own.file}, which computes in {own.precision}"
 
 
-def own_problems(bundle: Bundle, x: Values) -> list[str]:
+def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
     """Where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
 
     A file that computes in fp32 is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
     """
     manifest, own = bundle.manifest, bundle.manifest.own
-    if own is None or uncompared(own) or "original" not in manifest.controls:
+    if own is None or uncompared_note(own) or "original" not in manifest.controls:
         return []
     try:
         file = SourceFileRunner(bundle.file(own.file), own)
@@ -295,13 +295,13 @@ def _run(session: Any, x: Values) -> list[Array]:
 _ROUNDED_MARGIN, _FAULT = 2, 1.0
 
 
-def allowed_in_sequence(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
+def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
     """Largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
-    usual = allowed_distance(checks, tensor, precision)
+    default = allowed_distance(checks, tensor, precision)
     exported = checks.get("precision")
     stated = exported.get(ROUNDING) if isinstance(exported, dict) and precision != "fp32" else None
     error = stated.get(tensor) if isinstance(stated, dict) else None
-    return max(usual, min(_ROUNDED_MARGIN * error, _FAULT)) if isinstance(error, float) else usual
+    return max(default, min(_ROUNDED_MARGIN * error, _FAULT)) if isinstance(error, float) else default
 
 
 #: From the most to the least precise.
@@ -309,8 +309,8 @@ _PRECISIONS = tuple(TOLERANCES)
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A session's results that were found right."""
+class ReferenceComparison:
+    """Results of a session that agree with the reference."""
 
     against: str  # File that they were compared with.
     measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
@@ -322,7 +322,7 @@ class Judgement:
     expected: Values  # The output that was expected.
 
 
-def judge(session: Session, x: Values) -> Judgement:
+def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
     """Run a session once and compare every tensor that crosses subgraphs, and the output."""
     manifest = session.bundle.manifest
     checks = manifest.checks
@@ -336,35 +336,35 @@ def judge(session: Session, x: Values) -> Judgement:
         for name in sub.outputs:
             if name not in expected:
                 continue
-            error, most = distance(tensors[name], expected[name], precision), allowed_in_sequence(checks, name, precision)
-            if not error <= most:
-                raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
+            error, limit = distance(tensors[name], expected[name], precision), allowed_end_to_end(checks, name, precision)
+            if not error <= limit:
+                raise _fault_error(session, sub, name, tensors, _describe(error, precision, limit), precision)
             worst, compared = max(worst, error), compared + 1
     output, final = (manifest.name_outputs(values) for values in (tensors, expected))
     check_output(session, unwrap_single(output), unwrap_single(final))
     worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
-    for problem in own_problems(session.bundle, x):
+    for problem in source_file_problems(session.bundle, x):
         raise StretchError(problem, "write the bundle again with `stretch branch`")
     against = manifest.whole
     if manifest.own is not None:
-        against += f", {uncompared(manifest.own) or f'and that against the file, {manifest.own.file}'}"
+        against += f", {uncompared_note(manifest.own) or f'and that against the file, {manifest.own.file}'}"
     largest = max_error(output, final)
-    tolerance = max(allowed_in_sequence(checks, name, precision) for name in expected)
-    return Judgement(against, measure, worst, tolerance, largest, compared, stored, unwrap_single(final))
+    tolerance = max(allowed_end_to_end(checks, name, precision) for name in expected)
+    return ReferenceComparison(against, measure, worst, tolerance, largest, compared, stored, unwrap_single(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:
-    """Compare a later output with the one that was judged."""
+    """Compare a later output with the one that was checked."""
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
     names = manifest.results or manifest.outputs
-    got, right = (as_arrays(values, names) for values in (output, expected))
+    got, expected_by_name = (as_arrays(values, names) for values in (output, expected))
     for name, tensor in zip(names, manifest.outputs, strict=True):
-        error, most = distance(got[name], right[name], precision), allowed_in_sequence(manifest.checks, tensor, precision)
-        if not error <= most:
-            what = "the output" if len(right) == 1 else f"the output `{name}`"
-            raise StretchError(f"{what} {_words(error, precision, most)} {manifest.whole}", _HINT)
+        error, limit = distance(got[name], expected_by_name[name], precision), allowed_end_to_end(manifest.checks, tensor, precision)
+        if not error <= limit:
+            subject = "the output" if len(expected_by_name) == 1 else f"the output `{name}`"
+            raise StretchError(f"{subject} {_describe(error, precision, limit)} {manifest.whole}", _HINT)
 
 
 _HINT = "run `stretch verify`, and try other delegates with --map"
@@ -379,17 +379,17 @@ def _check_whole(session: Session, reference: Reference, x: Values, results: Map
     sample = read_sample(bundle.manifest.checks)
     if sample is None:
         return False
-    known = random_input(bundle, sample.seed)
-    now = results if digest(known) == digest(x) else reference.run(known)
-    if problem := sample.problem(known, now[outputs[0]], allowed_distance(bundle.manifest.checks, outputs[0])):
+    sample_input = random_input(bundle, sample.seed)
+    sample_results = results if digest(sample_input) == digest(x) else reference.run(sample_input)
+    if problem := sample.problem(sample_input, sample_results[outputs[0]], allowed_distance(bundle.manifest.checks, outputs[0])):
         raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
 
-def _blame(
+def _fault_error(
     session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str
 ) -> StretchError:
-    """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
+    """Return an error that names the cause: the delegate, if the subgraph's own file computes something else, or the file."""
     bundle = session.bundle
     place = session.subgraph_placements[sub.name]
     recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, rows_read_by(sub, tensors), strict=True)))[tensor]
@@ -407,11 +407,11 @@ def _blame(
     )
 
 
-def _words(error: float, precision: str, most: float) -> str:
-    """How far off something is, as the middle of a sentence that ends with the reference."""
-    limit = f"{most:g} is allowed in {precision}"
+def _describe(error: float, precision: str, limit: float) -> str:
+    """Describe an error, as the middle of a sentence that ends with the reference."""
+    limit_text = f"{limit:g} is allowed in {precision}"
     if not np.isfinite(error):
         return "holds NaN or infinity, unlike that of"
     if precision == "fp32":
-        return f"is off by {error:.2g} of its largest element ({limit}), compared with"
-    return f"is off by {error:.2g} of its size ({limit}), compared with"
+        return f"is off by {error:.2g} of its largest element ({limit_text}), compared with"
+    return f"is off by {error:.2g} of its size ({limit_text}), compared with"

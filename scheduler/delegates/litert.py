@@ -20,7 +20,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line, install_line
 from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, load_tflite
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlacement, UnableError, delegates, quiet
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlacement, UnableError, delegates, filter_stderr
 from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def open_interpreter(
     """
     make = _interpreter()
     try:
-        with quiet(*_NOTES), warnings.catch_warnings():
+        with filter_stderr(*_NOTES), warnings.catch_warnings():
             # that keeping all tensors takes memory
             warnings.simplefilter("ignore")
             interpreter = make(
@@ -374,7 +374,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
         # halves only where the file has them is more than LiteRT offers: all is computed in fp32
         options = Options(hardware_accelerators=HardwareAccelerator[self.accelerator], gpu_options=GpuOptions(enforce_f32=True))
         try:
-            with quiet(*_NOTES):
+            with filter_stderr(*_NOTES):
                 compiled = CompiledModel.from_file(str(model), options=options)
         except RuntimeError as error:
             raise UnableError(f"LiteRT cannot compile {model.name} for the {self.accelerator}: {first_line(error)}") from error
@@ -388,12 +388,12 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
     def compile_from(self, bundle: "Bundle", name: str) -> ProcessCompiled:  # type: ignore[override] # as above
         """Compile the signature called `name`, a subgraph or a join, in the child process."""
         file = self._file(bundle)
-        if self._line is None:
-            self._line, self._folder = ChildProcess(NAME, self._cores), tempfile.TemporaryDirectory(prefix="nn-stretch-")
+        if self._child is None:
+            self._child, self._folder = ChildProcess(NAME, self._cores), tempfile.TemporaryDirectory(prefix="nn-stretch-")
         assert self._folder is not None
         path = Path(self._folder.name) / f"{name}.tflite"
         path.write_bytes(file.single_signature_file(name))
-        compiled = self._line.compile(path)
+        compiled = self._child.compile(path)
         for shapes, known in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
             if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in known.items()]:
                 raise StretchError(f"LiteRT gives the tensors of signature `{name}` other shapes than the plan of {file.path}")

@@ -324,7 +324,7 @@ def _threads(cores: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ControlComparison:
     """A control's time over the bundle's: above 1 branching is faster."""
 
     name: str  # Of the control.
@@ -349,9 +349,9 @@ class Verdict:
         return self.precisions == self.controls
 
     @property
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[ControlComparison, ...]:
         """The bundle against each control."""
-        return tuple(Comparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
+        return tuple(ControlComparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
 
 
 def judge_speed(

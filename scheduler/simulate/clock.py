@@ -35,7 +35,7 @@ from scheduler.runtime.machine import (
 )
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.networks import Doing, Network, StepTime, alternative_of, device_placements, step_times
+from scheduler.simulate.networks import Activity, Network, StepTime, alternative_of, device_placements, step_times
 from scheduler.simulate.scene import FreeShares, Heat, Scene
 
 _NS = 1e6
@@ -90,7 +90,7 @@ class SimulatedStep:
         #: What it waits for where several networks share processors: a queue of the device, or this client's own thread.
         self.waiting_line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
         self.processor, self.parts, self.contention = step_time.processor, step_time.parts, step_time.contention
-        self.overlaps_own_inference, self.feeder = step_time.within, step_time.feeder
+        self.overlaps_own_inference, self.feeder = step_time.overlaps_own_inference, step_time.feeder
         #: Of its factor in those of an inference; None for a join.
         self.column = column
 
@@ -103,7 +103,7 @@ class RunningStep:
     def __init__(self, step: SimulatedStep) -> None:
         self.step = step
         self.part = 0
-        self.activity: Doing = step.parts[0][0]
+        self.activity: Activity = step.parts[0][0]
         #: When the part began, how much of it remained at `since`, and when it ends if its rate stays, ms.
         self.began = self.remaining = self.since = self.end = 0.0
         self.rate = 1.0
@@ -381,7 +381,7 @@ class Clock:
         all_networks = [*alternatives, *(network for network, _ in workloads)]
         steps = [time for network in all_networks for time in network.times.values()]
         #: Whether nothing slows anything down: inferences never overlap, and times contain what steps of one inference do to each other.
-        self._undisturbed = len(self._clients) == 1 and scene.in_flight == 1 and not any(time.within for time in steps)
+        self._undisturbed = len(self._clients) == 1 and scene.in_flight == 1 and not any(time.overlaps_own_inference for time in steps)
         #: Whether some processor slows others down, be it by what feeds it.
         self._has_contention = any(time.contention or time.feeder for time in steps)
         #: Whether several state machines share queues.

@@ -468,7 +468,7 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.runtime.trace import write_perfetto
-    from scheduler.simulate.answer import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.simulate.answer import SimulationRequest, parse_alternative, parse_workload, simulate_steps, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads, thermal_of
@@ -499,7 +499,7 @@ def simulate(
         shared=shared,
         admit=admit,
         prefer=prefer,
-        alternatives=tuple(parse_other(text, loaded) for text in alternatives) if loaded is not None else (),
+        alternatives=tuple(parse_alternative(text, loaded) for text in alternatives) if loaded is not None else (),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
         workloads=tuple(map(parse_workload, beside)),
     )

@@ -24,7 +24,7 @@ from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import free_name
 from predictors.shapes import Shape
 from scheduler.bundle.manifest import SourceFile
-from scheduler.formats.onnx.file import MAX_ALIVE
+from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
 from scheduler.runtime.own import SourceFileRunner
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
 
@@ -151,8 +151,8 @@ class Builder:
             raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
         sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
-        if not all(0 < size <= MAX_ALIVE for size in sizes):
-            raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_ALIVE:.1e} are allowed")
+        if not all(0 < size <= MAX_LIVE_ELEMENTS for size in sizes):
+            raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_LIVE_ELEMENTS:.1e} are allowed")
         node.meta["val"] = built
         return node
 
@@ -317,7 +317,7 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
             raise UsageError(
                 f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
             )
-        if min(shape, default=1) < 1 or math.prod(shape) > MAX_ALIVE:
+        if min(shape, default=1) < 1 or math.prod(shape) > MAX_LIVE_ELEMENTS:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape
     return result

@@ -21,7 +21,7 @@ from predictors.structs import Answer
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
 from scheduler.simulate.clock import Clock, SimulationResult, TurnTaking
-from scheduler.simulate.networks import Network, StepTime, on_device
+from scheduler.simulate.networks import Network, StepTime, device_placement
 from scheduler.simulate.scene import Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
@@ -58,7 +58,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             joined, host = f"{segment}.join", device.processor(costs.host).family
             joins.append(PlannedJoin(joined, segment, "sum", arriving, f"{joined}.y", host))
             times[joined], arriving = StepTime(host, (("join", row.join_ms),)), (f"{joined}.y",)
-    places = {subgraph.name: on_device(subgraph.processor, device) for subgraph in subgraphs}
+    places = {subgraph.name: device_placement(subgraph.processor, device) for subgraph in subgraphs}
     return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)
 
 
@@ -69,7 +69,7 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     beside = company(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
-    return Network(name, plan, {"all": on_device(family, device)}, {"all": time})
+    return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})
 
 
 #: What a pair is to be best in.

@@ -318,7 +318,7 @@ class OpenCLDelegate(Delegate):
             compiled = self.compile(model)
         except UnableError as error:
             reason = f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}"
-            return [NodePlacement(name, op, reason) for name, op in open_onnx(model).named]
+            return [NodePlacement(name, op, reason) for name, op in open_onnx(model).named_nodes]
         names = {node.name: node.op for node in graph.nodes}
         simplify(graph)
         times: dict[str, float] = {}

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from predictors.errors import StretchError
 from predictors.files import cache_folder
-from scheduler.delegates.base import Delegate, NodePlacement, UnableError, delegates, output_into
+from scheduler.delegates.base import Delegate, NodePlacement, UnableError, delegates, redirect_output
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
@@ -86,9 +86,9 @@ class CoreMlDelegate(Delegate):
     def node_placements(self, model: Path) -> list[NodePlacement]:
         """Each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
         options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
-        parts = [NodePlacement(name, op, "part of Core ML's program") for name, op in open_onnx(model).named]
+        parts = [NodePlacement(name, op, "part of Core ML's program") for name, op in open_onnx(model).named_nodes]
         with tempfile.TemporaryFile("w+") as log:
-            with output_into(log):
+            with redirect_output(log):
                 self._session(model, options | {"ProfileComputePlan": "1"})
             return [*parts, *planned(log.read())]
 

@@ -261,7 +261,7 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
     for _ in range(6):  # the first warms caches up
         request.infer()
         runs.append(request.profiling_info)
-    known = dict(open_onnx(model).named)
+    known = dict(open_onnx(model).named_nodes)
     # a kernel into which operators were folded has a name of its own, and says which of them are left in it
     folded = {op.get_friendly_name(): _text(op, "originalLayersNames").split(",") for op in compiled.get_runtime_model().get_ordered_ops()}
     node_places = []

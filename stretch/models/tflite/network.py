@@ -14,7 +14,7 @@ from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
 from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.formats.onnx.file import MAX_PARTS
-from scheduler.formats.onnx.shapes.node import there
+from scheduler.formats.onnx.shapes.node import require
 from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.capture.results import keyed
@@ -98,7 +98,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
 
     def seen(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = there(self.value(i), f"it has no input {i}")
+        value = require(self.value(i), f"it has no input {i}")
         return value if isinstance(value, TfliteView) else TfliteView(self.builder.stored(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
-from scheduler.delegates.base import quiet
+from scheduler.delegates.base import filter_stderr
 from scheduler.delegates.litert import LiteRtDelegate, to_nchw, to_nhwc
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -109,13 +109,13 @@ def test_channels_go_last_and_come_back(shape):
 
 
 def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):
-    with quiet(b"INFO:", b"VERBOSE:"):
+    with filter_stderr(b"INFO:", b"VERBOSE:"):
         os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")
     assert capfd.readouterr().err == "ERROR: a tensor is missing\n"
 
 
 def test_standard_error_is_back_after_an_error(capfd):
-    with pytest.raises(RuntimeError), quiet(b"INFO:", b"VERBOSE:"):
+    with pytest.raises(RuntimeError), filter_stderr(b"INFO:", b"VERBOSE:"):
         raise RuntimeError
     os.write(2, b"INFO: later\n")
     assert capfd.readouterr().err == "INFO: later\n"

@@ -15,7 +15,7 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.adapt.policy import AdaptationRules, Policy
 from scheduler.bundle.load import graph_problems, load_bundle
-from scheduler.checks.verify import judge
+from scheduler.checks.verify import compare_with_reference
 from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
@@ -340,7 +340,7 @@ def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(pat
             assert list(got) == ["total", "rest"]
             for name, result in zip(bundle.manifest.outputs, got, strict=True):
                 np.testing.assert_allclose(got[result], expected[name], atol=1e-5)
-        judge(session, named_numbers())
+        compare_with_reference(session, named_numbers())
         benchmark(session, named_numbers(), Effort(1, warmup=0))
 
 

@@ -30,7 +30,16 @@ from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
 from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, TurnTaking
-from scheduler.simulate.networks import Network, StepTable, StepTime, TableStep, network_of_steps, read_steps, step_times, with_times
+from scheduler.simulate.networks import (
+    Network,
+    StepTable,
+    StepTime,
+    TableStep,
+    network_of_steps,
+    read_steps,
+    step_times,
+    with_predicted_times,
+)
 from scheduler.simulate.scene import Arrivals, FreeShares, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
 from scheduler.simulate.schedule import Job, schedule
 from tests.effort import examples
@@ -441,7 +450,7 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
     bundle = replace(bundle, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(silent)))
     with pytest.raises(ValueError, match="`stem` has no predicted time"):
         step_times(bundle.manifest, PIXEL6)
-    mapping = {entry.name: entry for entry in with_times(bundle, PIXEL6).subgraphs}
+    mapping = {entry.name: entry for entry in with_predicted_times(bundle, PIXEL6).subgraphs}
     for name in ("stem", "s1.gpu"):
         estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, mapping[name].processor, "fp32")
         assert mapping[name].predicted_ms == estimate.computing_ms
@@ -471,7 +480,7 @@ def tables(draw, processors):
 def test_steps_on_processors_of_their_own_take_the_longest_path(steps):
     end = {}
     for step in steps:
-        end[step.name] = step.ms + max((end[name] for name in step.needed), default=0.0)
+        end[step.name] = step.ms + max((end[name] for name in step.dependencies), default=0.0)
     assert makespan(steps) == pytest.approx(max(end.values()), rel=1e-12)
 
 
@@ -482,7 +491,7 @@ def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
     left, ended, doing, now, ties = {step.name: round(8 * step.ms) for step in steps}, set(), {}, 0, False
     while len(ended) < len(steps):
         for step in steps:
-            if step.name not in ended and step.processor not in doing and ended.issuperset(step.needed):
+            if step.name not in ended and step.processor not in doing and ended.issuperset(step.dependencies):
                 doing[step.processor] = step.name
         for name in doing.values():
             left[name] -= 1

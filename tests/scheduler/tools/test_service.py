@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler import Demand, Scheduler, Session
 from scheduler.answer import read_run_answer, run_answer
-from scheduler.checks.verify import judge, random_input
+from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.cores import available_cores
 from scheduler.delegates import NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark, throughput
@@ -282,7 +282,7 @@ def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked
     """The answer, and what it is made of."""
     with Session(path, mapping, in_flight=in_flight or 1) as session:
         x = random_input(session.bundle)
-        right = judge(session, x) if session.computes else None
+        right = compare_with_reference(session, x) if session.computes else None
         result = benchmark(session, x, Effort(3, warmup=0))
         rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
         return run_answer(session, result, right, rates, energy, warnings=list(warnings), **asked), result
