@@ -30,7 +30,7 @@ from predictors.host import HOST
 from predictors.measurements.tables import read_table
 from predictors.models.related import FAMILIES, family_of
 from predictors.predictor import LatencyPredictor
-from predictors.rewrites import exact, laid_out
+from predictors.rewrites import apply_exact_rewrites, exact
 
 Floats = NDArray[np.float64]
 
@@ -243,7 +243,7 @@ class _Parts:
 
     def of(self, graph: OpGraph) -> Floats:
         """Ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
-        estimate = self.predictor.predict(laid_out(graph, self.rewrites)[0], self.processor, self.precision)
+        estimate = self.predictor.predict(apply_exact_rewrites(graph, self.rewrites)[0], self.processor, self.precision)
         parts = dict.fromkeys((*FAMILIES, "kernels", "inferences", "images", "elsewhere"), 0.0)
         for kernel in estimate.kernels:
             if kernel.kernel.elsewhere:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.cores import pin_thread
 from scheduler.delegates.base import (
     Allocate,
@@ -134,7 +134,7 @@ class ChildProcess:
     def _start(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         # a child that was begun and not registered yet would outlive an interrupted parent
-        with interruption_waits():
+        with deferred_interrupts():
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

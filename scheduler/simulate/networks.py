@@ -25,7 +25,7 @@ from predictors.faults import nearest
 from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
 from predictors.predictor import KernelsTime, LatencyPredictor
-from predictors.side_by_side import Company, Ended, ProcessorWork, Shares, always, company, ends
+from predictors.side_by_side import ContentionFactors, EndedWork, ProcessorWork, Shares, contention_factors, end_times, worst_slowdown
 from scheduler.adapt.policy import Alternative
 from scheduler.adapt.policy import PlannedWork as PlannedWork
 from scheduler.bundle.load import Bundle
@@ -48,7 +48,9 @@ class StepTime:
 
     processor: str  # Processor of the device that is occupied.
     parts: tuple[tuple[Activity, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
-    contention: Company = field(default_factory=dict)  # Factors on its computing time while other inferences compute on other processors.
+    contention: ContentionFactors = field(
+        default_factory=dict
+    )  # Factors on its computing time while other inferences compute on other processors.
     overlaps_own_inference: bool = (
         False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
     )
@@ -61,7 +63,7 @@ class StepTime:
         in_ms: float,
         ms: float,
         out_ms: float,
-        contention: Company | None = None,
+        contention: ContentionFactors | None = None,
         feeder: float = 0.0,
         start_ms: float = 0.0,
     ) -> "StepTime":
@@ -102,7 +104,9 @@ def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = 
     for entry in manifest.subgraphs:
         arriving, leaving = transfers[entry.name]
         is_whole_segment = concurrent and _branch_count(manifest, entry) == 1
-        slowdowns = company(device, entry.processor, Shares(*entry.contended_shares), device.processors) if is_whole_segment else None
+        slowdowns = (
+            contention_factors(device, entry.processor, Shares(*entry.contended_shares), device.processors) if is_whole_segment else None
+        )
         ms, start_ms = computing[entry.name].ms, starts.get(entry.name, 0.0)
         times[entry.name] = StepTime.of(entry.processor, arriving, ms, leaving, slowdowns, device.feeder(entry.processor), start_ms)
     for join in manifest.joins:
@@ -166,13 +170,13 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
     return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
-def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, Ended]:
+def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, EndedWork]:
     """Return how long each subgraph computes, and how much of that while other branches of its segment compute, ms.
 
     Args:
         starts: When each begins to compute, from the start of its segment.
     """
-    computing: dict[str, Ended] = {}
+    computing: dict[str, EndedWork] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
     for entry in manifest.subgraphs:
         segments.setdefault(entry.segment, []).append(entry)
@@ -181,16 +185,16 @@ def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: De
         written = {name for entry in entries for name in entry.outputs}
         works = []
         for entry in entries:
-            beside = company(device, entry.processor, Shares(*entry.contended_shares), processors)
+            beside = contention_factors(device, entry.processor, Shares(*entry.contended_shares), processors)
             works.append(ProcessorWork(entry.processor, starts[entry.name], _stated(entry), beside, device.feeder(entry.processor)))
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
-            computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, ends(works), strict=True)}
+            computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, end_times(works), strict=True)}
         else:
             # portions wait for each other
             for entry in entries:
                 others = processors - {entry.processor}
-                ms = _stated(entry) * Shares(*entry.contended_shares).slowed(always(device, entry.processor, others))
-                computing[entry.name] = Ended(ms, dict.fromkeys(map(kind_of, others), ms))
+                ms = _stated(entry) * Shares(*entry.contended_shares).time_factor(worst_slowdown(device, entry.processor, others))
+                computing[entry.name] = EndedWork(ms, dict.fromkeys(map(kind_of, others), ms))
     return computing
 
 
@@ -374,7 +378,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
         for reader in readers.get(step.name, ()):
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
-        beside = company(device, step.processor, Shares(arithmetic=1.0), device.processors)
+        beside = contention_factors(device, step.processor, Shares(arithmetic=1.0), device.processors)
         time = StepTime.of(step.processor, into, step.ms, back, beside, device.feeder(step.processor))
         times[step.name] = replace(time, overlaps_own_inference=True)
     return times

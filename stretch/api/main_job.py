@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
-from predictors.structs import filled, plain
+from predictors.structs import filled, to_builtins
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
@@ -209,7 +209,7 @@ class Branched:
         Args:
             spelling: How its sentences write options; as arguments of Python if None.
         """
-        return plain(self.answer(spelling))
+        return to_builtins(self.answer(spelling))
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
@@ -460,7 +460,7 @@ def branch(
     # what is wrong with a request is said before torch is loaded
     config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    if design is None or len(profile.usual) < 2:
+    if design is None or len(profile.default_processors) < 2:
         config.checked(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     least = config.min_agreement

@@ -114,7 +114,7 @@ def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[s
         if sub.name in kept and is_integer_only(sub.processor):
             now = msgspec.structs.replace(now, processor=host_of(manifest))
         entries.append(now)
-    return replace(bundle, path=folder, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(entries), contexts={}), held=None)
+    return replace(bundle, path=folder, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(entries), contexts={}), folder=None)
 
 
 def _copy(bundle: Bundle, name: str, file: Path) -> None:

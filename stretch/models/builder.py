@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.func import functional_call
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from predictors.graph import free_name
+from predictors.graph import unique_name
 from predictors.shapes import Shape
 from scheduler.bundle.manifest import SourceFile
 from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
@@ -158,7 +158,7 @@ class Builder:
 
     def _own(self, name: str) -> str:
         """A name for a submodule or parameter, like the one in the file."""
-        return free_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
+        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
 
 
 def plain_name(name: str) -> str:
@@ -292,7 +292,7 @@ def arguments(names: Sequence[str]) -> list[str]:
     plain = [f"{item}_" if keyword.iskeyword(item) or item in _TAKEN else item for item in plain]
     built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
-        built[i] = free_name(plain[i], set(built.values()).__contains__)
+        built[i] = unique_name(plain[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
@@ -359,7 +359,7 @@ def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
     built: dict[str, fx.Node] = {}
     for name, value in results:
         again = value in built.values()
-        built[free_name(name, built.__contains__)] = builder.call(operator.mul, value, 1) if again else value
+        built[unique_name(name, built.__contains__)] = builder.call(operator.mul, value, 1) if again else value
     return built
 
 

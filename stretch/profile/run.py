@@ -29,7 +29,7 @@ from predictors.host import HOST
 from predictors.measurements.networks import Source
 from predictors.measurements.tables import KernelLatency, Latency
 from predictors.models.fitted import Grain
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import AsyncInvocation, UnableError
@@ -611,7 +611,7 @@ def write_profile(
         write_fits(fit_path(draft), name, command, fits)
         if calibrated:
             write_priors(prior_path(draft), name, command, calibrated)
-        with interruption_waits():
+        with deferred_interrupts():
             # A profile without fits is valid, one with fits of another profile is not.
             for beside in (fit_path, prior_path):
                 beside(path).unlink(missing_ok=True)

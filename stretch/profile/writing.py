@@ -21,7 +21,7 @@ from predictors.measurements.litert import MAX_BYTES, ORDER, network_ms, read_op
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, Measurements, Source, load_measurements, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.measure.steady import LinkTimes, TransferTimes
 
 
@@ -56,7 +56,7 @@ class Table(Measurements):
         """Write this state; a reader finds complete files, old or new, and no time without its network."""
         if not self.graphs:
             return
-        with interruption_waits():
+        with deferred_interrupts():
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:

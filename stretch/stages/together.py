@@ -16,7 +16,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
-from predictors.side_by_side import company
+from predictors.side_by_side import contention_factors
 from predictors.structs import Answer
 from scheduler.progress import Progress, silent
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
@@ -49,7 +49,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             last = branch is row.branches[-1] and row is run.segments[-1]
             out_ms = branch.out_ms + (run.output_ms if last else 0.0)
             # the time of a branch contains contention already
-            beside = None if several else company(device, family, branch.estimate.computing.shares, device.processors)
+            beside = None if several else contention_factors(device, family, branch.estimate.computing.shares, device.processors)
             start_ms = run.handover.ms if begins else 0.0
             times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, beside, start_ms=start_ms)
             written.append(f"{step}.y")
@@ -66,7 +66,7 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     """A whole network on one processor as a network of one subgraph."""
     device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
     family = device.processor(single.processor).family
-    beside = company(device, family, estimate.computing.shares, device.processors)
+    beside = contention_factors(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.delegates.base import Allocate, Delegate, NodePlacement, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import device_traits, find_device, open_device, pinned_bytes, pinned_is_faster, unavailable_reason
@@ -245,7 +245,7 @@ class OpenCLDelegate(Delegate):
                 tuned.append(schedule)  # noqa: PERF402 - an interruption leaves results so far
         finally:
             if tuned:
-                with interruption_waits():
+                with deferred_interrupts():
                     before = {**shipped, **cached}
                     after = {**before, **{(entry.kernel, entry.shape): entry.choice for entry in tuned}}
                     tuned = keep_faster(tuned, self.compile_with(model, before), self.compile_with(model, after))
@@ -287,7 +287,7 @@ class OpenCLDelegate(Delegate):
         finally:
             chosen = {(group.launch.kernel, group_key(group.launch)): group.local for group in groups if group.local is not None}
             if chosen:
-                with interruption_waits():
+                with deferred_interrupts():
                     launches = [
                         replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches
                     ]

@@ -152,14 +152,14 @@ def made():
 
 def test_units_are_summed_over_the_kernels_of_a_group_and_every_kernel_is_in_one(made):
     of, table = made
-    assert table.left == {}
+    assert table.ungrouped == {}
     grain = processor_grain(processor(), "fp32")
     for column, parameter in enumerate(table.parameters):
         for row, name in enumerate(table.names):
             if parameter.term == INFERENCE:
                 expected = 1.0
             else:
-                inside = [cost for cost in of.costs[name] if (group := find_group(cost, table.groups)) and parameter.takes(group)]
+                inside = [cost for cost in of.costs[name] if (group := find_group(cost, table.groups)) and parameter.applies_to(group)]
                 expected = sum(terms.get(parameter.term).units(cost, grain) for cost in inside)
             assert table.units[row, column] == pytest.approx(expected)
 
@@ -168,7 +168,7 @@ def test_groups_of_a_fit_time_networks_as_the_parameters_do(made):
     of, table = made
     sizes = np.random.default_rng(0).uniform(1e-6, 2e-6, len(table.parameters))
     groups = {name: KernelGroup(some) for name, some in table.group_terms(sizes).items()}
-    model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed(sizes))), processor())
+    model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed_ms(sizes))), processor())
     for row, name in enumerate(table.names):
         total = sum(time.ms for time in model.times(of.costs[name])) + model.fixed_ms
         assert total == pytest.approx(table.units[row] @ sizes, rel=1e-9)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.predictor import LatencyPredictor
-from predictors.side_by_side import ProcessorWork, Shares, company, ends
+from predictors.side_by_side import ProcessorWork, Shares, contention_factors, end_times
 from predictors.thermal import Thermal, Throttle
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
@@ -508,8 +508,8 @@ def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step(
     device = load_device("mi9")
     back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
     steps = [TableStep("a", "gpu", 2.0, bytes=4_000_000), TableStep("b", "gpu", 3.0), TableStep("c", "cpu", 1.0, "a")]
-    slower = device.slowing("gpu", ["cpu"]).arithmetic
-    beside = 1.0 * device.slowing("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
+    slower = device.slowdown("gpu", ["cpu"]).arithmetic
+    beside = 1.0 * device.slowdown("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
     assert makespan(steps, device) == pytest.approx(2.0 + back + beside + 3.0 - beside / slower, rel=1e-12)
 
 
@@ -524,7 +524,7 @@ def test_contention_counts_only_while_another_processor_computes(times, feeder, 
     factors = dict(zip(permutations(("cpu", "gpu", "dsp"), 2), drawn, strict=True))
     device = contending(specified("mi9"), factors)
     works = [
-        ProcessorWork(name, start, ms, company(device, name, Shares(arithmetic=1.0), names), feeder * (name == "gpu"))
+        ProcessorWork(name, start, ms, contention_factors(device, name, Shares(arithmetic=1.0), names), feeder * (name == "gpu"))
         for name, (start, ms) in zip(names, times, strict=True)
     ]
     tick, left, rows, now = 1e-2, [work.ms for work in works], [0.0] * len(works), 0.0
@@ -538,7 +538,7 @@ def test_contention_counts_only_while_another_processor_computes(times, feeder, 
             for other in running:
                 together[i][names[other]] += tick * (other != i)
         now += tick
-    ended = ends(works)
+    ended = end_times(works)
     assert [end.ms for end in ended] == pytest.approx(rows, abs=0.25)
     for end, expected, work in zip(ended, together, works, strict=True):
         assert {name: end.together.get(name, 0.0) for name in names} == pytest.approx(expected, abs=0.25)
