@@ -24,7 +24,7 @@ from scheduler.simulate.admission import admit
 from scheduler.simulate.answer import SimulationRequest, simulate, tracks
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Arrivals, Scene
-from scheduler.tools.service import DeadlineError, OverloadedError, Service, ServiceRequest, Waiting
+from scheduler.tools.service import DeadlineError, OverloadedError, RequestQueue, Service, ServiceRequest
 from tests.predictors.specified import specified
 from tests.scheduler.doubles import Gate, numbers, whole
 from tests.scheduler.simulate.test_clock import whole as whole_network
@@ -166,13 +166,13 @@ def request(model="a", *, priority=0, arrived=0.0, deadline=inf):
 
 
 def order(requests, used=(), room=ROOM):
-    waiting = Waiting(ROOM, 100)
+    waiting = RequestQueue(ROOM, 100)
     for model, seconds in used:
-        waiting.used(model, seconds)
+        waiting.add_seconds(model, seconds)
     for first in requests:
         waiting.add(first)
     result = []
-    while (first := waiting.next(room)) is not None:
+    while (first := waiting.take_next(room)) is not None:
         result.append(requests.index(first))
     return result
 
