@@ -100,7 +100,7 @@ def result(server, **changes):
         {"step": "b", "queue": "gpu", "start_ms": 1, "end_ms": 3, "handover_ms": 0.3},
     ]
     body = {"bundle": "b0", "device": DEVICE, "threads": 4, "providers": {"cpu": "wasm", "gpu": "webgpu"}, "times_ms": times}
-    body |= {"differences": dict.fromkeys(contestants, 1e-7), "spans": spans, "record": recording(server.shown[0])}
+    body |= {"differences": dict.fromkeys(contestants, 1e-7), "spans": spans, "record": recording(server.bundles[0])}
     return msgspec.json.encode(body | changes)
 
 
@@ -167,7 +167,7 @@ def test_a_second_page_waits_until_the_first_is_done_or_has_failed(server):
 
 
 def test_expected_outputs_are_those_of_the_whole_model(server, bundle_dir):
-    shown = server.shown[0]
+    shown = server.bundles[0]
     name, output = shown.manifest.inputs[0], shown.manifest.outputs[0]
     x = np.frombuffer(ask(server, f"bundles/b0/tensors/{name}")[1], np.float32).reshape(shown.manifest.model.input_shape)
     want = whole(bundle_dir, x)
